@@ -178,7 +178,7 @@ def _misfit(name: str, value: Any, annotation: Any) -> str | None:
         validated(_plain_data(value), annotation)
     except Misfit as misfit:
         place = misfit.value if misfit.where else value
-        return f"{join(name, *misfit.where)}={_shown(place)}: must be {misfit.wanted}"
+        return f"{join(name, *misfit.where)}={_as_text(place)}: must be {misfit.wanted}"
     return None
 
 
@@ -197,7 +197,7 @@ def _plain_data(value: Any) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -22,7 +22,7 @@ from lmtransfer.runs.training import training_hardware
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import distributed
-from lmtransfer.transfer.experiment.choose_settings import choose_settings, open_start
+from lmtransfer.transfer.experiment.build_settings import build_settings, open_start
 from lmtransfer.transfer.experiment.experiment import Experiment
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
 from lmtransfer.transfer.experiment.part_run import write_run_files
@@ -64,7 +64,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
     hardware = training_hardware(cfg, run=run, pretrains=False)
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
-        settings = choose_settings(cfg, source, command=command, hardware=hardware, console=console)
+        settings = build_settings(cfg, source, command=command, hardware=hardware, console=console)
         if cfg.part is not None:
             directory = RunDirectory.open(run)
             Experiment(command, directory.read_config(), settings, directory, console).train(cfg.part)

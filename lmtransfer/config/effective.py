@@ -47,7 +47,7 @@ def resolve_paths(cfg: DictConfig) -> None:
         ConfigError: lists the paths that are empty, contain a NUL character or name the home of an unknown user.
     """
     problems: list[str] = []
-    for node, name, key in list(_found(cfg, "")):
+    for node, name, key in list(_path_texts(cfg, "")):
         value = node[name]
         if value == "" and isinstance(node, DictConfig) and OmegaConf.is_interpolation(node, name):
             resolved: str | None = None
@@ -60,7 +60,7 @@ def resolve_paths(cfg: DictConfig) -> None:
         raise ConfigError(problems)
 
 
-def _found(node: DictConfig | ListConfig, key: str, *, holds: bool = False) -> Iterator[tuple[Any, Any, str]]:
+def _path_texts(node: DictConfig | ListConfig, key: str, *, holds: bool = False) -> Iterator[tuple[Any, Any, str]]:
     """Yield the texts that are paths: their node, their name or index in it, and their full key."""
     names = list(node) if isinstance(node, DictConfig) else list(range(len(node)))
     for name in names:
@@ -73,9 +73,9 @@ def _found(node: DictConfig | ListConfig, key: str, *, holds: bool = False) -> I
         if isinstance(value, str) and is_path:
             yield node, name, where
         elif isinstance(value, ListConfig) and not value._is_none():
-            yield from _found(value, where, holds=is_path or where in _BY_NAME)
+            yield from _path_texts(value, where, holds=is_path or where in _BY_NAME)
         elif isinstance(value, DictConfig) and not value._is_none():
-            yield from _found(value, where, holds=where in _BY_NAME)
+            yield from _path_texts(value, where, holds=where in _BY_NAME)
 
 
 def _resolved(value: str, key: str, problems: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The packed batch: one long row of tokens plus the offsets of its sequences. There is no pad token anywhere.
+"""The packed batch: one long row of tokens plus the offsets of its sequences, without pad tokens.
 
 Shape legend: T tokens of a packed batch, B sequences, C characters of a word.
 """
@@ -24,12 +24,12 @@ class PackedBatch:
         segments_T: segment ids (0 for the first text of a pair, 1 for the second), int64.
         positions_T: position of each token within its own sequence, from 0, int64.
         cu_seqlens: (B + 1) int32 offsets; sequence b is ``tokens_T[cu_seqlens[b]:cu_seqlens[b + 1]]``.
-        lengths: the same lengths as Python integers, so that reading them needs no device synchronisation.
+        lengths: the sequence lengths as Python integers, so that reading them needs no device synchronisation.
         num_real: number of real sequences; the sequences after them are filler, which no loss counts.
-        num_causal: number of sequences, from the first, with causal attention; the others have bidirectional attention.
-            None: all sequences have the encoder's own attention. For encoders that support both.
-        chars_TC: character ids of each word, int16, if the tokenizer gives characters (see ``tokenizers.characters``);
-            always on the host, where an encoder finds the distinct words.
+        num_causal: number of leading sequences with causal attention; the others have bidirectional attention. None if
+            all sequences have the encoder's own attention. For encoders that support both.
+        chars_TC: character ids of each word, int16, if the tokenizer provides characters (see
+            ``tokenizers.characters``); always on the host, where an encoder finds the distinct words.
         one_segment: whether all segment ids are known to be 0.
     """
 
@@ -45,12 +45,12 @@ class PackedBatch:
 
     @property
     def num_sequences(self) -> int:
-        """B, filler included."""
+        """B, including filler."""
         return len(self.lengths)
 
     @property
     def num_tokens(self) -> int:
-        """Real tokens, filler excluded."""
+        """Number of real tokens, excluding filler."""
         return sum(self.lengths[: self.num_real])
 
     @property
@@ -64,11 +64,11 @@ class PackedBatch:
         return self.cu_seqlens[: self.num_real].long()
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """The same batch on ``device``."""
+        """Return the same batch on ``device``."""
         return self.each(lambda tensor: copied(tensor, device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
-        """The same batch with ``change`` applied to every tensor but the characters."""
+        """Return the same batch with ``change`` applied to every tensor except the characters."""
         changed: dict[str, Any] = {
             field.name: change(getattr(self, field.name))
             for field in fields(self)
@@ -77,10 +77,10 @@ class PackedBatch:
         return replace(self, **changed)
 
     def halved(self, firsts: Sequence[int]) -> PackedBatch:
-        """Cut each real sequence in two: positions of the second start at 0, and all segment ids are 0.
+        """Cut each real sequence in two; positions in the second part start at 0, and all segment ids are 0.
 
         Args:
-            firsts: number of tokens of the first part, for each real sequence.
+            firsts: number of tokens in the first part of each real sequence.
 
         Raises:
             ValueError: a part would be empty.
@@ -102,7 +102,7 @@ class PackedBatch:
         )
 
     def with_tokens(self, tokens_T: Tensor, chars_TC: Tensor | None = None) -> PackedBatch:
-        """The same sequences with other token ids (from a corruption or a generator) and their characters."""
+        """Return the same sequences with other token ids (from a corruption or a generator) and their characters."""
         return replace(self, tokens_T=tokens_T, chars_TC=chars_TC)
 
 
@@ -119,11 +119,11 @@ def pack(
     Args:
         tokens: token ids of each sequence; none may be empty.
         segments: segment ids of each sequence; all 0 if omitted.
-        capacity: if given, add filler sequences up to exactly this many tokens (static shapes).
-        max_length: longest filler sequence in tokens; required with ``capacity``.
+        capacity: if given, filler sequences are added up to exactly this many tokens (static shapes).
+        max_length: maximum length of a filler sequence in tokens; required with ``capacity``.
 
     Raises:
-        ValueError: an empty sequence, or more tokens than ``capacity``.
+        ValueError: a sequence is empty, or there are more tokens than ``capacity``.
     """
     lengths = [len(sequence) for sequence in tokens]
     if not lengths or min(lengths) == 0:
@@ -160,15 +160,15 @@ def pack(
 
 
 def upload(numbers: np.ndarray, device: torch.device | str) -> Tensor:
-    """Numbers of the host as a tensor on ``device``; see ``copied``."""
+    """Copy numbers on the host to a tensor on ``device``; see ``copied``."""
     return copied(torch.from_numpy(numbers), device)
 
 
 def copied(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """The tensor on ``device``, or itself if it is there.
+    """Return the tensor on ``device``, or the tensor itself if it is already there.
 
-    A GPU copies from page-locked memory, in the order of its other work, so the host does not wait for it. A tensor in
-    other memory of the host is moved to page-locked memory first.
+    A GPU copies from page-locked memory in the order of its other work, so the host does not wait. A tensor in other
+    host memory is moved to page-locked memory first.
     """
     if torch.device(device).type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)

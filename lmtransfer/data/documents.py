@@ -15,9 +15,10 @@ class Document:
     """One document.
 
     Attributes:
-        text: its text; one paragraph per line, lines separated by line feeds, never empty.
-        key: where it comes from (``file:line``, ``file:row``, a module's name), for messages.
-        held_out: whether the document belongs to validation, if the corpus decides; None: the hash of its text decides.
+        text: the text, one paragraph per line, separated by line feeds; never empty.
+        key: the document's origin (``file:line``, ``file:row``, a module name), for messages.
+        held_out: whether the document belongs to validation, if the corpus decides; None if the hash of its text
+            decides.
     """
 
     text: str
@@ -31,7 +32,7 @@ class Notes:
 
     Attributes:
         counts: number by kind, such as ``{"NUL characters dropped": 3}``.
-        first: ``file:line`` of the first one by kind.
+        first: ``file:line`` of the first irregularity, by kind.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -43,11 +44,11 @@ class Notes:
         self.first.setdefault(kind, where)
 
     def as_dict(self) -> dict[str, dict[str, int | str]]:
-        """``{kind: {"count": ..., "first": ...}}``, ready for JSON."""
+        """Return ``{kind: {"count": ..., "first": ...}}``, ready for JSON."""
         return {kind: {"count": count, "first": self.first[kind]} for kind, count in self.counts.items()}
 
     def clear(self) -> None:
-        """Remove all counts, before another pass."""
+        """Clear all counts before another pass."""
         self.counts.clear()
         self.first.clear()
 
@@ -56,9 +57,9 @@ class Corpus(ABC):
     """An ordered source of documents.
 
     Attributes:
-        name: short name, part of cache folders and of messages.
-        notes: irregularities found by the last (or the running) pass over ``documents()``.
-        files: paths of its files; empty if it does not read files.
+        name: short name, used in cache folders and messages.
+        notes: irregularities found by the last (or current) pass over ``documents()``.
+        files: paths of the corpus's files; empty if it does not read files.
     """
 
     name: str
@@ -67,11 +68,11 @@ class Corpus(ABC):
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
-        """All documents, always in the same order, with at most one of them in memory."""
+        """Yield all documents, always in the same order, with at most one of them in memory."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hex digest of the content and of every setting that changes the documents."""
+        """Return a hex digest of the content and of all settings that change the documents."""
 
     @abstractmethod
     def is_validation(self, document: Document) -> bool:
@@ -79,22 +80,22 @@ class Corpus(ABC):
 
     @property
     def commit(self) -> str | None:
-        """Commit of the data set that it streams from the hub; None for all other sources."""
+        """Commit of the data set streamed from the hub; None for all other sources."""
         return None
 
     def training_lines(self) -> Iterator[str]:
-        """The lines of the training documents; a tokenizer is trained on them."""
+        """Yield the lines of the training documents, for training a tokenizer."""
         for document in self.documents():
             if not self.is_validation(document):
                 yield from document.text.split("\n")
 
     def fraction_read(self) -> float | None:
-        """Share of the source that the running pass has read, 0 to 1; None if unknown."""
+        """Return the share of the source read by the current pass, 0 to 1; None if unknown."""
         return None
 
 
 def clean(text: str, where: str, notes: Notes) -> str:
-    """Remove NUL characters and replace lone surrogates (JSON can contain them); both are counted in ``notes``."""
+    """Remove NUL characters and replace lone surrogates (which JSON can contain), counting both in ``notes``."""
     if "\x00" in text:
         notes.add("NUL characters dropped", where, text.count("\x00"))
         text = text.replace("\x00", "")

@@ -1,4 +1,4 @@
-"""Find and open plain or compressed files and folders of ``datasets``, and measure how much has been read."""
+"""Find and open plain or compressed files and ``datasets`` folders, and measure how much has been read."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
-#: What ``datasets.save_to_disk`` writes: the files of a set, and the splits of a folder of sets.
+#: The files that ``datasets.save_to_disk`` writes: the files of a set, and the splits of a folder of sets.
 SAVED_SET, SAVED_SPLITS = "state.json", "dataset_dict.json"
 _BUFFER_BYTES = 1 << 20
-#: After this many decompressed bytes, the ratio of decompressed to compressed bytes may not be higher than the second.
+#: After this many decompressed bytes, the ratio of decompressed to compressed bytes may not exceed the second value.
 _EXPANSION_FROM_BYTES, _MOST_EXPANSION = 1 << 26, 400
 _ZSTD_PIECE = 1 << 12
 
@@ -32,8 +32,8 @@ class Meter:
     """Counts the bytes read from a set of files, before decompression.
 
     Attributes:
-        total: bytes of all files.
-        done: bytes read so far.
+        total: number of bytes in all files.
+        done: number of bytes read so far.
     """
 
     def __init__(self, total: int = 0) -> None:
@@ -42,7 +42,7 @@ class Meter:
 
 
 class _CountingFile(io.FileIO):
-    """A file that adds the number of bytes read to a meter."""
+    """A file that adds the bytes read from it to a meter."""
 
     def __init__(self, path: Path, meter: Meter) -> None:
         super().__init__(path, "rb")
@@ -60,7 +60,7 @@ class _CountingFile(io.FileIO):
 class _Expanding(io.RawIOBase):
     """The decompressed bytes of a file, with a limit on the ratio of decompressed to compressed bytes.
 
-    Text compresses to a third of its size, or to a thirtieth if it repeats itself. A file that expands by a factor of
+    Text compresses to a third of its size, or to a thirtieth if it is repetitive. A file that expands by a factor of
     1000 is an attack on memory and time.
 
     Args:
@@ -90,7 +90,7 @@ class _Expanding(io.RawIOBase):
 
 
 class _ZstdFile(io.RawIOBase):
-    """The decompressed bytes of a zstd file with one or more frames; a damaged or incomplete frame is an EOFError."""
+    """The decompressed bytes of a zstd file with one or more frames; a damaged or incomplete frame raises EOFError."""
 
     def __init__(self, source: BinaryIO, path: Path) -> None:
         zstandard = optional("zstandard", work=f"{path}", error=DataError)
@@ -110,7 +110,7 @@ class _ZstdFile(io.RawIOBase):
             rest = self._frame.unused_data
             if self._frame.eof:
                 self._frame, self._fresh = self._new(), True
-            piece = rest or self._source.read(_ZSTD_PIECE)  # small, because each byte may expand to many
+            piece = rest or self._source.read(_ZSTD_PIECE)  # small, because each byte may expand to many bytes
             if not piece:
                 if not self._fresh:
                     raise EOFError("the last frame is incomplete")
@@ -132,20 +132,20 @@ class _ZstdFile(io.RawIOBase):
 
 
 def find_file(path: str | Path) -> Path | None:
-    """The file at ``path``, or its compressed form (``train.txt.xz`` for ``train.txt``), or None."""
+    """Return the file at ``path``, or its compressed form (``train.txt.xz`` for ``train.txt``), or None."""
     path = Path(path)
     candidates = [path, *(path.with_name(path.name + suffix) for suffix in COMPRESSIONS)]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def find_data(path: str | Path) -> Path | None:
-    """The file at ``path``, its compressed form, or a folder of ``Dataset.save_to_disk``; None if there is none."""
+    """Return the file at ``path``, its compressed form, or a folder of ``Dataset.save_to_disk``; None if missing."""
     folder = Path(path)
     return find_file(folder) or (folder if folder.is_dir() and saved_files(folder) else None)
 
 
 def splits_in(folder: Path) -> str:
-    """Say which splits a folder of ``DatasetDict.save_to_disk`` has; empty if it is something else."""
+    """Return a message naming the splits of a ``DatasetDict.save_to_disk`` folder; empty for anything else."""
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and saved_files(path)) if folder.is_dir() else []
     names = [path.name for path in inside]
     if not names:
@@ -155,9 +155,9 @@ def splits_in(folder: Path) -> str:
 
 
 def saved_files(folder: Path) -> list[Path]:
-    """The files of a folder of ``Dataset.save_to_disk``, in their order; empty if the folder is something else.
+    """Return the files of a ``Dataset.save_to_disk`` folder, in order; empty if the folder is something else.
 
-    The folder may also have files of other sets, which ``datasets`` caches there; ``state.json`` does not name them.
+    The folder may also have files of other sets, cached there by ``datasets``, which ``state.json`` does not name.
 
     Raises:
         DataError: ``state.json`` is damaged, or names a file outside the folder.
@@ -175,20 +175,20 @@ def saved_files(folder: Path) -> list[Path]:
 
 
 def plain_name(path: Path) -> str:
-    """The file's name without a compression suffix."""
+    """Return the file's name without a compression suffix."""
     return path.stem if path.suffix in COMPRESSIONS else path.name
 
 
 @contextmanager
 def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
-    """Open a file for reading its bytes, decompressed by its suffix (.gz, .xz, .zst).
+    """Open a file for reading bytes, decompressed according to its suffix (.gz, .xz, .zst).
 
     Args:
         path: the file itself (see ``find_file``).
         meter: counts the bytes read from disk.
 
     Raises:
-        DataError: the file cannot be read, is damaged or is cut short.
+        DataError: the file cannot be read, is damaged or is truncated.
     """
     try:
         problem = not_regular(path)

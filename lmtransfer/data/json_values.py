@@ -1,4 +1,4 @@
-"""Parse JSON lines, or one array of any size, with the number of each line and one value in memory."""
+"""JSON lines, or one array of any size, parsed with line numbers and one value in memory."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ AS_LINES = "df.to_json(path, orient='records', lines=True)"
 
 
 def json_values(lines: Iterator[tuple[int, str]], origin: str, notes: Notes) -> Iterator[tuple[str, Any]]:
-    """Parse JSON: one value on each line, or one array over any lines, of which one item is in memory at a time.
+    """Parse JSON with one value per line, or one array over any number of lines, with one item in memory at a time.
 
     Args:
         lines: numbers and lines, as from ``read_lines``.
-        origin: name of the lines in messages.
+        origin: name of the source in messages.
         notes: counts blank lines.
 
     Yields:
-        ``file:line`` of a value (in an array also the number of the item), and the value; a ValueError in place of a
-        line that cannot be parsed.
+        ``file:line`` of a value (in an array also the item number), and the value; a ValueError in place of a line that
+        cannot be parsed.
 
     Raises:
-        DataError: an array cannot be parsed or is cut short, or the lines hold a single object.
+        DataError: an array cannot be parsed or is truncated, or the lines hold a single object.
     """
     is_first = True
     for number, line in lines:
@@ -55,15 +55,15 @@ def json_values(lines: Iterator[tuple[int, str]], origin: str, notes: Notes) -> 
         is_first = False
 
 
-#: What may come next in an array, by what came last, besides an item.
+#: What may come next in an array besides an item, by what came last.
 _NEXT: Final = {"start": "[", "[": "]", ",": "", "item": ",]", "]": ""}
 
 
 def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tuple[int, Any]]:
-    """The items of an array, each with the number of the line on which it starts."""
+    """Yield the items of an array, each with the number of its first line."""
     decoder, depth, last = json.JSONDecoder(), 0, "start"
-    waiting: list[str] = []  # lines whose last item is not complete
-    started: int | None = None  # where it starts
+    waiting: list[str] = []  # lines of an incomplete last item
+    started: int | None = None  # line number where the item starts
     number = 0
     for number, line in lines:
         lowest = depth

@@ -1,4 +1,4 @@
-"""Read parquet and arrow files, plain or compressed, and folders of ``datasets.save_to_disk``, some rows at a time."""
+"""Parquet and arrow files, plain or compressed, and ``datasets.save_to_disk`` folders, read a few rows at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Columns:
     """An open table with typed columns.
 
     Attributes:
-        files: its files; a folder of ``save_to_disk`` may have several.
+        files: the table's files; a ``save_to_disk`` folder may have several.
         schema: names and types of the columns.
         meter: counts the bytes read from disk.
     """
@@ -40,10 +40,10 @@ class Columns:
     meter: Meter | None
 
     def batches(self, names: Sequence[str] | None = None) -> Iterator[tuple[Path, int, pa.RecordBatch]]:
-        """The rows in their order, a few at a time, each time with the file and the number of the first, from 1.
+        """Yield the rows in order, a few at a time, each time with the file and the number of the first row, from 1.
 
         Args:
-            names: the columns to read; None: all.
+            names: the columns to read; None for all.
 
         Raises:
             DataError: a file is damaged; the message has ``file:row``.
@@ -64,17 +64,17 @@ class Columns:
     def records(
         self, wanted: Sequence[str], encoding_errors: EncodingErrors, notes: Notes
     ) -> Iterator[tuple[str, dict[str, Any], frozenset[str]]]:
-        """The rows as values.
+        """Yield the rows as values.
 
-        Label numbers are replaced by the label names that ``datasets`` writes into a file; -1, with which it marks a
-        hidden label, is replaced by None.
+        Label numbers are replaced by the label names that ``datasets`` writes into a file; -1, its mark for a hidden
+        label, is replaced by None.
 
         Args:
-            wanted: the columns to read, as far as there are such columns.
+            wanted: the columns to read, if present.
             encoding_errors: what to do with texts that are not UTF-8.
 
         Yields:
-            ``file:row``, from 1, the values, and which columns were label numbers.
+            ``file:row``, from 1, the values, and which columns held label numbers.
         """
         label_names = _label_names(self.schema)
         columns = [name for name in dict.fromkeys(wanted) if self.schema.names.count(name) == 1]
@@ -89,7 +89,7 @@ class Columns:
 
 
 def open_columns(path: Path, meter: Meter | None = None) -> Columns:
-    """Open a parquet file, an arrow file or stream, or a folder of ``datasets.save_to_disk``.
+    """Open a parquet file, an arrow file or stream, or a ``datasets.save_to_disk`` folder.
 
     Args:
         path: the file, plain or compressed, or the folder.
@@ -116,7 +116,7 @@ def _opened(
         start, source = cast(io.BufferedReader, stream).peek(8), stream
         is_file, is_parquet = start.startswith(b"ARROW1"), start.startswith(b"PAR1")
         is_stream = plain_name(path).endswith(".arrow") and not is_file and not is_parquet
-        if path.suffix in COMPRESSIONS and not is_stream:  # needs random access: decompress to disk, not to memory
+        if path.suffix in COMPRESSIONS and not is_stream:  # needs random access: decompress to disk rather than memory
             with naming(tempfile.gettempdir()):
                 shutil.copyfileobj(stream, spool, 1 << 20)
             source = cast(BinaryIO, spool)
@@ -139,7 +139,7 @@ def _opened(
 
 
 def _checked(batches: Iterator[pa.RecordBatch], names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """The columns of batches, once it is known that no offset leads out of a buffer; texts may have any bytes."""
+    """Yield the columns of batches after checking that no offset leads out of a buffer; texts may have any bytes."""
     for batch in batches:
         for column in batch.columns:
             _as_bytes(column).validate(full=True)
@@ -147,7 +147,7 @@ def _checked(batches: Iterator[pa.RecordBatch], names: Sequence[str] | None) -> 
 
 
 def _as_bytes(column: pa.Array) -> pa.Array:
-    """A column of strings as bytes, because arrow does not check that a string column holds UTF-8."""
+    """Return a string column as bytes, because arrow does not check that it holds UTF-8."""
     import pyarrow as pa
 
     if pa.types.is_string(column.type):
@@ -156,7 +156,7 @@ def _as_bytes(column: pa.Array) -> pa.Array:
 
 
 def check_strings(columns: Columns, name: str, *, key: str) -> None:
-    """Raise unless a column holds texts.
+    """Check that a column holds texts.
 
     Args:
         key: the setting that names the column, for messages.
@@ -174,11 +174,11 @@ def check_strings(columns: Columns, name: str, *, key: str) -> None:
 def texts_of(
     column: pa.Array, path: Path, first: int, encoding_errors: EncodingErrors, notes: Notes
 ) -> list[str | None]:
-    """The texts of a column of strings.
+    """Return the texts of a string column.
 
     Args:
-        path: its file, for messages.
-        first: number of its first row, for messages.
+        path: the column's file, for messages.
+        first: number of the first row, for messages.
         encoding_errors: what to do with texts that are not UTF-8.
     """
     return [
@@ -188,7 +188,7 @@ def texts_of(
 
 
 def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
-    """The names of label numbers by column, from the features that ``datasets`` writes into a file."""
+    """Return the names of label numbers by column, from the features that ``datasets`` writes into a file."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         names = {}
@@ -202,7 +202,7 @@ def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
 
 
 def named_label(value: Any, names: Sequence[str]) -> Any:
-    """Replace a label number, or each number of a list, by its name; None if it is hidden.
+    """Replace a label number, or each number in a list, with its name, or None if it is hidden.
 
     Raises:
         IndexError: a number has no name.

@@ -1,12 +1,12 @@
-"""Read the rows of tables: separated values, JSON (one object per line, or an array of objects), parquet and arrow.
+"""Rows of tables: separated values, JSON (one object per line, or an array of objects), parquet and arrow.
 
-Tasks, corpora, ``predict`` and ``embed`` all open tables here, with ``open_table``. A name decides the format
-(``FORMATS``), and the content decides the rest: the separator of columns, whether quotation marks enclose fields, and
-JSON lines or array. Notes say what was decided, and messages have ``file:line``.
+Tasks, corpora, ``predict`` and ``embed`` all open tables with ``open_table``. The file name decides the format
+(``FORMATS``), and the content decides the rest: the column separator, whether quotation marks enclose fields, and JSON
+lines or an array. Notes record these decisions, and messages have ``file:line``.
 
 GLUE's files are tab-separated *without* quoting: a quotation mark is text, and there is exactly one row per line. A
-reader that takes it for the start of a quoted field merges rows silently. pandas writes quoted fields under the same
-names, so ``is_quoted`` tells the two apart.
+reader that takes the mark for the start of a quoted field silently merges rows. pandas writes quoted fields to files
+with the same names, so ``is_quoted`` distinguishes the two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lmtransfer.errors import ConfigError, DataError
 
 BadRowsPolicy = Literal["refuse", "skip"]
 
-#: The format of a file by its suffix, which a suffix of compression may follow.
+#: The format of a file by its suffix, which a compression suffix may follow.
 FORMATS: Final[dict[str, TextFormat]] = {
     ".txt": "text",
     ".text": "text",
@@ -45,12 +45,12 @@ FORMATS: Final[dict[str, TextFormat]] = {
     ".arrow": "parquet",
 }
 TABLE_FORMATS: Final[tuple[TableFormat, ...]] = get_args(TableFormat)
-#: Columns in which texts are looked for if the user names none.
+#: Columns that are searched for texts if the user names none.
 TEXT_COLUMNS: Final = ("text", "sentence")
 MAX_FIELD_CHARACTERS = 1 << 24
-#: How much of a tab-separated file shows whether its fields are quoted.
+#: Number of characters of a tab-separated file that show whether its fields are quoted.
 _SAMPLE_CHARACTERS = 1 << 22
-#: How many rows show which column has the longest texts.
+#: Number of rows that show which column has the longest texts.
 _SAMPLE_ROWS = 50
 _SEPARATORS: Final = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
 _QUOTED_FIELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\r?\n|\Z)')
@@ -61,13 +61,14 @@ class Column:
     """A wanted column.
 
     Attributes:
-        names: possible names of the column; the first one that a file has is used.
-        setting: the configuration key that names it, for messages.
-        required: whether a file must have it.
+        names: possible names of the column; the first that a file has is used.
+        setting: the configuration key that names the column, for messages.
+        required: whether a file must have the column.
         may_be_list: whether JSON and parquet may hold a list or an object, which is returned as JSON.
-        each: if a file has all ``names``, the value is a JSON object with all of them: one column for each label.
-        otherwise: advice if no column has such a name.
-        is_text: whether it holds texts; if it is missing, the message names the column with the longest texts.
+        each: if a file has all ``names``, the value is a JSON object with all of them: one column per label.
+        otherwise: advice if no column has any of the names.
+        is_text: whether the column holds texts; if it is missing, the message suggests the column with the longest
+            texts.
     """
 
     names: tuple[str, ...]
@@ -82,10 +83,10 @@ class Column:
         return " or ".join(repr(name) for name in self.names)
 
     def missing(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]] = ()) -> str:
-        """Say that a table with these columns lacks this one.
+        """Return the message that a table with these columns lacks this one.
 
         Args:
-            rows: its first rows.
+            rows: the table's first rows.
         """
         known = ", ".join(name[:40] for name in list(names)[:20])
         likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
@@ -96,7 +97,7 @@ class Column:
 
 
 def longest_texts(rows: Iterable[Mapping[str, Any]]) -> str | None:
-    """The column whose texts have the most words in the first rows, or the most characters; None without texts."""
+    """Return the column with the most words, or else characters, in the first rows; None if no column has texts."""
     words, characters = Counter[str](), Counter[str]()
     for row in islice(rows, _SAMPLE_ROWS):
         for name, value in row.items():
@@ -107,13 +108,13 @@ def longest_texts(rows: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def delimiter_of(value: str | None, key: str) -> str | None:
-    """The character that a setting names; None if it names none.
+    """Return the character that a setting names; None if it names none.
 
     Args:
-        key: its key, for the message.
+        key: the setting's key, for the message.
 
     Raises:
-        ConfigError: it is not a single character.
+        ConfigError: the value is not a single character.
     """
     character = {"tab": "\t", r"\t": "\t"}.get(value or "", value)
     if character is not None and (len(character) != 1 or character in '"\r\n'):
@@ -125,7 +126,7 @@ def delimiter_of(value: str | None, key: str) -> str | None:
 
 
 def format_by_name(path: Path) -> TextFormat | None:
-    """The format of a file by its name, or of a folder of ``save_to_disk``; None if the name does not decide."""
+    """Return the format of a file or of a ``save_to_disk`` folder by its name; None if the name does not decide."""
     return "parquet" if path.is_dir() else FORMATS.get(Path(plain_name(path)).suffix.lower())
 
 
@@ -135,15 +136,16 @@ class TableLayout:
 
     Attributes:
         file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (one object per line, or
-            an array of objects) or ``parquet`` (also arrow); None: by the name of the file, ``tsv`` if the name does
-            not decide, and ``quoted_tsv`` if its quotation marks enclose fields.
+            an array of objects) or ``parquet`` (also arrow); None to decide by the file name, with ``tsv`` if the name
+            does not decide, and ``quoted_tsv`` if quotation marks enclose its fields.
         columns: names of all columns, for files without a header line. A first line that names the wanted columns is
             still read as a header.
         optional_columns: how many of the last ``columns`` a row may lack.
-        bad_rows: what to do with rows that cannot be read.
-        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there and counts them.
-        delimiter: the character between columns; None: a tab or a comma, by the format, or the separator with which the
-            first line names the wanted columns.
+        bad_rows: what to do with unreadable rows.
+        encoding_errors: ``strict`` rejects bytes that are not UTF-8; ``replace`` replaces them with U+FFFD and counts
+            them.
+        delimiter: the character between columns; None for a tab or a comma, depending on the format, or the separator
+            with which the first line names the wanted columns.
     """
 
     file_format: TableFormat | None = None
@@ -154,11 +156,11 @@ class TableLayout:
     delimiter: str | None = None
 
     def format_of(self, path: Path, notes: Notes | None = None) -> TableFormat:
-        """The format of this file, by its name, and by its content if its columns are separated by tabs.
+        """Return the file's format by its name, and by its content if its columns are separated by tabs.
 
         Args:
             path: the file, or a folder of ``save_to_disk``.
-            notes: is told that fields are quoted, or that this is not certain.
+            notes: records that fields are quoted, or that this is uncertain.
         """
         if self.file_format is not None:
             return self.file_format
@@ -182,12 +184,12 @@ class TableLayout:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row of a table with all its columns.
+    """One row of a table, with all its columns.
 
     Attributes:
-        number: number of the row in the file, from 0; rows that were left out count.
+        number: number of the row in the file, from 0; skipped rows count.
         where: ``file:line`` or ``file:row``, for messages.
-        values: the values by column; texts in separated values, otherwise as JSON has them.
+        values: the values by column: texts in separated values, JSON values otherwise.
         names_of: columns of label numbers that were replaced by the names in the file's own metadata.
     """
 
@@ -197,19 +199,19 @@ class Record:
     names_of: frozenset[str] = frozenset()
 
     def name_of(self, column: Column) -> str | None:
-        """The first name of a column that this row has; None if it has none."""
+        """Return the first of the column's names that this row has; None if it has none."""
         return next((name for name in column.names if name in self.values), None)
 
     def lacks(self, column: Column) -> str:
-        """Say that the row lacks a column; in the first row, also how to write the table if it is no row at all."""
+        """Return the message that the row lacks a column; if the first row is no row, with advice on the table."""
         problem = column.missing(list(self.values), [self.values])
         return f"{problem}. {self.table_advice()}".rstrip(". ")
 
     def text(self, column: Column) -> str | None:
-        """The text in a column; None if there is no value.
+        """Return the text in a column; None if there is no value.
 
         Raises:
-            DataError: the row lacks the column, or something else than a text is there.
+            DataError: the row lacks the column, or the value is not a text.
         """
         name = self.name_of(column)
         if name is None:
@@ -223,7 +225,7 @@ class Record:
         return value
 
     def table_advice(self) -> str:
-        """Say how to write a table that is a single JSON object as rows; empty if this looks like a row."""
+        """Explain how to write a table given as a single JSON object as rows; empty if the object looks like a row."""
         if self.number > 0:
             return ""
         for name, value in self.values.items():
@@ -239,8 +241,8 @@ class Table:
     """An open table.
 
     Attributes:
-        names: its columns; None if each row has its own (JSON).
-        records: its rows; one is in memory at a time.
+        names: the table's columns; None if each row has its own (JSON).
+        records: the table's rows, one in memory at a time.
     """
 
     names: tuple[str, ...] | None
@@ -252,10 +254,11 @@ class Row:
     """The wanted columns of one row.
 
     Attributes:
-        number: number of the row in the file, from 0; rows that were left out count.
+        number: number of the row in the file, from 0; skipped rows count.
         where: ``file:line``, for messages.
-        values: values of the wanted columns, in that order; None if there is no such column or no value.
-        named: for each of them, whether it is a label's own name, even if the task's files write labels in another way.
+        values: values of the wanted columns, in their order; None for a missing column or value.
+        named: for each wanted column, whether its value is a label name, even if the task's files write labels
+            differently.
     """
 
     number: int
@@ -266,12 +269,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """Handles rows that cannot be read.
+    """Handles unreadable rows.
 
     Attributes:
-        policy: ``refuse`` raises at the first; ``skip`` leaves them out and counts them.
-        notes: counts them.
-        advice: what else a user can do than to correct a row.
+        policy: ``refuse`` raises at the first bad row; ``skip`` skips and counts bad rows.
+        notes: counts the skipped rows.
+        advice: what a user can do other than correct a row.
     """
 
     policy: BadRowsPolicy
@@ -282,7 +285,7 @@ class BadRows:
         """Report a row that cannot be used.
 
         Args:
-            kind: the problem of such rows, in the plural.
+            kind: the kind of problem, in the plural.
             where: ``file:line``.
 
         Raises:
@@ -294,16 +297,16 @@ class BadRows:
 
 
 def is_quoted(sample: str) -> tuple[bool, int]:
-    """Tell whether quotation marks enclose the fields of tab-separated text, as pandas, R and Excel write them.
+    """Return whether quotation marks enclose the fields of tab-separated text, as pandas, R and Excel write them.
 
-    They do if no field has a quotation mark elsewhere than around the whole field or doubled inside it, and if one
-    field proves it: it has doubled marks, a tab or a line end inside, or it is in the header line.
+    They do if quotation marks occur only around whole fields or doubled inside them, and if at least one field proves
+    it: it contains doubled marks, a tab or a line end, or is in the header line.
 
     Args:
         sample: the first lines of a file.
 
     Returns:
-        Whether fields are quoted; and, if not, how many fields could be quoted fields in a file without any proof.
+        Whether fields are quoted; and, if not, how many fields could be quoted fields in a file without proof.
     """
     sample = sample.rstrip("\r\n")
     header = sample.partition("\n")[0].split("\t")
@@ -316,7 +319,7 @@ def is_quoted(sample: str) -> tuple[bool, int]:
         num_quoted, place = num_quoted + 1, field.end()
         broken = sample[sample.rfind("\n", 0, mark) + 1 : mark + field[0].find("\n")] if "\n" in field[0] else None
         if broken is not None and broken.count("\t") >= len(header) - 1:
-            return False, 0  # its first line is a whole row
+            return False, 0  # the first line is a whole row
         proof = proof or any(character in field[0][1:-1] for character in '"\t\n')
     return proof, 0 if proof else num_quoted
 
@@ -326,7 +329,7 @@ class IncomingRows:
     """The lines of a table that can be read only once, as from a pipe.
 
     Attributes:
-        name: its name, for messages.
+        name: the source's name, for messages.
         lines: numbers and lines, as from ``read_lines``.
     """
 
@@ -342,18 +345,18 @@ def open_table(
     bad_rows: BadRows,
     meter: Meter | None = None,
 ) -> Table:
-    """Open a table of any format. Its header line, if it has one, is read at once; no other line before it is needed.
+    """Open a table of any format. Only a header line is read immediately.
 
     Args:
         source: the file, plain or compressed, a folder of ``datasets.save_to_disk``, or the lines of a pipe.
-        wanted: the columns that will be used; other columns may be missing from the rows of parquet.
-        layout: format of the table; that of a pipe is tab-separated if ``file_format`` is None.
-        bad_rows: handles rows with another number of columns and broken JSON objects. Its notes count blank lines
-            between rows, and say what the content of the file decided.
+        wanted: the columns to be used; rows of parquet may lack other columns.
+        layout: the table's format; a pipe is tab-separated if ``file_format`` is None.
+        bad_rows: handles rows with the wrong number of columns and broken JSON objects. Its notes count blank lines
+            between rows, and record what the file's content decided.
         meter: counts the bytes read from disk.
 
     Raises:
-        DataError: a column is missing, or (while rows are read) ``bad_rows`` refuses a row; the message has
+        DataError: a column is missing, or (while rows are read) ``bad_rows`` rejects a row; the message has
             ``file:line``.
     """
     notes, errors = bad_rows.notes, layout.encoding_errors
@@ -389,20 +392,20 @@ def open_table(
 
 
 def read_rows(path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows) -> Iterator[Row]:
-    """Read the wanted columns of each row of a file as texts; see ``open_table``."""
+    """Yield the wanted columns of each row of a file as texts; see ``open_table``."""
     yield from rows_of(open_table(path, wanted, layout=layout, bad_rows=bad_rows).records, wanted, bad_rows)
 
 
 def rows_of(records: Iterator[Record], wanted: Sequence[Column], bad_rows: BadRows) -> Iterator[Row]:
-    """Take the wanted columns of each record as texts.
+    """Yield the wanted columns of each record as texts.
 
     Args:
         records: rows with all their columns.
-        bad_rows: handles rows that lack a column, or that have a list, an object or a number that is not finite in
-            place of a text.
+        bad_rows: handles rows that lack a column, or that have a list, an object or a non-finite number in place of a
+            text.
 
     Raises:
-        DataError: ``bad_rows`` refuses a row; the message has ``file:line``.
+        DataError: ``bad_rows`` rejects a row; the message has ``file:line``.
     """
     for record in records:
         try:
@@ -417,7 +420,7 @@ def rows_of(records: Iterator[Record], wanted: Sequence[Column], bad_rows: BadRo
 
 
 def _delimiter(line: str, usual: str, wanted: Sequence[Column], layout: TableLayout) -> str:
-    """Return the separator with which the first line names the wanted columns, or has the number of given columns."""
+    """Return the separator with which the first line names the wanted columns, or has the given number of columns."""
     parts = {mark: _split(line, mark) for mark in (usual, *_SEPARATORS)}
     for mark, fields in parts.items():
         has_number = layout.columns is not None and (
@@ -427,7 +430,7 @@ def _delimiter(line: str, usual: str, wanted: Sequence[Column], layout: TableLay
             return mark
     if len(parts[usual]) > 1:
         return usual
-    return max(parts, key=lambda mark: len(parts[mark]))  # so that a message lists the columns
+    return max(parts, key=lambda mark: len(parts[mark]))  # so that a message can list the columns
 
 
 def _split(line: str, delimiter: str) -> list[str]:
@@ -486,9 +489,9 @@ def check_columns(
     """Check that a table has the wanted columns.
 
     Args:
-        wanted: the columns that it must have, unless they are not required.
+        wanted: the columns that the table must have, unless they are not required.
         where: ``file:line``, for messages.
-        rows: its first rows, which are read if a column of texts is missing.
+        rows: the table's first rows, which are read if a text column is missing.
 
     Raises:
         DataError: a column is missing, or several columns have its name.
@@ -542,7 +545,7 @@ def _text_of(column: Column, record: Record) -> str | None:
     """Return the value of a column as text; None if there is no such column or no value.
 
     Raises:
-        ValueError: a required column is missing, or the value is a list, an object or a number that is not finite.
+        ValueError: a required column is missing, or the value is a list, an object or a non-finite number.
     """
     values = record.values
     if column.each and len(there := [name for name in column.names if name in values]) > 1:

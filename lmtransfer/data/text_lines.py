@@ -1,4 +1,4 @@
-"""Read lines of UTF-8 text files, with errors that name the line; at most one line is in memory."""
+"""Lines of UTF-8 text files, with errors that name the line; at most one line is in memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lmtransfer.data.files import Meter, open_binary
 from lmtransfer.errors import DataError
 
 EncodingErrors = Literal["strict", "replace"]
-#: Longest line of a text file, including its end; text8 is one line of a hundred million bytes.
+#: Maximum length of a text file's line, including its end; text8 is one line of a hundred million bytes.
 LONGEST_LINE_BYTES = 1 << 28
 _BOM = b"\xef\xbb\xbf"
 _CONVERT = "convert the file to UTF-8 (iconv -f {} -t UTF-8 old > new)"
-#: First bytes of formats that are not text in UTF-8.
+#: First bytes of formats that are not UTF-8 text.
 _NO_TEXT = {
     b"\xff\xfe\x00\x00": f"UTF-32: {_CONVERT.format('UTF-32')}",
     b"\xff\xfe": f"UTF-16: {_CONVERT.format('UTF-16')}",
@@ -42,7 +42,7 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
 
     Args:
         where: ``file:line``, for messages.
-        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
+        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces and counts them (U+FFFD).
 
     Raises:
         DataError: the bytes are not UTF-8 and ``encoding_errors`` is ``strict``.
@@ -64,13 +64,13 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
 
 
 def check_text(path: Path, start: bytes) -> None:
-    """Raise if a file is not text, or is text in UTF-16.
+    """Raise an error if a file is not text, or is UTF-16 text.
 
     Args:
-        start: its first line, or a part of it.
+        start: the file's first line, or a part of it.
 
     Raises:
-        DataError: it starts with the first bytes of another file format, or has many NUL bytes.
+        DataError: the file starts with the first bytes of another file format, or has many NUL bytes.
     """
     for mark, what in _NO_TEXT.items():
         if start.startswith(mark):
@@ -80,7 +80,7 @@ def check_text(path: Path, start: bytes) -> None:
 
 
 def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
-    """The lines of a text file, with their line ends."""
+    """Yield the lines of a text file, with their line ends."""
     start = stream.readline(4096)
     check_text(path, start)
     line = start if start.endswith(b"\n") else start + stream.readline(LONGEST_LINE_BYTES + 1)
@@ -98,10 +98,10 @@ def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
 def read_lines(
     path: Path, *, encoding_errors: EncodingErrors = "strict", notes: Notes | None = None, meter: Meter | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Lines of a text file with their numbers, from 1, without line ends.
+    """Yield the lines of a text file with their numbers, from 1, without line ends.
 
-    A line ends at a line feed only, never at the other characters that ``str.splitlines`` knows. A byte order mark
-    at the start of the file is dropped and counted.
+    A line ends at a line feed only, never at the other characters where ``str.splitlines`` splits. A byte order mark at
+    the start of the file is dropped and counted.
 
     Args:
         path: the file, plain or compressed.
@@ -115,7 +115,7 @@ def read_lines(
 def decoded(
     lines: Iterator[bytes], name: str, encoding_errors: EncodingErrors, notes: Notes
 ) -> Iterator[tuple[int, str]]:
-    """Decode lines and number them from 1, without line ends and without a byte order mark; see ``read_lines``.
+    """Decode and number lines from 1, without line ends or a byte order mark; see ``read_lines``.
 
     Args:
         name: name of the file or stream, for messages.

@@ -47,7 +47,7 @@ def answering(asked: str, *, repository: str, revision: str | None = None) -> It
     try:
         yield
     except faults() as error:
-        raise HubError(f"{asked}: {_told(error, repository, revision)}") from error
+        raise HubError(f"{asked}: {_explanation(error, repository, revision)}") from error
 
 
 def set_up_client(*, for_upload: bool = False) -> float:
@@ -70,7 +70,7 @@ def set_up_client(*, for_upload: bool = False) -> float:
     return seconds
 
 
-def _told(error: BaseException, repository: str, revision: str | None) -> str:
+def _explanation(error: BaseException, repository: str, revision: str | None) -> str:
     """The problem, and how to solve it."""
     from huggingface_hub import constants
 

@@ -1,4 +1,4 @@
-"""Recompute transformer layers in the backward pass instead of keeping their results, for every command that trains."""
+"""Recompute transformer layers in the backward pass instead of storing their results, in every training command."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lmtransfer.models.layers.attention.base import AttentionLayer
 
 
 def checkpoint_activations(learner: nn.Module) -> None:
-    """Keep only the inputs of each block with attention; the backward pass computes the block a second time.
+    """Store only the inputs of each block with attention; the backward pass computes the block a second time.
 
     This is activation checkpointing (Chen et al. 2016, https://arxiv.org/abs/1604.06174) with one segment per layer. It
-    takes up to a third more time. The second computation repeats the random numbers of the first one, so losses and
+    takes up to a third more time. The second computation repeats the random numbers of the first, so losses and
     gradients do not change. Call this after ``compile_blocks``: both computations must run the same code, because
     compiled code draws other random numbers than uncompiled code.
 
@@ -31,6 +31,6 @@ def checkpoint_activations(learner: nn.Module) -> None:
                 f"{type(encoder).__name__} has none: set it to false; a lower train.micro_batch_tokens saves memory too"
             )
         for block in blocks:
-            call = block._compiled_call_impl or block._call_impl  # what calling a module calls
+            call = block._compiled_call_impl or block._call_impl  # the function behind the module's call
             if not isinstance(call, partial):  # else an earlier phase of the run has set it
                 block._compiled_call_impl = partial(checkpoint, call, use_reentrant=False)

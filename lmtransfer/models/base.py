@@ -17,21 +17,20 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.layers.char_cnn import CharacterCnn
 
-#: Which tokens the state of a token depends on: all ("bidirectional"), itself and those before it ("causal"), itself
-#: and those after it ("backward"), a causal half followed by a backward half of the same width ("concatenated": ELMo),
-#: or itself only ("none": static word vectors).
+#: The tokens on which the state of a token depends: all ("bidirectional"), itself and those before it ("causal"),
+#: itself and those after it ("backward"), a causal half followed by a backward half of the same width ("concatenated":
+#: ELMo), or only itself ("none": static word vectors).
 Direction = Literal["bidirectional", "causal", "backward", "concatenated", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyHead:
-    """How the published classifier of a family reads the last layer of a sequence.
+    """How a family's published classifier reads the last layer of a sequence.
 
     Attributes:
         token: the state that it reads: that of the first token, that of the last token, or the mean of all.
-        pooled: apply the encoder's own ``pooler`` to this state.
-        hidden: activation of a new dense layer of the width of the encoder before the output layer; None: no such
-            layer.
+        pooled: whether to apply the encoder's own ``pooler`` to this state.
+        hidden: activation of a new dense layer of the encoder's width before the output layer; None for no such layer.
     """
 
     token: Literal["first", "last", "mean"]
@@ -41,7 +40,7 @@ class FamilyHead:
 
 @dataclass(frozen=True, slots=True)
 class OutputPositions:
-    """The positions at which the last layer is needed; an encoder need not compute it at other positions.
+    """The positions at which the last layer is needed; an encoder need not compute it elsewhere.
 
     Attributes:
         positions_N: indices into T, int64, ascending (and therefore grouped by sequence).
@@ -58,7 +57,7 @@ class OutputPositions:
         return cls(torch.from_numpy(positions_N.astype(np.int64)), tuple(int(n) for n in np.diff(edges)))
 
     def to(self, device: torch.device | str) -> OutputPositions:
-        """The same positions on ``device``."""
+        """Return the same positions on ``device``."""
         return OutputPositions(self.positions_N.to(device, non_blocking=True), self.counts)
 
 
@@ -68,7 +67,7 @@ class EncoderOutput:
 
     Attributes:
         layers: ``num_layers + 1`` tensors of shape (T, D); layer 0 is the embedding layer. If the call had
-            ``output_positions``, the last tensor has shape (N, D) and holds only those positions.
+            ``output_positions``, the last tensor has shape (N, D) and contains only those positions.
         recurrent_state: state for the next contiguous batch (LSTM state, Transformer-XL memory), or None.
     """
 
@@ -93,20 +92,20 @@ class Encoder(nn.Module):
         num_layers: number of layers above the embedding layer.
         max_length: longest sequence in tokens that it can read.
         vocab_size: rows of its token embedding.
-        num_segments: number of segment ids (1: no segments).
+        num_segments: number of segment ids (1 means no segments).
 
     Attributes:
         attention: which tokens a token may see, unless the batch states this for each row; see ``attend``.
-        attentions: the values that ``attend`` can set, the default of the class first; empty: ``attention`` cannot be
-            changed.
-        family_head: how the published classifier of the family reads the last layer.
+        attentions: the values that ``attend`` can set, starting with the class's default; empty if ``attention`` cannot
+            be changed.
+        family_head: how the family's published classifier reads the last layer.
         token_embedding: the input embedding, which objectives may tie; None if the encoder reads words as characters.
         pooler: the published pooler of the family over [CLS] (a module (B, D) -> (B, D)), or None.
-        reads_characters: it reads words as characters, ``PackedBatch.chars_TC``.
-        reads_padded: it can read ``models.padded.PaddedRows``, with the same results as for packed sequences. An
-            exported graph needs this.
-        compiles: ``torch.compile`` can compile each of its ``blocks``.
-        has_two_streams: it defines ``two_stream``.
+        reads_characters: whether it reads words as characters, ``PackedBatch.chars_TC``.
+        reads_padded: whether it can read ``models.padded.PaddedRows``, with the same results as for packed sequences,
+            as an exported graph requires.
+        compiles: whether ``torch.compile`` can compile each of its ``blocks``.
+        has_two_streams: whether it defines ``two_stream``.
     """
 
     attention: Direction
@@ -135,7 +134,7 @@ class Encoder(nn.Module):
         def __call__(
             self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
         ) -> EncoderOutput:
-            """``forward``."""
+            """Call ``forward``."""
 
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
@@ -143,14 +142,14 @@ class Encoder(nn.Module):
         """Encode a batch.
 
         Args:
-            recurrent_state: state that the pass over the previous batch returned, from which this pass continues; None:
-                no state.
-            output_positions: where the last layer is needed; None: everywhere.
+            recurrent_state: state returned by the pass over the previous batch, from which this pass continues; None
+                for no state.
+            output_positions: where the last layer is needed; None for everywhere.
         """
         raise NotImplementedError
 
     def attend(self, attention: Direction) -> None:
-        """Set which tokens a token may see from now on; no weight depends on it.
+        """Set which tokens a token may see from now on; weights do not depend on this.
 
         Raises:
             ConfigError: the encoder does not support this attention.
@@ -166,7 +165,7 @@ class Encoder(nn.Module):
         return self.attention == "causal"
 
     def check_length(self, batch: PackedBatch) -> None:
-        """Refuse a sequence that is too long; otherwise it would cause an index error deep in a kernel.
+        """Reject a sequence that is too long; otherwise it would cause an index error deep in a kernel.
 
         Raises:
             DataError: a sequence is too long; the message names both lengths and the keys to change.
@@ -178,7 +177,7 @@ class Encoder(nn.Module):
             )
 
     def blocks(self) -> list[nn.Module]:
-        """The repeated layers; each is one unit for unfreezing, layer-wise rates, Muon and ``torch.compile``.
+        """Return the repeated layers; each is one unit for unfreezing, layer-wise rates, Muon and ``torch.compile``.
 
         By default these are the members of the innermost module lists.
         """
@@ -187,27 +186,27 @@ class Encoder(nn.Module):
 
     @property
     def word_network(self) -> CharacterCnn | None:
-        """The network that gives the vectors of words from their characters; None: it reads token ids."""
+        """The network that computes word vectors from characters; None if the encoder reads token ids."""
         return None
 
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> Encoder | None:
-        """Create a smaller encoder (ELECTRA's generator); None: this encoder cannot create one.
+        """Create a smaller encoder (ELECTRA's generator); None if this encoder cannot create one.
 
         Args:
             size: width of the generator divided by the width of this encoder, above 0 and at most 1; the number of
                 layers is the same.
-            own_embeddings: give the generator a copy of the embeddings; else it shares them.
-            copied_layers: initialise the layers as copies of the layers of this encoder; else randomly.
+            own_embeddings: whether the generator gets a copy of the embeddings instead of sharing them.
+            copied_layers: whether the layers start as copies of this encoder's layers; otherwise they are random.
 
         Raises:
-            ConfigError: ``copied_layers``, and the layers of this encoder do not have the shape of the generator.
+            ConfigError: ``copied_layers`` is set, but the layers of this encoder do not have the generator's shape.
         """
         return None
 
     def two_stream(
         self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None
     ) -> EncoderOutput:
-        """Encode in an order of factorisation (Yang et al. 2019, section 2.3), if it ``has_two_streams``.
+        """Encode in a factorisation order (Yang et al. 2019, section 2.3), if it ``has_two_streams``.
 
         Args:
             batch: the tokens, uncorrupted.
@@ -223,11 +222,11 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
-        """Change the length of the memory, for an evaluation.
+        """Change the memory length for an evaluation.
 
         Args:
             length: largest number of tokens in the memory.
-            clamp_length: larger distances are treated as this distance; None: no change.
+            clamp_length: larger distances are treated as this distance; None for no change.
             same_length: each token sees at most ``length`` tokens, itself included, so that the last token of a
                 segment has no more context than the first.
 
@@ -240,16 +239,16 @@ class Encoder(nn.Module):
         )
 
     def input_rows(self, token: int, character_ids: np.ndarray | None) -> tuple[nn.Embedding, list[int]] | None:
-        """The input table of a token and its rows in that table, in order; None: the encoder has no table.
+        """Return a token's input table and its rows in that table, in order; None if the encoder has no table.
 
         Args:
-            character_ids: ids of its characters, if the tokenizer gives characters.
+            character_ids: ids of the token's characters, if the tokenizer provides characters.
         """
         return None if self.token_embedding is None else (self.token_embedding, [token])
 
 
 def encoders_in(module: nn.Module) -> list[Encoder]:
-    """The encoders of a learner, each once; an encoder inside another encoder is not listed."""
+    """Return the encoders of a learner, each once; an encoder inside another encoder is not listed."""
     if isinstance(module, Encoder):
         return [module]
     return list(dict.fromkeys(encoder for child in module.children() for encoder in encoders_in(child)))

@@ -30,7 +30,7 @@ class Pooler(nn.Module):
 
 
 def pooled_head(pooler: bool) -> FamilyHead:
-    """The published classifier of BERT and ALBERT: on the pooler of the encoder, or on a new layer of the same form."""
+    """Return the published classifier of BERT and ALBERT: on the pooler, or on a new layer of the same form."""
     return FamilyHead(token="first", pooled=True) if pooler else FamilyHead(token="first", hidden="tanh")
 
 

@@ -1,6 +1,6 @@
 """A forward and a backward GPT side by side: ELMo with transformers instead of LSTMs.
 
-BERT differs from ELMo in the masked objective and in the transformer. This model has the transformer but not the masked
+BERT differs from ELMo in its masked objective and its transformer. This model has the transformer but not the masked
 objective, so it shows which of the two made BERT better (cf. Peters et al. 2018, "Dissecting contextual word
 embeddings", section 2.2; their transformer biLM is such a model).
 
@@ -112,7 +112,7 @@ class BiGptEncoder(Encoder):
 
 
 def mirrored_places(batch: PackedBatch) -> Tensor:
-    """For each token the index in T of its mirror image: the token in the reversed sequence at its position, int64."""
+    """Return for each token the index in T of its mirror image in the reversed sequence, int64."""
     starts_and_lasts = batch.cu_seqlens[:-1].long() + batch.cu_seqlens[1:].long() - 1
     lengths = batch.cu_seqlens.diff()
     sums_T = torch.repeat_interleave(starts_and_lasts, lengths, output_size=len(batch.tokens_T))

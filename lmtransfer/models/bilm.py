@@ -27,7 +27,7 @@ class LstmSettings:
         dim: width D of both directions together; even.
         num_layers: number of LSTM layers of each direction.
         cell_dim: number of cells of each layer and direction; more than D / 2, to which they are projected.
-        skip_connections: every layer but the first adds its input to its output.
+        skip_connections: whether every layer but the first adds its input to its output.
         dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: see ``ProjectedLstm``.
         proj_clip: see ``ProjectedLstm``.
@@ -87,7 +87,7 @@ class LstmStack(nn.Module):
         Args:
             words_TP: packed tokens.
             order: time-major order of the batch in this direction.
-            states: state of each layer before the first token (in this direction) of each sequence; None: zeros.
+            states: state of each layer before the first token (in this direction) of each sequence; None for zeros.
 
         Returns:
             The output of each layer, (T, P) in time-major order; and the state of each layer after the last token of
@@ -131,9 +131,9 @@ class BidirectionalLstm(nn.Module):
 
         Args:
             batch: the lengths of the sequences.
-            forward_states: states of the forward layers before the first tokens; None: zeros.
-            backward_states: states of the backward layers after the last tokens; None: zeros.
-            output_positions: where the last layer is needed; None: everywhere.
+            forward_states: states of the forward layers before the first tokens; None for zeros.
+            backward_states: states of the backward layers after the last tokens; None for zeros.
+            output_positions: where the last layer is needed; None for everywhere.
 
         Returns:
             The layers: the word vectors twice, then both directions of each LSTM layer side by side, (T, D) each; the
@@ -171,7 +171,7 @@ class BilmEncoder(Encoder):
     lstms: BidirectionalLstm
 
     def words(self, batch: PackedBatch) -> Tensor:
-        """The vector of each word, (T, P)."""
+        """Return the vector of each word, (T, P)."""
         raise NotImplementedError
 
     @override
@@ -189,7 +189,7 @@ class BilmEncoder(Encoder):
 
 
 def _states_of(recurrent_state: Any, batch: PackedBatch) -> tuple[State, ...] | None:
-    """The states that ``_carry_of`` returned, with one row per sequence of the batch: filler starts from zeros."""
+    """Return the states from ``_carry_of``, with one row per sequence of the batch: filler starts from zeros."""
     if recurrent_state is None:
         return None
     filler = batch.num_sequences - batch.num_real
@@ -200,5 +200,5 @@ def _states_of(recurrent_state: Any, batch: PackedBatch) -> tuple[State, ...] | 
 
 
 def _carry_of(states: tuple[State, ...], batch: PackedBatch) -> tuple[State, ...]:
-    """The states of the real sequences, for the next contiguous batch."""
+    """Return the states of the real sequences for the next contiguous batch."""
     return tuple((hidden[: batch.num_real], cells[: batch.num_real]) for hidden, cells in states)

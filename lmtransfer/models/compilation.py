@@ -1,4 +1,4 @@
-"""Compile the blocks of an encoder, for every command that trains an encoder."""
+"""Compile the blocks of an encoder, in every command that trains one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lmtransfer.models.base import encoders_in
 from lmtransfer.models.layers.cross_entropy import compile_losses
 from lmtransfer.models.layers.embeddings import InputEmbeddings
 
-#: Versions of the code of one class of blocks; PyTorch's own limit is 8.
+#: Maximum number of compiled versions of the code of a block class; PyTorch's own limit is 8.
 _VERSIONS = 64
 
 
 def compile_blocks(learner: nn.Module) -> None:
     """Compile every block separately, once for each input shape, the embeddings, and on CUDA the cross entropies.
 
-    Dense blocks of attention are not compiled. Encoders with ``compiles=False`` (relative positions) run without
-    compilation. Of LSTMs only the time steps on CUDA are compiled.
+    Dense attention blocks are not compiled. Encoders with ``compiles=False`` (relative positions) run without
+    compilation. In LSTMs, only the time steps on CUDA are compiled.
     """
     _keep_by_instructions()
     _allow_versions()
@@ -35,7 +35,7 @@ def compile_blocks(learner: nn.Module) -> None:
 def _allow_versions() -> None:
     """Allow as many versions of a block's code as there are shapes and kinds of blocks.
 
-    Beyond the limit blocks run without compilation. A generator, the last layer and few sizes of batches exceed 8.
+    Beyond the limit, blocks run without compilation. A generator, the last layer and a few batch sizes exceed 8.
     """
     import torch._dynamo
 
@@ -44,11 +44,11 @@ def _allow_versions() -> None:
 
 
 def _keep_by_instructions() -> None:
-    """Use a cache folder for compiled code that is named after the instruction set of the CPU.
+    """Use a cache folder for compiled code that is named after the CPU's instruction set.
 
-    It is a subfolder of the cache folder of the compiler or of the user. The compiler finds compiled code by its source
-    alone. Machines can share a cache folder, or a virtual machine can present a different CPU. Code compiled for AVX2
-    that then runs as AVX-512 code writes beyond its buffers.
+    It is a subfolder of the compiler's or the user's cache folder. The compiler looks up compiled code by its source
+    only, but machines can share a cache folder, and a virtual machine can present a different CPU. Code compiled for
+    AVX2 that then runs as AVX-512 code writes beyond its buffers.
     """
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 

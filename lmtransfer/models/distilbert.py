@@ -12,7 +12,7 @@ from lmtransfer.models.roberta import RobertaEncoder
 
 
 class DistilBertEncoder(RobertaEncoder):
-    """BERT without segments and pooler, like RoBERTa, with half the layers; the published one was distilled from BERT.
+    """BERT without segments and pooler, like RoBERTa, with half the layers; the original was distilled from BERT.
 
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no distillation:
     load published weights into this encoder, or pretrain it like any other.

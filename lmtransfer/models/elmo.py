@@ -21,10 +21,10 @@ from lmtransfer.models.layers.char_cnn import CharacterCnn, CharActivation
 class ElmoEncoder(BilmEncoder):
     """A character CNN over words, then LSTMs in both directions.
 
-    Where we differ from the published training (allenai/bilm-tf): there each direction reads its own stream, the
-    backward one made of reversed sentences, and both carry their states from window to window. Here both read the same
-    window, and the backward direction starts from a zero state at the end of the window, because the following text has
-    not been read yet.
+    Where we differ from the published training (allenai/bilm-tf): there, each direction reads its own stream (the
+    backward stream consists of reversed sentences), and both carry their states from window to window. Here, both read
+    the same window, and the backward direction starts from a zero state at the end of the window, because the following
+    text has not been read yet.
 
     Args:
         vocab_size: number of words in the softmax of the objective; the encoder can read any word.
@@ -38,7 +38,8 @@ class ElmoEncoder(BilmEncoder):
         skip_connections: every layer but the first adds its input to its output.
         max_length: longest sequence in tokens.
         dropout: dropout probability of the input of each layer and of the output of the last layer.
-        cell_clip: largest magnitude of a cell, 3 in the published models; None: no limit, and the fused LSTM on CUDA.
+        cell_clip: largest magnitude of a cell, 3 in the published models; None for no limit, and the fused LSTM on
+            CUDA.
         proj_clip: largest magnitude of a projection, with the same values.
 
     Raises:
@@ -95,14 +96,14 @@ class ElmoEncoder(BilmEncoder):
     @property
     @override
     def word_network(self) -> CharacterCnn:
-        """Its vectors have the width D / 2."""
+        """The character CNN, whose vectors have the width D / 2."""
         return self.characters
 
 
 class ElmoSubwordEncoder(BilmEncoder):
     """``ElmoEncoder`` with a token embedding of width D / 2 instead of characters; this variant is our own.
 
-    The embedding is initialised from a normal of variance 2 / D, so that it can also be the output matrix.
+    The embedding is initialised from a normal distribution of variance 2 / D, so that it can also be the output matrix.
 
     Args:
         vocab_size: rows of the token embedding.
@@ -112,8 +113,8 @@ class ElmoSubwordEncoder(BilmEncoder):
         skip_connections: every layer but the first adds its input to its output.
         max_length: longest sequence in tokens.
         dropout: dropout probability of the input of each layer and of the output of the last layer.
-        cell_clip: largest magnitude of a cell; None: no limit, and the fused LSTM on CUDA.
-        proj_clip: largest magnitude of a projection; None: no limit.
+        cell_clip: largest magnitude of a cell; None for no limit, and the fused LSTM on CUDA.
+        proj_clip: largest magnitude of a projection; None for no limit.
 
     Raises:
         ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.

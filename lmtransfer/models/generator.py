@@ -1,4 +1,4 @@
-"""A smaller encoder that may share the embeddings of another: ELECTRA's generator (Clark et al. 2020, section 3.2).
+"""A smaller encoder that may share another's embeddings: ELECTRA's generator (Clark et al. 2020, section 3.2).
 
 Shape legend: T tokens, D width of the encoder, E width of its embeddings, W width of the generator.
 """
@@ -20,12 +20,12 @@ from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPos
 from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.models.transformer import Stack, TokenEmbeddings
 
-#: Width of a head, if the generator is at least that wide (google-research/electra, pretrain/pretrain_helpers.py).
+#: Width of a head if the generator is at least that wide (google-research/electra, pretrain/pretrain_helpers.py).
 _HEAD_DIM = 64
 
 
 class GeneratorShape(NamedTuple):
-    """Size of a generator.
+    """The size of a generator.
 
     Attributes:
         dim: width W.
@@ -39,11 +39,11 @@ class GeneratorShape(NamedTuple):
 
 
 def generator_shape(*, dim: int, hidden_dim: int, size: float) -> GeneratorShape:
-    """The shape of the generator of an encoder of width ``dim``.
+    """Compute the shape of the generator for an encoder of width ``dim``.
 
     The width is ``size * dim``, rounded to an even number. A head is at least 64 wide (or there is one head), and the
-    number of heads is the largest one that divides the width into even head widths. The ratio of the feed-forward width
-    to the width is kept.
+    number of heads is the largest that divides the width into even head widths. The ratio of the feed-forward width to
+    the width is preserved.
 
     Args:
         dim: width of the encoder.
@@ -56,7 +56,7 @@ def generator_shape(*, dim: int, hidden_dim: int, size: float) -> GeneratorShape
 
 
 def check_copied(shape: GeneratorShape, encoder: GeneratorShape) -> None:
-    """Refuse to copy the layers of an encoder into a generator of another shape.
+    """Reject copying an encoder's layers into a generator of another shape.
 
     Raises:
         ConfigError: the shapes differ; the message lists the differences.

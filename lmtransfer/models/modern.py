@@ -1,4 +1,4 @@
-"""A current encoder (2026): the layers of ModernBERT (Warner et al. 2024, https://arxiv.org/abs/2412.13663).
+"""A contemporary encoder (2026): the layers of ModernBERT (Warner et al. 2024, https://arxiv.org/abs/2412.13663).
 
 Shape legend: T tokens, N output positions, D width.
 """
@@ -30,7 +30,7 @@ from lmtransfer.models.transformer import TransformerEncoder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModernSettings:
-    """The settings of a stack; see the arguments of ``ModernEncoder`` with the same names."""
+    """The settings of a stack; see the arguments of the same names in ``ModernEncoder``."""
 
     dim: int
     num_heads: int
@@ -48,7 +48,7 @@ class ModernSettings:
     attention_dropout: float
 
     def layer_norm(self) -> ResidualNorm:
-        """A new LayerNorm."""
+        """Create a LayerNorm."""
         return ResidualNorm(self.dim, eps=self.norm_eps, bias=self.bias)
 
 
@@ -82,12 +82,12 @@ class ModernLayer(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(self, hidden_TD: Tensor, layout: Layout, rotation: Rotation, reads_N: Tensor | None = None) -> Tensor:
-        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N`` if they are given.
+        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N``, if any.
 
         Args:
             layout: layout of the batch; with ``reads_N`` and without a window, layout of the batch and these positions.
             rotation: rotation of all T tokens.
-            reads_N: positions to compute; None: all.
+            reads_N: positions to compute; None for all.
         """
         normed_TD = self.attention_norm(hidden_TD)
         if reads_N is None:
@@ -115,7 +115,7 @@ class ModernStack(nn.Module):
         self.final_norm = settings.layer_norm()
         self.residual = ResidualStream()
         self.apply(truncated_normal_)
-        with torch.no_grad():  # the sum over all layers starts on the scale of one (GPT-2; Warner et al., appendix A)
+        with torch.no_grad():  # the layers' sum starts on the scale of one (GPT-2; Warner et al., appendix A)
             for module in self.modules():
                 if isinstance(module, SelfAttention):
                     module.output.weight.div_(math.sqrt(2 * num_layers))
@@ -130,7 +130,7 @@ class ModernStack(nn.Module):
         *,
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """All layer outputs, (T, D) each, the embeddings first; with ``output_positions`` the last is (N, D)."""
+        """Return all layer outputs, (T, D) each, embeddings first; with ``output_positions``, the last is (N, D)."""
         device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
         layout = layout_of(batch, device, causal=causal)
         head_dim = self.settings.dim // self.settings.num_heads
@@ -159,7 +159,7 @@ class NormalisedEmbeddings(nn.Module):
     Args:
         vocab_size: rows of the token embedding.
         dim: width D.
-        bias: add a bias to the norm.
+        bias: whether to add a bias to the norm.
         norm_eps: epsilon of the norm.
         dropout: probability of dropping a feature of the result.
     """
@@ -180,7 +180,7 @@ class ModernEncoder(TransformerEncoder):
     """A bidirectional pre-norm transformer with rotary positions, GeGLU, and alternating local and global attention.
 
     Where we differ from the paper: the tokenizers round vocabularies up to a multiple of 64 (``Tokenizer``); dropout
-    acts on both branches, but in the paper only on the attention branch.
+    acts on both branches, in the paper only on the attention branch.
 
     Args:
         vocab_size: rows of the token embedding.
@@ -190,7 +190,8 @@ class ModernEncoder(TransformerEncoder):
         hidden_dim: width of each half of the gated feed-forward layers.
         max_length: longest sequence in tokens.
         window: number of positions that a token sees in a local layer: half of them on each side, and itself.
-        global_every: layer 0 and every ``global_every``-th layer after it see the whole sequence; 1: all layers do.
+        global_every: layer 0 and every ``global_every``-th layer after it see the whole sequence; 1 means that all
+            layers do.
         global_theta: base of the rotary angles of the global layers.
         local_theta: base of the rotary angles of the local layers.
         normalise_first_input: normalise the input of attention in the first layer, although the embeddings are already
@@ -265,7 +266,7 @@ class ModernEncoder(TransformerEncoder):
 
     @override
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> GeneratorEncoder:
-        """ModernBERT has no generator; the idea is from ELECTRA."""
+        """Return None: generators are ELECTRA's idea, and ModernBERT has none."""
         settings = self._settings
         shape = generator_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
         stack = ModernStack(replace(settings, **shape._asdict()), num_layers=self.num_layers)

@@ -1,7 +1,7 @@
-"""Padded rows of one length, which other runtimes use, as a batch that transformer stacks can read.
+"""Padded rows of one length, as used by other runtimes, in the form of a batch that transformer stacks can read.
 
-It is not used for training. An exported graph knows its sizes only when it runs; with padded rows it computes the same
-results as a packed batch.
+They are not used for training. An exported graph knows its sizes only when it runs; with padded rows it computes the
+same results as a packed batch.
 
 Shape legend: T = B L slots, B rows, L slots of a row.
 """
@@ -21,7 +21,7 @@ from lmtransfer.models.layers.attention.layout import Layout
 
 @dataclass(frozen=True)
 class PaddedLayout(Layout):
-    """Rows as one dense block; only the graph knows its sizes, so the layout has no lengths.
+    """Rows as a single dense block; only the graph knows its sizes, so the layout has no lengths.
 
     Attributes:
         block: the block of all rows.
@@ -56,7 +56,7 @@ class PaddedRows(PackedBatch):
         Args:
             tokens_BL: token ids, int64; at padding, any id of the vocabulary.
             real_BL: False at padding, bool.
-            segments_BL: segment ids, int64; all 0 if omitted.
+            segments_BL: segment ids, int64; all 0 by default.
         """
         rows, length = tokens_BL.shape
         positions_L = torch.arange(length, device=tokens_BL.device)

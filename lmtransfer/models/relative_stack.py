@@ -1,4 +1,4 @@
-"""Stacks of relative transformer layers with a memory: the base of Transformer-XL and XLNet.
+"""Stacks of relative transformer layers with a memory: the basis of Transformer-XL and XLNet.
 
 Shape legend: T tokens, N output positions, X packed keys (of each sequence: its memory, then its tokens), R real
 sequences, M memory rows, D width.
@@ -31,12 +31,12 @@ class RelativeStack(nn.Module):
         settings: settings of the layers.
         num_layers: number of layers.
         causal: a token sees only itself and the tokens before it.
-        own_biases: each layer has its own biases (XLNet); else all layers share one pair, as in the equations of Dai et
-            al. 2019, section 3.3.
-        segments: use relative segments; needs ``own_biases``.
-        memory_length: largest number of memory rows of a sequence; 0: no memory.
-        clamp_length: larger distances are treated as this distance; None: no limit.
-        same_length: with causal layers, each token sees at most ``memory_length`` tokens, itself included, so that the
+        own_biases: whether each layer has its own biases (XLNet); otherwise all layers share one pair, as in the
+            equations of Dai et al. 2019, section 3.3.
+        segments: whether to use relative segments; requires ``own_biases``.
+        memory_length: largest number of memory rows of a sequence; 0 for no memory.
+        clamp_length: larger distances are treated as this distance; None for no limit.
+        same_length: with causal layers, each token sees at most ``memory_length`` tokens, including itself, so that the
             last token of a window has no more context than the first.
     """
 
@@ -73,7 +73,7 @@ class RelativeStack(nn.Module):
         recurrent_state: tuple[Tensor, ...] | None,
         output_positions: OutputPositions | None,
     ) -> EncoderOutput:
-        """The outputs of all layers, the embeddings first; the last only at ``output_positions`` if they are given."""
+        """Return the outputs of all layers, the embeddings first; the last only at any ``output_positions``."""
         embedded_TD = self.residual.begin(embedded_TD)
         keys = self._keys(batch, recurrent_state)
         segments_T = self._segments(batch)
@@ -102,14 +102,14 @@ class RelativeStack(nn.Module):
         output_positions: OutputPositions,
         recurrent_state: tuple[Tensor, ...] | None,
     ) -> EncoderOutput:
-        """The layers of the content stream, (T, D) each, and the last layer of the query stream, (N, D).
+        """Return the layers of the content stream, (T, D) each, and the last layer of the query stream, (N, D).
 
-        The last layer does not compute the content stream, because it is not needed there.
+        The content stream is not computed in the last layer, where it is not needed.
 
         Args:
             embedded_TD: start of the content stream.
             query_D: start of the query stream, the same at each output position.
-            order_T: place of each token in the order of factorisation, int64; all tokens see the tokens of place 0.
+            order_T: place of each token in the factorisation order, int64; all tokens see the tokens of place 0.
             output_positions: the positions of the query stream.
         """
         embedded_TD = self.residual.begin(embedded_TD)
@@ -143,7 +143,7 @@ class RelativeStack(nn.Module):
         hidden_TD: Tensor,
         memory: list[Tensor],
     ) -> Tensor:
-        """The keys of layer ``depth``; appends their last rows to ``memory``, the memory of the next batch."""
+        """Return the keys of layer ``depth``; append their last rows to ``memory``, the memory of the next batch."""
         keys_XD = keys.with_memory(None if recurrent_state is None else recurrent_state[depth], hidden_TD)
         if self.memory_length:
             memory.append(keys.latest(keys_XD, self.memory_length))
@@ -191,7 +191,7 @@ class RelativeEncoder(Encoder):
     dropout: Dropout
 
     def embed(self, batch: PackedBatch) -> Tensor:
-        """The input of the layers, (T, D)."""
+        """Return the input of the layers, (T, D)."""
         raise NotImplementedError
 
     @override

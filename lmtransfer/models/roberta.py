@@ -14,7 +14,7 @@ from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
-#: Rows at the front of the position tables of published checkpoints that no token uses.
+#: Number of rows at the front of published position tables that no token uses.
 PUBLISHED_OFFSET = 2
 
 
@@ -36,12 +36,12 @@ class RobertaEncoder(TransformerEncoder):
         activation: activation of the feed-forward layers.
         dropout: dropout probability of embeddings and of each branch.
         attention_dropout: dropout probability of attention weights; 0.1 in the paper.
-        positions_from_two: the position table has two rows at its front that no token uses, as in fairseq, where the
-            first position is the padding id plus one.
+        positions_from_two: the position table begins with two rows that no token uses, as in fairseq, where the first
+            position is the padding id plus one.
         type_row: add one learned row to every token, as in Hugging Face transformers, where RoBERTa has BERT's segment
             embedding with one row.
-        pooler: add BERT's tanh layer over [CLS], which some published checkpoints contain; the published classifier of
-            the family does not use it.
+        pooler: add BERT's tanh layer over [CLS], which some published checkpoints contain; the family's published
+            classifier does not use it.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``.

@@ -1,4 +1,4 @@
-"""The token embedding of an encoder as a separate encoder, so that word-vector objectives can train it."""
+"""An encoder's token embedding as a separate encoder, so that word-vector objectives can train it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TokenVectors(Encoder):
 
     @property
     def token_embedding(self) -> nn.Embedding:
-        """The token embedding of the other encoder."""
+        """The other encoder's token embedding."""
         table = self.whole.token_embedding
         assert table is not None
         return table
@@ -56,11 +56,11 @@ class TokenVectors(Encoder):
 
 @torch.no_grad()
 def standardise(table: nn.Embedding, *, centre: bool, deviation: float | None) -> None:
-    """Bring a table of vectors to the scale of a randomly initialised table, in place.
+    """Scale a table of vectors to match a randomly initialised table, in place.
 
     Args:
         table: the table, (V, D).
-        centre: subtract the mean vector, so that the mean of each column is 0.
+        centre: whether to subtract the mean vector, so that the mean of each column is 0.
         deviation: standard deviation of all V x D numbers afterwards; None keeps the scale.
     """
     vectors_VD = table.weight.cpu().double()  # on the CPU: not every device has float64

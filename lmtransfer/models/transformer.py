@@ -1,4 +1,4 @@
-"""Stacks of transformer layers: the base of BERT's and GPT's families.
+"""Stacks of transformer layers: the basis of the BERT and GPT families.
 
 Shape legend: T tokens, N output positions, D width, E width of the embeddings.
 """
@@ -39,10 +39,10 @@ class TransformerStack(nn.Module):
         *,
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """All layer outputs, (T, D) each, the embeddings first; with ``output_positions`` the last is (N, D).
+        """Return all layer outputs, (T, D) each, the embeddings first; with ``output_positions``, the last is (N, D).
 
         In the last layer, attention queries and feed-forward are then computed only at those positions. With 15 % of
-        the tokens masked this saves a sixth of the work of a four-layer encoder, and the result is exact.
+        the tokens masked, this saves a sixth of the work of a four-layer encoder, and the result is exact.
         """
         device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
         layout = layout_of(batch, device, causal=causal)
@@ -65,7 +65,7 @@ class TransformerStack(nn.Module):
 
 
 class TokenEmbeddings(Protocol):
-    """A module that embeds tokens, and has a token embedding ``token``."""
+    """A module that embeds tokens and has a token embedding ``token``."""
 
     token: nn.Embedding
 
@@ -85,12 +85,12 @@ class Stack(Protocol):
         *,
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """The outputs of all layers; see ``TransformerStack``."""
+        """Return the outputs of all layers; see ``TransformerStack``."""
         ...
 
 
 class TransformerEncoder(Encoder):
-    """Embeddings and a stack of transformer layers: the base class of BERT's and GPT's families.
+    """Embeddings and a stack of transformer layers: the base class of the BERT and GPT families.
 
     A subclass creates both in ``__init__``. If ``attentions`` contains both "bidirectional" and "causal", a batch can
     state for each row which of the two applies.
@@ -111,7 +111,7 @@ class TransformerEncoder(Encoder):
         return self.embeddings.token
 
     def embed(self, batch: PackedBatch) -> Tensor:
-        """The input of the layers, (T, D)."""
+        """Return the input of the layers, (T, D)."""
         return self.embeddings(batch.tokens_T, batch.positions_T, batch.segments_T)
 
     @override

@@ -36,10 +36,10 @@ class TransformerXlEncoder(RelativeEncoder):
         num_layers: number of transformer layers.
         num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
-        max_length: longest sequence in tokens, memory not counted.
-        memory_length: largest number of tokens in the memory; 0: no memory.
-        clamp_length: larger distances are treated as this distance; None: no limit.
-        same_length: each token sees at most ``memory_length`` tokens, itself included.
+        max_length: longest sequence in tokens, excluding the memory.
+        memory_length: largest number of tokens in the memory; 0 for no memory.
+        clamp_length: larger distances are treated as this distance; None for no limit.
+        same_length: each token sees at most ``memory_length`` tokens, including itself.
         norm: "post" is the published model; "pre" trains at higher learning rates.
         norm_eps: epsilon of the LayerNorms.
         activation: activation of the feed-forward layers.

@@ -26,8 +26,8 @@ class XlnetEncoder(RelativeEncoder):
 
     Pretraining uses ``two_stream``: queries that do not see the tokens to predict. The memory is that of
     ``TransformerXlEncoder``; it belongs to segment 0. The classifier reads the last token of a sequence. In the
-    published model this is [CLS], because sequences end in "[SEP] [CLS]". Here it is the last [SEP], because sequences
-    have the same special tokens as for BERT. Both tokens see the whole sequence.
+    published model, this is [CLS], because sequences end in "[SEP] [CLS]". Here, it is the last [SEP], because
+    sequences have the same special tokens as in BERT. Both tokens see the whole sequence.
 
     Where we differ from the published code: we do not reverse half of each batch, the memory holds whole rows, and
     there is no dropout inside the feed-forward layers.
@@ -38,11 +38,11 @@ class XlnetEncoder(RelativeEncoder):
         num_layers: number of transformer layers.
         num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
-        max_length: longest sequence in tokens, memory not counted.
-        num_segments: number of segment ids; 1 means no segments. Any number works, because attention only uses whether
-            two segments are the same or different.
-        memory_length: largest number of tokens in the memory; 0: no memory.
-        clamp_length: larger distances are treated as this distance; None: no limit.
+        max_length: longest sequence in tokens, excluding the memory.
+        num_segments: number of segment ids; 1 means no segments. Any number works, because attention only depends on
+            whether two segments are the same.
+        memory_length: largest number of tokens in the memory; 0 for no memory.
+        clamp_length: larger distances are treated as this distance; None for no limit.
         norm: "post" is the published model; "pre" trains at higher learning rates.
         norm_eps: epsilon of the LayerNorms.
         activation: activation of the feed-forward layers.
@@ -103,14 +103,14 @@ class XlnetEncoder(RelativeEncoder):
 
     @override
     def embed(self, batch: PackedBatch) -> Tensor:
-        # Adds 0, so that the vector of queries, which a plain pass does not use, has a (zero) gradient.
+        # Adding 0 gives the query vector, which a plain pass does not use, a (zero) gradient.
         return self.dropout(self.token_embedding(batch.tokens_T) + 0.0 * self.query)
 
     @override
     def two_stream(
         self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None
     ) -> EncoderOutput:
-        """All queries start from one learned vector instead of their tokens, and see the memory."""
+        """Start all queries from one learned vector instead of their tokens; they see the memory."""
         self.check_length(batch)
         return self.stack.two_stream(
             self.embed(batch),

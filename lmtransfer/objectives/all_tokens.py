@@ -23,26 +23,26 @@ from lmtransfer.training.learner import Loss
 
 
 class AllTokensMaskedLanguageModel(GeneratorObjective):
-    """Predicts the original of every token; a small generator replaced some of them (Clark et al. 2020, 3.4).
+    """Predicts the original of every token, some of which a small generator has replaced (Clark et al. 2020, 3.4).
 
     A gate D, the sigmoid of one number per token, mixes copying the input token with a softmax over the vocabulary:
     ``p(v) = D [v is the input token] + (1 - D) softmax(v)``. The softmax has the head of ``MaskedLanguageModel``.
 
     Losses: "all_tokens_mlm", ``-log p(original)`` in nats summed over all real tokens; and "all_tokens_mlm_accuracy".
     For the accuracy, the prediction is the input token if the gate is at least one half, else the most probable token
-    of the softmax; there is no accuracy with sampled classes. Also the losses of the generator and the metrics of
-    detecting replaced tokens (see ``GeneratorObjective``): a token counts as detected if the gate is below one half.
+    of the softmax; there is no accuracy with sampled classes. The generator's losses and the metrics of detecting
+    replaced tokens are added (see ``GeneratorObjective``): a token counts as detected if the gate is below one half.
 
     Args:
         weight: weight of the loss in the total.
-        generator_weight: weight of the loss of the generator in the total.
+        generator_weight: weight of the generator's loss in the total.
         generator_size: width of the generator divided by the width of the encoder.
         embedding_sharing: "tied", "disentangled" or "none": see ``GeneratorObjective``.
         generator_start: "random" or "encoder": see ``GeneratorObjective``.
-        temperature: temperature of the samples of the generator.
+        temperature: temperature of the generator's samples.
         activation: activation of the dense layer in either head.
         norm_eps: epsilon of the LayerNorm in either head.
-        num_sampled: number of classes of a sampled softmax in training, for the encoder and not for the generator; see
+        num_sampled: number of classes of a sampled softmax in training, for the encoder but not for the generator; see
             ``TokenPrediction``.
 
     Raises:
@@ -109,7 +109,7 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
 
 
 def copy_or_softmax(gate_T: Tensor, cross_entropies_T: Tensor, is_original_T: Tensor) -> Tensor:
-    """``-log(D [the input token is the original] + (1 - D) softmax(original))``, (T,), computed with logarithms only.
+    """Return ``-log(D [the input token is the original] + (1 - D) softmax(original))``, (T,), in log space.
 
     Args:
         gate_T: the logits of D.

@@ -1,4 +1,4 @@
-"""Predict the words of a row from one vector of the row.
+"""Predict the words of a row from a single vector.
 
 Shape legend: T tokens of a packed batch, B real rows, D width, E width of the token embedding, V vocabulary.
 """
@@ -24,13 +24,13 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.learner import Loss
 
-#: Which vector of a row predicts its words: the mean of the last layer over all tokens of the row, special tokens
-#: included, or the last layer at the first token.
+#: The vector of a row that predicts its words: the mean of the last layer over all tokens of the row, including special
+#: tokens, or the last layer at the first token.
 Pooling = Literal["mean", "first"]
 
 
 class BagOfWords(Objective):
-    """Predicts the words of a row, masked words included, from the pooled state of the row, which this trains.
+    """Predicts the words of a row, including masked words, from its pooled state, and so trains that state.
 
     FastSent (Hill et al. 2016, https://arxiv.org/abs/1602.03483) also predicts the words of a text, and TF-IDF has
     similar weights. Variants of both, combined with masked tokens, beat masked tokens alone (Aroca-Ouellette and
@@ -42,11 +42,11 @@ class BagOfWords(Objective):
     number of times that v occurs in the uncorrupted row, and the weight w is 0 for special tokens. The head is a linear
     layer to the width of the token embedding, then the token embedding as output matrix with a bias. Losses: "bow", the
     cross entropies ``-sum_v q(v) log p(v)`` in nats summed over rows; "bow_accuracy", the number of rows that contain
-    their most probable token. A row of special tokens only adds nothing.
+    their most probable token. A row with only special tokens adds nothing.
 
-    The encoder reads the corrupted row. Together with masked tokens this objective therefore costs only B rows of
-    logits, and the last layer at all positions instead of the masked positions. With an objective that reads other
-    tokens (replaced tokens) it costs one more pass of the encoder.
+    The encoder reads the corrupted row. Combined with masked tokens, this objective therefore costs only B rows of
+    logits, and the last layer at all positions instead of the masked positions. Combined with an objective that reads
+    other tokens (replaced tokens), it costs one more pass of the encoder.
 
     Args:
         weight: weight of the loss in the total.
@@ -77,7 +77,7 @@ class BagOfWords(Objective):
 
     @override
     def bind(self, encoder: Encoder) -> None:
-        """All words have the same weight until ``observe`` is called."""
+        """Create the head; all words have the same weight until ``observe`` is called."""
         super().bind(encoder)
         self.dense = nn.Linear(encoder.dim, self.tied_embedding.embedding_dim)
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
@@ -92,17 +92,17 @@ class BagOfWords(Objective):
 
     @torch.no_grad()
     def _set_information(self, information_V: np.ndarray) -> None:
-        """Set the weights of words; the weight of special tokens is 0."""
+        """Set the weights of the words; the weight of special tokens is 0."""
         information_V[self.special[self.special < len(information_V)]] = 0.0
         self.get_buffer("information").copy_(torch.from_numpy(information_V))
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return batch.original.num_real
 
     def pooled(self, batch: PretrainingBatch, encode: Encode) -> Tensor:
-        """The vector of each row, (B, D)."""
+        """Return the vector of each row, (B, D)."""
         output = encode(batch.inputs, batch.output_positions)
         if self.pooling == "first":
             return batch.read("starts", output)
@@ -128,14 +128,14 @@ class BagOfWords(Objective):
 
 
 def _rows(packed: PackedBatch) -> tuple[Tensor, Tensor]:
-    """The length of each real row, (B,), and the row of each real token, (T,)."""
+    """Return the length of each real row, (B,), and the row of each real token, (T,)."""
     lengths_B = packed.cu_seqlens.diff()[: packed.num_real].long()
     rows_B = torch.arange(packed.num_real, device=lengths_B.device)
     return lengths_B, rows_B.repeat_interleave(lengths_B, output_size=packed.num_tokens)
 
 
 def _row_sums(values: Tensor, rows_T: Tensor, lengths_B: Tensor) -> Tensor:
-    """The sum over each row: (T, ...) -> (B, ...)."""
+    """Sum over each row: (T, ...) -> (B, ...)."""
     return values.new_zeros(len(lengths_B), *values.shape[1:]).index_add(0, rows_T, values)
 
 

@@ -37,66 +37,64 @@ class Encode(Protocol):
         ...
 
     def with_recurrent_state(self, forward: Callable[[Any], EncoderOutput]) -> EncoderOutput:
-        """Run another pass of the encoder as a function of the current recurrent state; its output holds the next."""
+        """Run another encoder pass as a function of the current recurrent state; its output holds the next state."""
         ...
 
 
 class TokenHead(Protocol):
-    """A head that predicts tokens from states: a transformation and an output matrix over the vocabulary."""
+    """A head that predicts tokens from states: a transformation, and an output matrix over the vocabulary."""
 
     num_sampled: int | None
 
     def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The weighted sum of cross entropies, and the weight of the correct predictions; ``vocabulary_loss``."""
+        """Return the weighted sum of cross entropies and the weight of correct predictions; see ``vocabulary_loss``."""
         ...
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
-        """The distributions over the vocabulary."""
+        """Return the distributions over the vocabulary."""
         ...
 
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
-        """(T, D) -> (T, V)."""
+        """Compute the logits: (T, D) -> (T, V)."""
         ...
 
 
 class Objective(nn.Module):
     """A self-supervised task with its head, which ``bind`` creates: the base class of every objective.
 
-    A subclass defines ``name``, ``directions``, ``count`` and ``losses``, and overrides those other attributes and
-    methods whose defaults do not fit. No other code depends on the name or type of an objective: it reads these
-    attributes.
+    A subclass defines ``name``, ``directions``, ``count`` and ``losses``, and overrides the attributes and methods
+    whose defaults do not fit. Other code depends only on these attributes, never on the name or type of an objective.
 
     Args:
         weight: weight of its loss in the total.
 
     Attributes:
         name: name of its loss in logs, and of its weights in checkpoints.
-        title: what it predicts, in words, for people; empty: the name is enough.
-        directions: attentions that it supports; an encoder must have one of them, or support it in ``attend``.
+        title: what it predicts, in words, for people; empty if the name suffices.
+        directions: supported attentions; an encoder must have one of them, or support it in ``attend``.
         output_positions: where it needs the last layer.
         head_reads: the positions at which its head is applied.
         output_reads: the positions at which its output matrix over the vocabulary is applied.
-        label: label of whole rows that it needs, or None; ``label_rows``: the file of ``conf/objective/rows`` with rows
+        label: label of whole rows that it needs, or None; ``label_rows``: the file in ``conf/objective/rows`` with rows
             that have this label.
-        needs: numbers per target or per token that the corruption must provide; ``needs_from``: the file of
+        needs: numbers per target or per token that the corruption must provide; ``needs_from``: the file in
             ``conf/objective/corruption`` that provides them.
-        uses_pooler: whether it trains the pooler of the encoder.
-        ties_embedding: whether its output matrix is the token embedding of the encoder.
+        uses_pooler: whether it trains the encoder's pooler.
+        ties_embedding: whether its output matrix is the encoder's token embedding.
         continues: whether it supports contiguous rows, which continue each other from step to step.
-        row_by_row: whether it can learn from the rows with its own attention while other rows of the batch have another
-            attention.
-        reads_before: whether it needs the state before each token that it predicts; rows must then begin with [CLS].
-        as_published: arguments with which its head equals the head of published models.
-        chosen_by: the loss that chooses the best checkpoint, if the total does not reflect the quality of the encoder.
-        masked_loss: name of the loss of predicting masked tokens from their context, or None if it has no such loss.
-        predicts: for which tokens of a text ``predict`` returns a probability: "masked": a token that [MASK] replaces;
-            "unmasked": any token, because its prediction does not see it; None: ``predict`` is not defined.
-        vocabulary_sized: its parameters with a number or a row for each token of the vocabulary.
-        inseparable: its parameters that are only meaningful together: from another run, all or none are loaded.
-        num_sampled: number of classes of its sampled softmax in training; None, or as many as the vocabulary has: the
+        row_by_row: whether it can learn from rows with its own attention while other rows of the batch have another.
+        reads_before: whether it needs the state before each predicted token; rows must then begin with [CLS].
+        as_published: arguments with which its head equals that of published models.
+        chosen_by: the loss that selects the best checkpoint, if the total does not reflect the quality of the encoder.
+        masked_loss: name of the loss of predicting masked tokens from their context, or None if there is no such loss.
+        predicts: the tokens of a text for which ``predict`` returns a probability: "masked": a token that [MASK]
+            replaces; "unmasked": any token, because its prediction does not see it; None if ``predict`` is not defined.
+        vocabulary_sized: its parameters with an entry or a row for each token of the vocabulary.
+        inseparable: its parameters that are only meaningful together: all or none are loaded from another run.
+        num_sampled: number of classes of its sampled softmax in training; None, or the size of the vocabulary, for the
             full softmax.
-        borrowed_heads: modules of this objective that begin as the head of another objective, with the name of that
-            objective. It applies if the loaded encoder comes with such a head and without a head of this objective.
+        borrowed_heads: modules of this objective that are initialised from the head of another objective, with the name
+            of that objective, if the loaded encoder comes with such a head and without a head of this objective.
     """
 
     name: str
@@ -128,10 +126,10 @@ class Objective(nn.Module):
         self.weight = weight
 
     def receive_all(self, objectives: Sequence[Objective]) -> None:
-        """Receive all objectives of the run, including itself, before ``bind``."""
+        """Receive all objectives of the run, including this one, before ``bind``."""
 
     def bind(self, encoder: Encoder) -> None:
-        """Create the head for ``encoder`` and tie weights; the base class checks the encoder and keeps it.
+        """Create the head for ``encoder`` and tie weights; the base class checks and stores the encoder.
 
         Raises:
             ConfigError: the encoder lacks what the objective needs.
@@ -144,26 +142,26 @@ class Objective(nn.Module):
             _ = self.tied_embedding
 
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """Read statistics of the training text before the first step, such as word frequencies; by default nothing.
+        """Read statistics of the training text before the first step, such as word frequencies; optional.
 
-        The statistics must be part of its weights, so that a saved run contains them.
+        The statistics must be part of the weights, so that a saved run contains them.
         """
 
     def count(self, batch: PretrainingBatch) -> int:
-        """The number of items that its loss sums over, known before the forward pass."""
+        """Return the number of items that its loss sums over, known before the forward pass."""
         raise NotImplementedError
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """The counts of ``losses``, by name."""
+        """Return the counts of ``losses`` by name."""
         count = self.count(batch)
         return {self.name: count} if self.sampled_now else {self.name: count, f"{self.name}_accuracy": count}
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """Losses by name; losses of weight 0 are metrics."""
+        """Compute the losses by name; losses of weight 0 are metrics."""
         raise NotImplementedError
 
     def loss_and_accuracy(self, total: Tensor, hits: Tensor | None, count: int) -> dict[str, Loss]:
-        """The two losses of most objectives: a sum of losses, and the number of correct predictions among ``count``.
+        """Build the two losses of most objectives: a sum of losses, and the correct predictions among ``count``.
 
         A sampled softmax has no predictions, so ``hits`` is None and there is no accuracy.
         """
@@ -184,30 +182,30 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def token_logits(self, hidden_TD: Tensor) -> Tensor | None:
-        """The logits of the head for each token of an unmasked text: (T, D) -> (T, K) or (T,); None: no such logits."""
+        """Return the head's logits for each token of an unmasked text, (T, D) -> (T, K) or (T,), or None."""
         return None
 
     def text_logits(self, pooled_BD: Tensor) -> Tensor | None:
-        """The logits of the head for each text, from the pooler of the encoder: (B, D) -> (B, K); None: no logits."""
+        """Return the head's logits for each text, from the encoder's pooler, (B, D) -> (B, K), or None."""
         return None
 
     def next_token_head(self) -> TokenHead | None:
-        """Its head that predicts the next token, which other objectives can share; None: it has no such head."""
+        """Return its head for the next token, which other objectives can share, or None if it has no such head."""
         return None
 
     def inner(self) -> Mapping[str, Objective]:
-        """Objectives that are part of it, each with its own encoder, by the name of their heads."""
+        """Return the objectives that are part of it, each with its own encoder, by the name of their heads."""
         return {}
 
     def fold_weights(self) -> None:
-        """Turn specially parametrised weights of the encoder into ordinary weights, when its training is over."""
+        """Turn specially parametrised weights of the encoder into ordinary weights at the end of its training."""
 
     def output_weights(self) -> int:
-        """The number of entries of the output matrix that one prediction in training reads; 0: no such matrix."""
+        """Return the number of output matrix entries that one prediction reads in training; 0 without such a matrix."""
         return self.entries_read(self.tied_embedding.weight) if self.ties_embedding else 0
 
     def entries_read(self, weight_VE: Tensor) -> int:
-        """The number of entries of an output matrix that one prediction in training reads: all, or the sampled rows."""
+        """Return the number of output matrix entries that a prediction in training reads: all, or the sampled rows."""
         vocabulary, width = weight_VE.shape
         return width * (vocabulary if self.num_sampled is None else min(vocabulary, 1 + self.num_sampled))
 
@@ -219,12 +217,12 @@ class Objective(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder that it is bound to."""
+        """The encoder to which it is bound."""
         return self._encoder[0]
 
     @property
     def tied_embedding(self) -> nn.Embedding:
-        """The token embedding of the encoder, which is also the output matrix.
+        """The encoder's token embedding, which is also the output matrix.
 
         Raises:
             ConfigError: the encoder reads words as characters and has no token embedding.
@@ -239,7 +237,7 @@ class Objective(nn.Module):
 
     @classmethod
     def direction_problem(cls, encoder: Encoder) -> str | None:
-        """Why this objective does not fit the attentions that the encoder supports; None if it fits."""
+        """Explain why this objective does not fit the attentions that the encoder supports; None if it fits."""
         attentions = encoder.attentions or (encoder.attention,)
         if set(attentions) & set(cls.directions):
             return None
@@ -254,13 +252,13 @@ class Objective(nn.Module):
 
 
 def output_positions_at(packed: PackedBatch, positions_M: np.ndarray) -> OutputPositions:
-    """Ascending positions of packed sequences as ``OutputPositions`` for an encoder."""
+    """Convert ascending positions of packed sequences to ``OutputPositions`` for an encoder."""
     edges = np.append(0, np.cumsum(packed.lengths))
     return OutputPositions.of(positions_M, edges).to(packed.tokens_T.device)
 
 
 def known_objectives() -> list[type[Objective]]:
-    """All objectives of this package, sorted by name."""
+    """Return all objectives of this package, sorted by name."""
     for info in pkgutil.iter_modules(lmtransfer.objectives.__path__, "lmtransfer.objectives."):
         if not info.ispkg:
             import_module(info.name)
@@ -275,19 +273,16 @@ def _below(cls: type[Objective]) -> Iterator[type[Objective]]:
 
 
 def shared_attention(encoder: Encoder, objectives: Sequence[Objective | type[Objective]]) -> Direction | None:
-    """The attention for training an encoder with these objectives: the first of its attentions that all support.
-
-    None if no attention fits all objectives.
-    """
+    """Return the first attention of the encoder that all these objectives support in training, or None."""
     attentions = encoder.attentions or (encoder.attention,)
     return next((one for one in attentions if all(one in objective.directions for objective in objectives)), None)
 
 
 def selection_metric(objectives: Sequence[Objective]) -> str:
-    """The validation loss that chooses the best checkpoint: the total, unless an objective names another loss."""
+    """Return the validation loss that selects the best checkpoint: the total, unless an objective names another."""
     return next((objective.chosen_by for objective in objectives if objective.chosen_by != "loss"), "loss")
 
 
 def masked_loss(objectives: Sequence[Objective]) -> str | None:
-    """The name of the loss of predicting masked tokens, or None if no objective has one."""
+    """Return the name of the loss of predicting masked tokens, or None if no objective has one."""
     return next((objective.masked_loss for objective in objectives if objective.masked_loss is not None), None)

@@ -24,20 +24,20 @@ class PretrainingBatch:
         inputs: the same rows, corrupted.
         positions_M: indices into T of the tokens to predict, int64, ascending.
         targets_M: the ids at these positions in ``original``, int64.
-        weights_M: 1 for a prediction, 0 for a spare place of a static shape, float32.
+        weights_M: 1 for a prediction, 0 for an unused place in a static shape, float32.
         uniform_M: a random number in [0, 1) for each prediction, sampled per row and epoch, for objectives that sample;
-            0 in spare places, float32.
-        num_targets: how many of the M places are predictions.
+            0 in unused places, float32.
+        num_targets: how many of the M places hold predictions.
         labels: labels of whole rows by name, int64, shape (num_real,) each.
-        per_target: numbers of the corruption for each target, by name, int64, shape (M,) each; 0 in spare places.
-        per_token: numbers of the corruption for each token, by name, int64, shape (T,) each; 0 in filler.
+        per_target: numbers from the corruption for each target, by name, int64, shape (M,) each; 0 in unused places.
+        per_token: numbers from the corruption for each token, by name, int64, shape (T,) each; 0 in filler.
         follows: whether each row continues the same row of the previous batch, so that a recurrent state is meaningful:
-            True, or False in the first batch of an epoch; None if rows are independent.
-        output_positions: where the last layer is needed; None: everywhere.
+            True, or False in the first batch of an epoch; None if the rows are independent.
+        output_positions: where the last layer is needed; None for everywhere.
         read_index: for "masked" and "starts", the indices into the last layer of the states at ``positions_M`` and at
             the first tokens of the rows; None if the last layer contains exactly these states, in order.
-        keys: which tokens of the corpus each row holds, for error messages.
-        moved_from: the batch on the host that was moved to a device; None: this batch is on the host.
+        keys: the tokens of the corpus that each row holds, for error messages.
+        moved_from: the batch on the host from which this copy on a device comes; None if this batch is on the host.
     """
 
     original: PackedBatch
@@ -58,30 +58,30 @@ class PretrainingBatch:
 
     @property
     def on_host(self) -> PretrainingBatch:
-        """The same batch on the host: its numbers can be read without waiting for a device."""
+        """The same batch on the host, whose numbers can be read without waiting for a device."""
         return self if self.moved_from is None else self.moved_from
 
     @property
     def num_tokens(self) -> int:
-        """The number of real tokens, special tokens included."""
+        """The number of real tokens, including special tokens."""
         return self.inputs.num_tokens
 
     def read(self, name: str, output: EncoderOutput) -> Tensor:
-        """The states of the last layer at "masked" (M, D) or "starts" (num_real, D)."""
+        """Return the states of the last layer at "masked" (M, D) or "starts" (num_real, D)."""
         index = self.read_index[name]
         return output.last if index is None else output.last.index_select(0, index)
 
     def to(self, device: torch.device | str) -> PretrainingBatch:
-        """The same batch on ``device``."""
+        """Return the same batch on ``device``."""
         moved = self._map(lambda tensor: copied(tensor, device))
         return replace(moved, moved_from=self.on_host)
 
     def pin_memory(self) -> PretrainingBatch:
-        """The same batch in page-locked memory, from which a GPU copies without blocking."""
+        """Return the same batch in page-locked memory, from which a GPU copies without blocking."""
         return self._map(torch.Tensor.pin_memory)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> PretrainingBatch:
-        """Apply ``change`` to every tensor; tensors that ``original`` and ``inputs`` share stay shared."""
+        """Apply ``change`` to every tensor; tensors shared by ``original`` and ``inputs`` stay shared."""
         inputs = self.inputs.each(change)
         same = self.original.tokens_T is self.inputs.tokens_T
         return replace(

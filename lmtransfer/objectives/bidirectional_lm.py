@@ -50,7 +50,7 @@ class OutputEmbedding(nn.Module):
 class BidirectionalLanguageModel(Objective):
     """Predicts each token from the tokens before it and, separately, from those after it (Peters et al. 2018, 3.1).
 
-    For encoders with concatenated directions. The first half of the features of the last layer predicts the next token,
+    For encoders with concatenated directions. The first half of the last layer's features predicts the next token, and
     the second half predicts the previous token; both use one softmax layer. The last token of a row has no next token,
     and the first token has no previous token, unless rows are contiguous and the token beyond the edge is known.
     Losses: "bilm", the mean of the cross entropies of both directions in nats; "bilm_forward" and "bilm_backward", the
@@ -59,7 +59,7 @@ class BidirectionalLanguageModel(Objective):
     Args:
         weight: weight of the loss in the total.
         num_sampled: number of classes of a sampled softmax in training (8,192 in ELMo); see ``TokenPrediction``. The
-            sampled loss is that of ELMo, which is lower than that of the full softmax.
+            sampled loss is ELMo's, which is lower than that of the full softmax.
 
     Raises:
         ConfigError: ``num_sampled`` is less than 1.
@@ -85,7 +85,7 @@ class BidirectionalLanguageModel(Objective):
 
     @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """The number of tokens, minus one per row if the tokens beyond its edges are unknown."""
+        """Count the tokens, minus one per row if the tokens beyond its edges are unknown."""
         forward, backward = num_neighbours(batch, "next_token"), num_neighbours(batch, "previous_token")
         assert forward == backward, "contiguous rows know both neighbours"
         counts = {"bilm": forward, "bilm_forward": forward, "bilm_backward": backward}
@@ -110,7 +110,7 @@ class BidirectionalLanguageModel(Objective):
 
     @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """One prediction from the token before and one from the token after."""
+        """Return one prediction from the token before and one from the token after."""
         last_TD = self.encoder(packed).last
         width = last_TD.shape[1] // 2
         places_M = torch.from_numpy(positions_M).to(last_TD.device)
@@ -120,11 +120,11 @@ class BidirectionalLanguageModel(Objective):
 
     @override
     def output_weights(self) -> int:
-        """Both directions together."""
+        """Return the number of entries for both directions together."""
         return 2 * self.entries_read(self.output.weight)
 
     def _direction(self, hidden_TH: Tensor, targets_T: Tensor, weights_T: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The sum of the losses of one direction, and the number of its correct predictions."""
+        """Return the sum of the losses in one direction and the number of correct predictions."""
         weight_VH, bias_V = self.output.weight, self.output.bias
         hidden_TH = hidden_TH.contiguous()
         num_sampled = self.sampled_now

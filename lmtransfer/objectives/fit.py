@@ -1,4 +1,4 @@
-"""Check that rows, corruption, objectives and encoder of a config are compatible."""
+"""Check that the rows, corruption, objectives and encoder of a config are compatible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
     """Find all incompatible settings before any data is read.
 
     Raises:
-        ConfigError: something is incompatible; it lists all problems at once.
+        ConfigError: settings are incompatible; the message lists all problems at once.
     """
     misfits = list(_misfits(encoder, objectives, rows, corruption))
     if misfits:
@@ -53,7 +53,7 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
 
 
 def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
-    """Attention problems between objectives that each fit the encoder, but not together in one batch."""
+    """Yield attention problems of objectives that each fit the encoder, but not together in one batch."""
     shared, share = shared_attention(encoder, objectives), corruption.causal_share
     needs = ", ".join(f"{o.name} {' or '.join(o.directions)}" for o in objectives)
     alone = [o.name for o in objectives if not o.row_by_row]
@@ -70,7 +70,7 @@ def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corru
 
 
 def _misfits(encoder: object, objectives: Sequence[object], rows: object, corruption: object) -> Iterator[str]:
-    """Objects of the wrong base class, such as a user's class that is not a subclass of the class of this package."""
+    """Yield problems with objects of the wrong base class, such as a user's class that is not a subclass of ours."""
     pairs = [
         ("model", encoder, Encoder),
         ("objective.rows", rows, Rows),
@@ -85,10 +85,10 @@ def _misfits(encoder: object, objectives: Sequence[object], rows: object, corrup
 
 
 def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
-    """Refuse contiguous rows for objectives that do not use the order of the text.
+    """Reject contiguous rows for objectives that do not use the order of the text.
 
     Raises:
-        ConfigError: rows are contiguous and an objective does not support it.
+        ConfigError: rows are contiguous and an objective does not support that.
     """
     others = [o.name for o in objectives if not o.continues]
     if rows.contiguous and others:
@@ -100,7 +100,7 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
 
 
 def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
-    """What the objectives need from the corruption and do not get, and the reverse."""
+    """Yield what the objectives need from the corruption but do not get, and the reverse."""
     names = ", ".join(o.name for o in objectives)
     predicts = any(map(_predicts, objectives))
     for objective in objectives:

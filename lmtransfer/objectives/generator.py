@@ -1,4 +1,4 @@
-"""The base of objectives with a generator (ELECTRA), a small masked language model that puts tokens into the text.
+"""The base class of objectives with a generator (ELECTRA), a small masked language model that replaces tokens.
 
 Shape legend: T tokens of a packed batch, M prediction positions, V vocabulary, E width of the token embedding.
 """
@@ -23,23 +23,23 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.training.learner import Loss
 
-#: How generator and encoder share embeddings (He et al. 2021, section 3). "tied": they have the same embeddings.
-#: "disentangled": the token embedding of the encoder is that of the generator, without gradient, plus a difference that
-#: starts at 0. "none": they have separate embeddings.
+#: How generator and encoder share embeddings (He et al. 2021, section 3). "tied": they use the same embeddings.
+#: "disentangled": the encoder's token embedding is the generator's, without gradient, plus a difference that starts at
+#: 0. "none": they have separate embeddings.
 EmbeddingSharing = Literal["tied", "disentangled", "none"]
-#: The initial layers of the generator: random, or copies of the layers of the encoder at the start of the objective.
+#: The generator's initial layers: random, or copies of the encoder's layers at the start of the objective.
 GeneratorStart = Literal["random", "encoder"]
 
 
 @dataclass(frozen=True, slots=True)
 class Replacements:
-    """A batch with the tokens of the generator.
+    """A batch with the generator's tokens.
 
     Attributes:
-        packed: the original text with samples of the generator at the masked positions; no [MASK].
+        packed: the original text with the generator's samples at the masked positions; no [MASK].
         replaced_T: where a token differs from the original token, bool, (T,).
         num_hidden: number of tokens that the generator predicted.
-        losses: losses of the generator.
+        losses: the generator's losses.
     """
 
     packed: PackedBatch
@@ -49,42 +49,42 @@ class Replacements:
 
 
 class GeneratorObjective(Objective):
-    """Trains a generator, and the encoder on text with tokens of the generator (Clark et al. 2020, section 3.1).
+    """Trains a generator, and the encoder on text with the generator's tokens (Clark et al. 2020, section 3.1).
 
     The generator, a smaller encoder, is trained on the masked tokens as a masked language model. Its samples replace
-    the masked tokens in the original text, without [MASK]. The encoder, which is the discriminator here, reads this
-    text. A sample that equals the original token is not a replacement. No gradient goes through the samples, so the
-    layers of the generator learn only from the loss of the generator. The random numbers of a sample belong to its row
+    the masked tokens in the original text, without [MASK], and the encoder, here the discriminator, reads this text. A
+    sample that equals the original token is not a replacement. No gradient flows through the samples, so the
+    generator's layers learn only from the generator's loss. The random numbers of a sample belong to its row
     (``PretrainingBatch.uniform_M``), so losses do not depend on the batches: in evaluation they are the same at any
-    batch size, and in training, at dropout 0, for any split into micro-batches.
+    batch size, and in training, without dropout, for any split into micro-batches.
 
-    ``embedding_sharing`` sets how the two losses train the embeddings. With "tied" the embeddings learn from both
-    losses. With "disentangled" (He et al. 2021, section 3) the token embedding of the generator learns from the loss of
-    the generator. The token embedding of the encoder is that table plus a difference, which learns only from the loss
-    of the encoder. A checkpoint holds the table of the encoder as an ordinary table, and in addition the table of the
-    generator and the difference. Where we differ from the published code, which disentangles positions too: unless
-    tied, the position and segment embeddings and the norm of the generator begin as copies and are then separate.
+    ``embedding_sharing`` sets how the two losses train the embeddings. With "tied", the embeddings learn from both
+    losses. With "disentangled" (He et al. 2021, section 3), the generator's token embedding learns from the generator's
+    loss. The encoder's token embedding is that table plus a difference, which learns only from the encoder's loss. A
+    checkpoint holds the encoder's table as an ordinary table, and in addition the generator's table and the difference.
+    Where we differ from the published code, which disentangles positions too: unless tied, the generator's position and
+    segment embeddings and their norm begin as copies and are then separate.
 
     ``generator_start=encoder`` is for an encoder that is already trained, ideally as a masked language model, in an
     earlier phase or in ``init``. The generator then begins with copies of its layers and of the head "mlm", and both
     continue training from there (Clark et al. 2020, section 3.3, "two-stage"; there the generator is no longer
-    trained). It needs a generator of the size of the encoder.
+    trained). The generator must have the same size as the encoder.
 
-    A subclass defines ``name`` and its own loss. Losses of this class: "generator_mlm", the cross entropy of the
-    generator summed over masked tokens, and "generator_accuracy"; "<name>_replaced", the share of the masked tokens
-    whose sample differs from the original. Metrics of detecting these replaced tokens: "<name>_precision",
-    "<name>_recall" and "<name>_base_rate". The base rate is the share of replaced tokens among all real tokens, which
-    is the precision of guessing.
+    A subclass defines ``name`` and its own loss. Losses of this class: "generator_mlm", the generator's cross entropy
+    summed over masked tokens, and "generator_accuracy"; "<name>_replaced", the share of masked tokens whose sample
+    differs from the original. Metrics of detecting these replaced tokens: "<name>_precision", "<name>_recall" and
+    "<name>_base_rate". The base rate is the share of replaced tokens among all real tokens, which is the precision of
+    guessing.
 
     Args:
-        weight: weight of the loss of the discriminator in the total.
-        generator_weight: weight of the loss of the generator in the total.
+        weight: weight of the discriminator's loss in the total.
+        generator_weight: weight of the generator's loss in the total.
         generator_size: width of the generator divided by the width of the encoder.
         embedding_sharing: "tied", "disentangled" or "none".
         generator_start: "random" or "encoder".
-        temperature: temperature of the samples of the generator.
+        temperature: temperature of the generator's samples.
         activation: activation of the dense layer in either head.
-        norm_eps: epsilon of the LayerNorm in the head of the generator.
+        norm_eps: epsilon of the LayerNorm in the generator's head.
 
     Raises:
         ConfigError: ``temperature`` is not above 0, ``generator_size`` is not above 0 and at most 1,
@@ -94,7 +94,7 @@ class GeneratorObjective(Objective):
 
     directions = ("bidirectional",)
     output_positions = "masked"
-    head_reads = "all"  # the head of the discriminator; the head of the generator reads masked positions
+    head_reads = "all"  # the discriminator's head; the generator's head reads masked positions
     masked_loss = "generator_mlm"
     vocabulary_sized: tuple[str, ...] = ("generator_head.bias",)
 
@@ -158,22 +158,22 @@ class GeneratorObjective(Objective):
 
     @override
     def inner(self) -> dict[str, Objective]:
-        """The head of the generator."""
+        """Return the generator's head."""
         return {"generator": self.generator_head}
 
     @override
     def fold_weights(self) -> None:
-        """A token embedding that is a sum becomes an ordinary one."""
+        """Turn a token embedding that is a sum into an ordinary one."""
         merge(self.encoder)
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """The number of real tokens."""
+        """Return the number of real tokens."""
         return batch.original.num_tokens
 
     @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """Masked tokens for the generator, real tokens for the discriminator."""
+        """Count masked tokens for the generator and real tokens for the discriminator."""
         return {
             "generator_mlm": batch.num_targets,
             "generator_accuracy": batch.num_targets,
@@ -183,7 +183,7 @@ class GeneratorObjective(Objective):
         }
 
     def replace(self, batch: PretrainingBatch) -> Replacements:
-        """Predict the masked tokens with the generator, and replace them by its samples."""
+        """Predict the masked tokens with the generator, and replace them with its samples."""
         output_VE, bias_V = self.generator_head.tied_embedding.weight, self.generator_head.bias
         hidden_ME = self.generator_head.transform(
             batch.read("masked", self.generator(batch.inputs, output_positions=batch.output_positions))
@@ -208,10 +208,10 @@ class GeneratorObjective(Objective):
         return Replacements(packed, tokens_T != original_T, batch.num_targets, losses)
 
     def detection(self, predicted_T: Tensor, replacements: Replacements) -> dict[str, Loss]:
-        """The metrics of detecting replaced tokens.
+        """Compute the metrics of detecting replaced tokens.
 
         Args:
-            predicted_T: which tokens are classified as replaced, bool, (T,).
+            predicted_T: tokens classified as replaced, bool, (T,).
             replacements: the batch with the replaced tokens.
         """
         real = replacements.packed.num_tokens

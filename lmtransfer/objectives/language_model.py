@@ -1,4 +1,4 @@
-"""Language modelling in one direction, left to right or right to left; and the neighbours to predict.
+"""Language modelling in one direction, left to right or right to left, and the neighbours to predict.
 
 Shape legend: T tokens of a packed batch, M positions, V vocabulary, D width.
 """
@@ -23,15 +23,15 @@ from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction, vocabulary_loss
 from lmtransfer.training.learner import Loss
 
-#: The token after or before a token. Contiguous rows have a label of this name: the token beyond the edge of the row.
+#: The token after or before a token. Contiguous rows have a label of this name: the token beyond the row's edge.
 Neighbour = Literal["next_token", "previous_token"]
 
 
 class OneWayLanguageModel(TokenPrediction):
-    """Predicts a neighbour of each token; the output matrix is the token embedding or separate, without a bias.
+    """Predicts a neighbour of each token; the output matrix is the token embedding or a separate one, without a bias.
 
     If the width of the embedding differs from the width of the encoder, a linear layer projects the states (Lan et al.
-    2020, as in the masked head of ALBERT).
+    2020, as in ALBERT's masked head).
     A subclass defines ``name``, ``directions`` and the ``neighbour`` that it predicts.
     Losses: "<name>", the cross entropy in nats summed over predicted tokens; and "<name>_accuracy" (not with sampled
     classes).
@@ -61,30 +61,30 @@ class OneWayLanguageModel(TokenPrediction):
         return self
 
     def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The weighted sum of cross entropies, and the weight of the correct predictions."""
+        """Return the weighted sum of cross entropies and the weight of the correct predictions."""
         hidden_ME, output_VE = self.project(hidden_MD), self.output_embedding.weight
         return vocabulary_loss(hidden_ME, output_VE, None, targets_M, weights_M, num_sampled=self.sampled_now)
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
-        """The distributions over the vocabulary."""
+        """Return the distributions over the vocabulary."""
         return Softmax(self.project(hidden_MD), self.output_embedding.weight)
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """The number of tokens, minus one per row if the token beyond its edge is unknown."""
+        """Return the number of tokens, minus one per row if the token beyond its edge is unknown."""
         return num_neighbours(batch, self.neighbour)
 
     @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         targets_T, weights_T = neighbours(batch, self.neighbour)
-        # If other rows of the batch have another attention, they are corrupted; one pass of the encoder reads all rows.
+        # If other rows of the batch have another attention, they are corrupted; one encoder pass reads all rows.
         packed = batch.original if batch.original.num_causal is None else batch.inputs
         hidden_TD = encode(packed, None).last[: len(targets_T)]
         return self.loss_and_accuracy(*self.head.scored(hidden_TD, targets_T, weights_T), self.count(batch))
 
     @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """The state before a token, or the state after it, predicts the token."""
+        """Predict a token from the state before it, or from the state after it."""
         step = -1 if self.neighbour == "next_token" else 1
         if self.encoder.attention not in self.directions:
             packed = replace(packed, num_causal=packed.num_sequences)
@@ -101,7 +101,7 @@ class LanguageModel(OneWayLanguageModel):
     The output matrix is the token embedding, without a bias as in GPT-2. The last token of a row has nothing to
     predict, unless rows are contiguous and the first token of the next row is known.
     If another objective of the run has a head for the next token (``MaskedLanguageModel`` with ``predict="next"``),
-    this objective shares that head. In batches with causal and other rows it learns from the causal rows.
+    this objective shares that head. In batches with causal and other rows, it learns from the causal rows.
     Losses: "lm", the cross entropy in nats summed over predicted tokens; and "lm_accuracy".
 
     Args:
@@ -135,7 +135,8 @@ class LanguageModel(OneWayLanguageModel):
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
         if self._shared:
             return self._shared[0].token_logits(hidden_TD)
-        # With a bias this becomes one ONNX operator that also transposes, so the export holds the tied table only once.
+        # With a bias, this becomes one ONNX operator that also transposes, so the export holds the tied table only
+        # once.
         weight_VE, hidden_TE = self.output_embedding.weight, self.project(hidden_TD)
         return nn.functional.linear(hidden_TE, weight_VE, hidden_TE.new_zeros(len(weight_VE)))
 
@@ -158,7 +159,7 @@ class BackwardLanguageModel(OneWayLanguageModel):
 
 
 def num_neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> int:
-    """The number of tokens with a known neighbour: all but one per row, or all if the token beyond the edge is known.
+    """Count the tokens with a known neighbour: all but one per row, or all if the token beyond the edge is known.
 
     If a batch also has rows that are not causal, only causal rows count.
     """
@@ -168,7 +169,7 @@ def num_neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> int:
 
 
 def neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> tuple[Tensor, Tensor]:
-    """The id that follows (or precedes) each token, int64 (T,); and its weight, 1 if it is known, else 0, (T,).
+    """Return the id after (or before) each token, int64 (T,), and its weight, 1 if it is known, else 0, (T,).
 
     If a batch also has rows that are not causal, only the causal rows are returned; they come first.
     """

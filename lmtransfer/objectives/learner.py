@@ -46,7 +46,7 @@ class PretrainingLearner(Learner):
 
     A pooler that no objective trains is frozen, so that every trainable parameter gets a gradient. The encoder is set
     to the attention that all objectives share, and keeps it until another learner is created with it. If the objectives
-    share no attention, the encoder gets the default of its class, and batches state the attention of each row.
+    share no attention, the encoder gets its class's default, and batches state the attention of each row.
 
     Args:
         encoder: the encoder.
@@ -93,10 +93,10 @@ class PretrainingLearner(Learner):
         return losses, None if batch.follows is None else encode.next_state
 
     def listed(self) -> list[Objective]:
-        """The objectives, in the order of their losses."""
+        """Return the objectives, in the order of their losses."""
         return [module for module in self.objectives.values() if isinstance(module, Objective)]
 
 
 def needed_output_positions(objectives: Sequence[Objective]) -> frozenset[Read]:
-    """Where the objectives together need the last layer; an argument of ``PretrainingSource``."""
+    """Return where the objectives together need the last layer; an argument of ``PretrainingSource``."""
     return frozenset(objective.output_positions for objective in objectives)

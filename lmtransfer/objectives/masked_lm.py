@@ -28,11 +28,11 @@ from lmtransfer.training.learner import Loss
 class MaskedLanguageModel(TokenPrediction):
     """Predicts the masked tokens (Devlin et al. 2019, section 3.1), at their positions only.
 
-    The head is that of BERT: a dense layer, its activation and a LayerNorm, then the output matrix and a separate bias.
-    The output matrix is the token embedding unless ``tie_output`` is False. As in the original, padding rows of the
+    The head is BERT's: a dense layer, its activation and a LayerNorm, then the output matrix and a separate bias. The
+    output matrix is the token embedding unless ``tie_output`` is False. As in the original, padding rows of the
     vocabulary are in the softmax, but they are never targets.
 
-    With ``predict="next"`` the state before a masked token predicts it (masked next-token prediction: Charpentier &
+    With ``predict="next"``, the state before a masked token predicts it (masked next-token prediction: Charpentier &
     Samuel 2024, arXiv 2410.24159, section 2), so that a language model in the same run can share the head.
 
     Losses: "mlm", the cross entropy in nats summed over masked tokens; and "mlm_accuracy".
@@ -83,12 +83,12 @@ class MaskedLanguageModel(TokenPrediction):
         self.dense.apply(truncated_normal_)
 
     def transform(self, hidden_MD: Tensor) -> Tensor:
-        """The input of the output matrix: (M, D) -> (M, E)."""
+        """Compute the input of the output matrix: (M, D) -> (M, E)."""
         return self.norm(self.activation(self.dense(hidden_MD)))
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """The number of masked tokens."""
+        """Return the number of masked tokens."""
         return batch.num_targets
 
     @override
@@ -98,12 +98,12 @@ class MaskedLanguageModel(TokenPrediction):
         return self.loss_and_accuracy(*self.scored(states_MD, batch.targets_M, batch.weights_M), batch.num_targets)
 
     def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The weighted sum of cross entropies, and the weight of the correct predictions."""
+        """Return the weighted sum of cross entropies and the weight of the correct predictions."""
         hidden_ME, output_VE = self.transform(hidden_MD), self.output_embedding.weight
         return vocabulary_loss(hidden_ME, output_VE, self.bias, targets_M, weights_M, num_sampled=self.sampled_now)
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
-        """The distributions over the vocabulary."""
+        """Return the distributions over the vocabulary."""
         return Softmax(self.transform(hidden_MD), self.output_embedding.weight, self.bias)
 
     @override

@@ -1,4 +1,4 @@
-"""Predict labels of two texts from the pooler of the encoder: next sentence (BERT), sentence order (ALBERT)."""
+"""Predict labels of two texts from the encoder's pooler: next sentence (BERT), sentence order (ALBERT)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmtransfer.training.learner import Loss
 
 
 class PairLabel(Objective):
-    """A two-way softmax on the pooler of the encoder, one prediction per row.
+    """A two-way softmax on the encoder's pooler, with one prediction per row.
 
     A subclass defines ``name``, which is also the label of its rows, and ``model_with_pooler``, a model to recommend.
     Losses: "<name>", the cross entropy in nats summed over rows; and "<name>_accuracy".
@@ -44,7 +44,7 @@ class PairLabel(Objective):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return batch.inputs.num_real
 
     @override
@@ -66,7 +66,7 @@ class PairLabel(Objective):
 
 
 class NextSentencePrediction(PairLabel):
-    """Predicts from the pooler of the encoder whether B follows A (Devlin et al. 2019, section 3.1).
+    """Predicts from the encoder's pooler whether B follows A (Devlin et al. 2019, section 3.1).
 
     Label 0 means that B follows A, 1 that B is from another document. Losses: "nsp", the cross entropy of a two-way
     softmax in nats summed over rows; and "nsp_accuracy".
@@ -83,7 +83,7 @@ class NextSentencePrediction(PairLabel):
 
 
 class SentenceOrderPrediction(PairLabel):
-    """Predicts from the pooler of the encoder whether consecutive texts were swapped (Lan et al. 2020, section 3.1).
+    """Predicts from the encoder's pooler whether consecutive texts were swapped (Lan et al. 2020, section 3.1).
 
     Label 0 means that the texts are in order, 1 that they are swapped. Losses: "sop", the cross entropy of a two-way
     softmax in nats summed over rows; and "sop_accuracy".

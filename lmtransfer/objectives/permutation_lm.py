@@ -24,7 +24,7 @@ from lmtransfer.training.learner import Loss
 class PermutationLanguageModel(Objective):
     """Predicts the chosen tokens one after the other, in a random order (Yang et al. 2019, sections 2.2 to 2.4).
 
-    ``PermutationTargets`` makes the choice and the order. The output matrix is the token embedding, with a separate
+    ``PermutationTargets`` chooses the tokens and the order. The output matrix is the token embedding, with a separate
     bias as in the published code.
     Losses: "plm", the cross entropy in nats summed over the chosen tokens; and "plm_accuracy".
 
@@ -60,7 +60,7 @@ class PermutationLanguageModel(Objective):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """The number of chosen tokens."""
+        """Return the number of chosen tokens."""
         return batch.num_targets
 
     @override
@@ -85,7 +85,7 @@ class PermutationLanguageModel(Objective):
 
     @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """In the order all [MASK] come last, so no query sees the token of a masked position."""
+        """Place all [MASK] last in the order, so that no query sees the token of a masked position."""
         order_T = (packed.tokens_T == mask_id).long()
         states_MD = self.encoder.two_stream(
             packed, order_T=order_T, output_positions=output_positions_at(packed, positions_M)
@@ -94,7 +94,7 @@ class PermutationLanguageModel(Objective):
 
 
 def _reads(batch: PretrainingBatch) -> OutputPositions:
-    """The positions to predict, without spare places: the cost of a query stream depends on its longest row."""
+    """Return the positions to predict, without unused places: the cost of a query stream depends on its longest row."""
     count, edges = batch.num_targets, np.append(0, np.cumsum(batch.original.lengths))
     counts = OutputPositions.of(batch.on_host.positions_M.numpy()[:count], edges).counts
     return OutputPositions(batch.positions_M[:count], counts)

@@ -20,22 +20,22 @@ from lmtransfer.training.learner import Loss
 
 
 class ReplacedTokenDetection(GeneratorObjective):
-    """Predicts for every token whether a small generator replaced it (Clark et al. 2020, section 3).
+    """Predicts for every token whether a small generator has replaced it (Clark et al. 2020, section 3).
 
-    Losses: "rtd", the binary cross entropy in nats summed over all real tokens; and "rtd_accuracy". Also the losses of
-    the generator and the metrics of detecting replaced tokens (see ``GeneratorObjective``): a token counts as detected
-    if the head gives it a probability above one half. "rtd_found" is recall times "rtd_replaced", which earlier
-    versions logged.
+    Losses: "rtd", the binary cross entropy in nats summed over all real tokens; and "rtd_accuracy". The generator's
+    losses and the metrics of detecting replaced tokens are added (see ``GeneratorObjective``): a token counts as
+    detected if the head gives it a probability above one half. "rtd_found" is recall times "rtd_replaced", which
+    earlier versions logged.
 
     Args:
-        weight: weight of the loss of the discriminator in the total.
-        generator_weight: weight of the loss of the generator in the total.
+        weight: weight of the discriminator's loss in the total.
+        generator_weight: weight of the generator's loss in the total.
         generator_size: width of the generator divided by the width of the encoder.
         embedding_sharing: "tied", "disentangled" or "none": see ``GeneratorObjective``.
         generator_start: "random" or "encoder": see ``GeneratorObjective``.
-        temperature: temperature of the samples of the generator.
+        temperature: temperature of the generator's samples.
         activation: activation of the dense layer in either head.
-        norm_eps: epsilon of the LayerNorm in the head of the generator.
+        norm_eps: epsilon of the LayerNorm in the generator's head.
 
     Raises:
         ConfigError: see ``GeneratorObjective``.
@@ -83,7 +83,7 @@ class ReplacedTokenDetection(GeneratorObjective):
 
     @override
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
-        """The logit of each token being a replacement: (T, D) -> (T,)."""
+        """Return the logit of each token being a replacement: (T, D) -> (T,)."""
         return self.output(self.activation(self.dense(hidden_TD))).squeeze(-1)
 
     @override

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: Number of logits in memory at one time: 4 MiB of float32 on a CPU, 64 MiB on other devices.
+#: Number of logits in memory at a time: 4 MiB of float32 on a CPU, 64 MiB on other devices.
 _CHUNK_LOGITS = {"cpu": 1 << 20}
 _CHUNK_LOGITS_ELSEWHERE = 1 << 24
 
@@ -21,7 +21,8 @@ class Softmax:
     """States, and the output layer that turns each state into a distribution over the vocabulary.
 
     The softmax is over the whole vocabulary, as in training. Logits are float32 (float64 for float64 states) at any
-    precision of the states: the differences between two sentences can be so small that bfloat16 would round them away.
+    precision of the states, because the difference between two sentences can be so small that bfloat16 would round it
+    away.
 
     Attributes:
         states_ME: input of the output layer.
@@ -34,12 +35,12 @@ class Softmax:
     bias_V: Tensor | None = None
 
     def log_probabilities(self, ids_M: Tensor) -> Tensor:
-        """The natural logarithm of the probability of one id per distribution: int64 (M,) -> float32 (M,)."""
+        """Return the natural logarithm of the probability of one id per distribution: int64 (M,) -> float32 (M,)."""
         parts = [logs.gather(-1, ids_M[part, None])[:, 0] for part, logs in self._chunks()]
         return torch.cat(parts) if parts else self.states_ME.new_zeros(0)
 
     def best(self, count: int, allowed_V: Tensor) -> tuple[Tensor, Tensor]:
-        """The most probable ids of each distribution, best first.
+        """Return the most probable ids of each distribution, best first.
 
         Args:
             count: K, the number of ids per distribution.
@@ -52,7 +53,7 @@ class Softmax:
         return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Chunks: the slice of m of the M distributions, and their log probabilities (m, V)."""
+        """Yield chunks: the slice of m of the M distributions, and their log probabilities (m, V)."""
         device = self.states_ME.device.type
         dtype = torch.promote_types(self.states_ME.dtype, torch.float32)
         weight, bias = self.weight_VE.to(dtype), None if self.bias_V is None else self.bias_V.to(dtype)

@@ -40,15 +40,15 @@ class PretrainingSource(Source):
     Args:
         store: the tokenised corpus, or the corpora of a mixture.
         rows: how rows are cut from the corpus.
-        corruption: which tokens are masked.
+        corruption: chooses the tokens to mask and what replaces them.
         seed: seed of rows and masks.
         output_positions: where the objectives need the last layer; see ``Objective.output_positions``.
-        capacity: number of tokens of every batch. Batches are filled up with filler, which no loss counts, so that
-            shapes are static, for compiled models. None: no filler.
-        characters: character ids of each token id, int16, shape (V, 50), for encoders that read characters; None: the
-            batches have no characters.
-        few_shapes: without ``capacity``, round the numbers of tokens and positions up to multiples of 32: a CPU builds
-            a kernel for each new shape of a bfloat16 product.
+        capacity: number of tokens in every batch. Batches are padded with filler, which no loss counts, so that shapes
+            are static, for compiled models. None disables filler.
+        characters: character ids of each token id, int16, shape (V, 50), for encoders that read characters; None for
+            batches without characters.
+        few_shapes: without ``capacity``, round the numbers of tokens and positions up to multiples of 32, because a CPU
+            builds a kernel for each new shape of a bfloat16 product.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class PretrainingSource(Source):
 
     @cached_property
     def _text(self) -> Any:
-        """What rows are read from; made anew in each worker."""
+        """What rows are read from; recreated in each worker."""
         if isinstance(self.store, MixedStore):
             return {name: self.rows.text(part) for name, part in self.store.parts.items()}
         return self.rows.text(self.store)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the view of the text, which each process makes."""
+        """Return the state without the view of the text, which each process creates."""
         return {name: value for name, value in self.__dict__.items() if name != "_text"}
 
     @override
@@ -145,20 +145,20 @@ class PretrainingSource(Source):
         )
 
     def _capacity(self, num_tokens: int) -> int | None:
-        """The number of tokens to which a batch of ``num_tokens`` is filled up, or None."""
+        """Return the number of tokens to which a batch of ``num_tokens`` is padded, or None."""
         if self.capacity is None and self.few_shapes:
             return _up(num_tokens, _FEW_MULTIPLE)
         return self.capacity
 
     def _places(self, size: int, *, more: int = 0) -> int:
-        """The number of places for ``size`` positions; ``more`` is the expected number of those without prediction."""
+        """Return the number of places for ``size`` positions; ``more`` is the expected number without a prediction."""
         if self.capacity is None:
             return _up(size, _FEW_MULTIPLE) if self.few_shapes else size
         expected = self.corruption.expected_targets(self.capacity) + more
         return _up(max(size, expected + expected // 16, 1), _STATIC_MULTIPLE)
 
     def _characters_of(self, tokens_T: Tensor) -> Tensor | None:
-        """The characters of the tokens, (T, 50); words outside the vocabulary have the characters of [UNK]."""
+        """Return the characters of the tokens, (T, 50); words outside the vocabulary have the characters of [UNK]."""
         return None if self.characters is None else self.characters.index_select(0, tokens_T)
 
     def _sampling_epoch(self, epoch: int) -> int:
@@ -167,7 +167,7 @@ class PretrainingSource(Source):
     def _targets(
         self, corrupted: Sequence[Corrupted], cu_seqlens: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Positions in T, targets and weights; and how many of them are predictions, not spare places."""
+        """Return positions in T, targets and weights, and how many of them are predictions, not unused places."""
         counts = [len(part.positions) for part in corrupted]
         num_targets = sum(counts)
         size = self._places(num_targets)
@@ -183,7 +183,7 @@ class PretrainingSource(Source):
     def _uniform(
         self, epoch: int, row_ids: Sequence[int] | np.ndarray, corrupted: Sequence[Corrupted], *, size: int
     ) -> np.ndarray:
-        """Random numbers for the targets, functions of (seed, epoch, row) like masks, padded with 0 up to ``size``."""
+        """Sample numbers for the targets, functions of (seed, epoch, row) like masks, padded with 0 up to ``size``."""
         uniform, end = np.zeros(size, dtype=np.float32), 0
         rngs = generators(self.seed, "sample", epoch, indices=np.asarray(row_ids))
         for rng, part in zip(rngs, corrupted, strict=True):
@@ -221,7 +221,7 @@ def _up(size: int, multiple: int) -> int:
 
 
 def _joined(parts: Sequence[Mapping[str, np.ndarray]], *, size: int) -> dict[str, Tensor]:
-    """The numbers of all rows end to end, by name, padded with zeros up to ``size``."""
+    """Concatenate the numbers of all rows by name, padded with zeros up to ``size``."""
     joined = {}
     for name in parts[0]:
         numbers = np.concatenate([part[name] for part in parts])

@@ -23,7 +23,7 @@ from lmtransfer.training.learner import Loss
 class SpanBoundaryObjective(Objective):
     """Predicts each token of a masked span from the two tokens next to the span (Joshi et al. 2020, section 3.2).
 
-    The input is the states of the two tokens and an embedding of the distance of the target from the left one. It
+    The input consists of the states of the two tokens and an embedding of the target's distance from the left token. It
     passes through two dense layers, each with an activation and a LayerNorm. The output matrix is the token embedding,
     with a separate bias.
     Losses: "sbo", the cross entropy in nats summed over masked tokens; and "sbo_accuracy".
@@ -79,12 +79,12 @@ class SpanBoundaryObjective(Objective):
         self.apply(truncated_normal_)
 
     def transform(self, left_MD: Tensor, right_MD: Tensor, place_M: Tensor) -> Tensor:
-        """The input of the output matrix, (M, E).
+        """Compute the input of the output matrix, (M, E).
 
         Args:
             left_MD: states of the tokens before the spans.
             right_MD: states of the tokens after the spans.
-            place_M: distance of each target from the left token, from 1, int64.
+            place_M: distance of each target from the left token, starting at 1, int64.
         """
         position_MP = self.position((place_M - 1).clamp(0, self.position.num_embeddings - 1))
         joined = torch.cat([left_MD, right_MD, position_MP.to(left_MD.dtype)], dim=1)
@@ -93,7 +93,7 @@ class SpanBoundaryObjective(Objective):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """The number of masked tokens."""
+        """Return the number of masked tokens."""
         return batch.num_targets
 
     @override

@@ -1,4 +1,4 @@
-"""The prediction of tokens with an output matrix over the vocabulary: the objectives' base class and their loss.
+"""Predict tokens with an output matrix over the vocabulary: the base class of the objectives, and the loss.
 
 Shape legend: M prediction positions, V vocabulary, E width of the output embedding.
 """
@@ -24,17 +24,17 @@ from lmtransfer.objectives.base import Objective
 
 
 class TokenPrediction(Objective):
-    """The output matrix is the token embedding, or a separate matrix of the same width with random initial values.
+    """Prediction with the token embedding as output matrix, or a randomly initialised one of the same width.
 
-    In a run with phases, a tied output matrix begins as the token embedding at the start of the phase. What a separate
-    output matrix learned in an earlier phase is dropped.
+    In a run with phases, a tied output matrix starts as the token embedding at the beginning of the phase. Whatever a
+    separate output matrix learned in an earlier phase is discarded.
 
     Args:
         weight: weight of the loss in the total.
         tie_output: whether the output matrix is the token embedding.
-        num_sampled: number of classes sampled for a sampled softmax in training, which is faster with a vocabulary of
-            several times as many. It assumes that ids are sorted by frequency, as in most vocabularies. The classes are
-            sampled for each micro-batch, like the masks of dropout. None, or as many as the vocabulary has: the full
+        num_sampled: number of classes sampled for a sampled softmax in training, which is faster if the vocabulary is
+            several times as large. It assumes that ids are sorted by frequency, as in most vocabularies. The classes
+            are sampled for each micro-batch, like dropout masks. None, or the size of the vocabulary, gives the full
             softmax, which evaluation always uses.
 
     Raises:
@@ -67,10 +67,10 @@ class TokenPrediction(Objective):
 
 
 def checked_num_sampled(name: str, num_sampled: int | None) -> int | None:
-    """The number of sampled classes of an objective, if it is allowed.
+    """Return the number of sampled classes of an objective, if it is valid.
 
     Raises:
-        ConfigError: it is less than 1.
+        ConfigError: the number is less than 1.
     """
     if num_sampled is not None and num_sampled < 1:
         raise ConfigError(f"objective.losses.{name}.num_sampled={num_sampled} is not allowed: use 1 or more, or null")
@@ -87,17 +87,17 @@ def vocabulary_loss(
     num_sampled: int | None,
     corrects_target: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The weighted sum of cross entropies (nats), and the summed weight of the correct predictions.
+    """Compute the weighted sum of cross entropies (nats) and the summed weight of the correct predictions.
 
     Args:
         hidden_ME: input of the output matrix at the prediction positions.
         weight_VE: output matrix.
         bias_V: output bias, or None.
         targets_M: target ids, int64.
-        weights_M: weight of the loss at each position (0 for spare places), float.
-        num_sampled: number of classes to sample for this call, with the global generator of the device, like the masks
-            of dropout; then there are no predictions, and the second result is None. None: the full softmax.
-        corrects_target: the sampled loss is that of ELMo; see ``sampled_cross_entropies``.
+        weights_M: weight of the loss at each position (0 for unused places), float.
+        num_sampled: number of classes to sample for this call, with the device's global generator, like dropout masks;
+            there are then no predictions, and the second result is None. None gives the full softmax.
+        corrects_target: use ELMo's sampled loss; see ``sampled_cross_entropies``.
     """
     if num_sampled is not None:
         losses_M, _ = vocabulary_losses(
@@ -117,7 +117,7 @@ def vocabulary_losses(
     num_sampled: int | None,
     corrects_target: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The cross entropy (nats) of each position, (M,), and its most probable id, (M,); see ``vocabulary_loss``."""
+    """Return the cross entropy (nats) and most probable id at each position, (M,) each; see ``vocabulary_loss``."""
     if num_sampled is None:
         return cross_entropies(hidden_ME, weight_VE, bias_V, targets_M)
     samples_S = log_uniform_samples(num_sampled, len(weight_VE), weight_VE.device)

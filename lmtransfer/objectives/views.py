@@ -1,4 +1,4 @@
-"""Split batches into rows, for display, and count over many rows.
+"""Split batches into rows for display, and count over many rows.
 
 Shape legend: T tokens of a packed batch, M prediction positions.
 """
@@ -20,7 +20,7 @@ class RowView:
     """One row of a batch.
 
     Attributes:
-        key: which tokens of the corpus it holds.
+        key: the tokens of the corpus that it holds.
         original: its tokens as they are in the corpus, int64, shape (n,).
         inputs: its tokens as the encoder sees them, int64, shape (n,).
         segments: segment ids, int64, shape (n,).
@@ -37,7 +37,7 @@ class RowView:
 
 
 def row_views(batch: PretrainingBatch) -> Iterator[RowView]:
-    """The rows of a batch on the host, without filler."""
+    """Yield the rows of a batch on the host, without filler."""
     edges = batch.inputs.cu_seqlens.numpy()
     is_hidden_T = np.zeros(len(batch.inputs.tokens_T), dtype=bool)
     is_hidden_T[batch.positions_M.numpy()[: batch.num_targets]] = True
@@ -55,16 +55,16 @@ def row_views(batch: PretrainingBatch) -> Iterator[RowView]:
 
 @dataclass(slots=True)
 class RowCounts:
-    """Counts over some rows.
+    """Counts over a number of rows.
 
     Attributes:
         rows: number of rows.
-        tokens: number of tokens, special tokens included.
-        special: number of special tokens, the unknown token included.
+        tokens: number of tokens, including special tokens.
+        special: number of special tokens, including the unknown token.
         hidden: number of tokens to predict.
         masked: number of tokens to predict that became [MASK].
         kept: number of tokens to predict that stayed unchanged.
-        special_hidden: number of special tokens to predict; always 0, unless something is broken.
+        special_hidden: number of special tokens to predict; always 0 unless there is a bug.
         labels: how often each label has each value.
     """
 

@@ -46,7 +46,7 @@ class Contexts:
 
     @classmethod
     def of(cls, batch: PretrainingBatch) -> Contexts:
-        """The contexts of a batch."""
+        """Extract the contexts of a batch."""
         left_T, right_T = _sides(batch)
         positions = np.flatnonzero(left_T + right_T)
         positions_N = upload(positions, batch.original.tokens_T.device)
@@ -61,7 +61,7 @@ class Contexts:
         )
 
     def pairs(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Iterate over pairs of words and context words, for one distance and direction after the other.
+        """Iterate over pairs of words and context words, one distance and direction after the other.
 
         Yields:
             The slice of N with the words; the slice of N with their context words; and which pairs count, float32.
@@ -73,7 +73,7 @@ class Contexts:
 
 
 def _sides(batch: PretrainingBatch) -> tuple[np.ndarray, np.ndarray]:
-    """The number of context words of each token on the left and on the right, (T,) each, read on the host."""
+    """Return the number of context words of each token on the left and on the right, (T,) each, read on the host."""
     left_T, right_T = (batch.on_host.per_token[name].numpy() for name in NEEDS)
     return left_T, right_T
 
@@ -83,8 +83,8 @@ class NegativeSampling(Objective):
 
     Contexts and noise come from the corruption ``ContextWindows``. The output vectors are a separate matrix, which
     starts at 0. A subclass defines ``name``, ``count`` and ``sums``.
-    Losses: "<name>", binary cross entropies in nats; "<name>_accuracy", how often the true word has a higher score than
-    its noise words.
+    Losses: "<name>", binary cross entropies in nats; "<name>_accuracy", how often the true word scores higher than its
+    noise words.
 
     Args:
         weight: weight of the loss in the total.
@@ -96,7 +96,7 @@ class NegativeSampling(Objective):
     vocabulary_sized = ("output.weight",)
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
-        """The sum of the losses, and how many true words score above the noise, from the vectors of the words."""
+        """Compute the sum of the losses, and how many true words score above the noise, from the words' vectors."""
         raise NotImplementedError
 
     @override
@@ -133,11 +133,11 @@ class SkipGram(NegativeSampling):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """The number of pairs of a word and a context word."""
+        """Return the number of pairs of a word and a context word."""
         return int(np.add(*_sides(batch)).sum())
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
-        """The sum over pairs, and how many context words score above the noise."""
+        """Sum over pairs, and count the context words that score above the noise."""
         output_ND = self.output(contexts.words_N)
         noise_NK = torch.einsum("nd,nkd->nk", vectors_ND, self.output(contexts.noise_NK))
         best_N = noise_NK.detach().amax(1)
@@ -170,11 +170,11 @@ class ContinuousBagOfWords(NegativeSampling):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """The number of words with context."""
+        """Return the number of words with context."""
         return int(np.count_nonzero(np.add(*_sides(batch))))
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
-        """The sum over words, and how many words score above the noise."""
+        """Sum over words, and count the words that score above the noise."""
         means_ND = _context_means(vectors_ND, contexts)
         scores_N = (means_ND * self.output(contexts.words_N)).sum(1)
         noise_NK = torch.einsum("nd,nkd->nk", means_ND, self.output(contexts.noise_NK))
@@ -185,7 +185,7 @@ class ContinuousBagOfWords(NegativeSampling):
 
 
 def _context_means(vectors_ND: Tensor, contexts: Contexts) -> Tensor:
-    """The mean vector of the context of each word, (N, D)."""
+    """Return the mean context vector of each word, (N, D)."""
     sums_ND = torch.zeros_like(vectors_ND)
     for words, around, counted in contexts.pairs():
         sums_ND[words] += vectors_ND[around] * counted[:, None]

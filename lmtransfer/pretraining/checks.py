@@ -1,4 +1,4 @@
-"""Check the config of a pretraining before any text is read."""
+"""Check the config of a pretraining run before any text is read."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     """Check the whole config before any work.
 
     Args:
-        cfg: the config; its phases are completed in place. With ``init``, its model becomes the model of the continued
-            run, and its losses get the head arguments of that run.
+        cfg: the config; its phases are completed in place. With ``init``, its model becomes the continued run's model,
+            and its losses get the head arguments of that run.
         primary: name of the command.
 
     Raises:
-        ConfigError: all problems at once.
+        ConfigError: settings are invalid; the message lists all problems at once.
     """
     expand_parts(cfg)
     expand_overlap(cfg)
@@ -84,13 +84,13 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
 
 
 def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
-    """The keys of the components of a phase's objective, relative to the objective's key."""
+    """Return the keys of the components of a phase's objective, relative to the objective's key."""
     losses = OmegaConf.select(cfg, f"{phase.objective}.losses") or {}
     return ["rows", "corruption", *(f"losses.{name}" for name in losses)]
 
 
 def _check_characters(cfg: DictConfig) -> None:
-    """Raise if the model reads characters and the tokenizer gives none."""
+    """Raise if the model reads characters but the tokenizer provides none."""
     model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
     if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "provides_characters", False):
         raise ConfigError(
@@ -100,7 +100,7 @@ def _check_characters(cfg: DictConfig) -> None:
 
 
 def _check_parts(cfg: DictConfig) -> None:
-    """Build all parts on the meta device, without memory for weights, to check that they can be built and fit."""
+    """Build all parts on the meta device, without memory for weights, to check that they are valid and compatible."""
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with torch.device("meta"):
         last = parts_over(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
@@ -117,7 +117,7 @@ def _check_parts(cfg: DictConfig) -> None:
 
 
 def _complete_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
-    """Set ``embeddings`` to null if a recipe sets it and the model cannot use it."""
+    """Set ``embeddings`` to null if a recipe sets it but the model cannot use it."""
     if cfg.get("embeddings") is None:
         return
     problem = ""
@@ -134,7 +134,7 @@ def _complete_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
 class _UntrainedTokenizer:
     """A placeholder for a tokenizer that is not trained yet: it has the right size, and each piece is one word.
 
-    It cannot encode. Parts are built with it to check that they can be built.
+    It cannot encode. It serves to check that the parts can be built.
 
     Args:
         node: ``cfg.tokenizer``.
@@ -149,5 +149,5 @@ class _UntrainedTokenizer:
         self.starts_word = np.ones(self.vocab_size, dtype=bool)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Always the same word with a capital letter."""
+        """Return the same capitalised word for any ids."""
         return "Word"

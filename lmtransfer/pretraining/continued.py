@@ -1,4 +1,4 @@
-"""Continue a run in pretraining: take its model, the arguments of its heads, and the head weights that fit."""
+"""Continue a run in pretraining: adopt its model, the arguments of its heads, and the head weights that fit."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
     """Change the config so that it continues a run.
 
     The model is taken from the run. Only its dropout can be overridden, because dropout has no weights. A loss that the
-    run also had keeps the arguments that its head was trained with. Exceptions: the weight of the loss in the total,
-    and overrides of the user.
+    run also had keeps the arguments with which its head was trained, except its weight in the total and the user's
+    overrides.
 
     Args:
         cfg: the config; changed in place.
 
     Raises:
-        ConfigError: an override of the model or the tokenizer; both are taken from the run.
+        ConfigError: the user overrides the model or the tokenizer, which are both taken from the run.
     """
     typed_keys = given_keys()
     model = dict(saved.config["model"])
@@ -63,7 +63,7 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
 
 
 def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, typed_keys: Mapping[str, str]) -> None:
-    """Give losses the arguments that the run's heads were trained with."""
+    """Give losses the arguments with which the run's heads were trained."""
     for loss, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
         if loss in losses and losses[loss].get("_target_") == node.get("_target_"):
             place = f"{key}.losses.{loss}."
@@ -79,7 +79,7 @@ def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, typed_keys
 
 
 def recipe_remark() -> str | None:
-    """The note for a run that continues with the default recipe, which is made for random weights; else None."""
+    """Return the note for a run that continues with the default recipe, meant for random weights; else None."""
     chosen = {key.partition(".")[0] for key in given_keys()}
     if not chosen or chosen & {"experiment", "optimizer"}:
         return None
@@ -90,18 +90,18 @@ def recipe_remark() -> str | None:
 
 
 def given_keys() -> dict[str, str]:
-    """The overrides of the command line, by key or group."""
+    """Return the overrides on the command line, by key or group."""
     words = [parse(word) for word in of_command_line()]
     return {word.key_or_group: str(word.input_line) for word in words}
 
 
 @dataclass(frozen=True, slots=True)
 class TakenHeads:
-    """Which objectives got head weights from the continued run.
+    """The objectives that received head weights from the continued run.
 
     Attributes:
-        taken: objectives that got all their weights from the run.
-        in_part: objectives that got some of their weights from the run.
+        taken: objectives that received all their weights from the run.
+        in_part: objectives that received some of their weights from the run.
         new: objectives that keep their random weights.
     """
 
@@ -116,10 +116,10 @@ class TakenHeads:
 
 @torch.no_grad()
 def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> TakenHeads:
-    """Copy the weights of another run's heads into the objectives, where names and shapes fit.
+    """Copy the head weights of another run into the objectives, where names and shapes fit.
 
     Args:
-        learner: the new learner; its encoder has that run's weights already.
+        learner: the new learner; its encoder already has that run's weights.
         heads: weights of that run's heads, by name under ``objectives`` (``mlm.dense.weight``).
     """
     names_of_kinds: dict[str, list[str]] = {"taken": [], "in_part": [], "new": []}
@@ -144,7 +144,7 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
 
 
 def _shared_head(objective: Objective, heads: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of other objectives' heads, renamed to the modules of this objective that start from them."""
+    """Return weights of other objectives' heads, renamed to the modules of this objective that start from them."""
     return {
         f"{objective.name}.{module}.{key.removeprefix(f'{other}.')}": tensor
         for module, other in objective.borrowed_heads.items()

@@ -19,21 +19,21 @@ from lmtransfer.training import distributed
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 
-#: Computes the losses on a store, on at most the given number of tokens (None: all).
+#: Computes the losses on a store, on at most the given number of tokens (None means all).
 Measure = Callable[[TokenStore, int | None], dict[str, float]]
 
-#: Most tokens of a forward pass in validation.
+#: Maximum number of tokens in a forward pass during validation.
 _EVALUATION_MICRO_BATCH = 8192
-#: Number of contiguous streams that text is cut into for validation, independent of the batch size.
+#: Number of contiguous streams into which text is cut for validation, independent of the batch size.
 _EVALUATION_STREAMS = 16
 
 
 class PretrainingData:
-    """The text as batches that fit the hardware: one size for compiled models, few sizes on a CPU.
+    """The text as batches that suit the hardware: one size for compiled models, few sizes on a CPU.
 
     Args:
         text: the tokenised corpus.
-        parts: rows and corruption: how text is cut into rows, and which tokens are masked.
+        parts: the rows and the corruption: how text is cut, and which tokens are masked.
         train: batch sizes.
         hardware: device and precision.
         seed: seed of rows, masks and order.
@@ -64,9 +64,9 @@ class PretrainingData:
             self.training.capacity = self.stream.capacity(parts.rows.max_length)
 
     def has_validation(self, *, note: Callable[[str], None]) -> bool:
-        """Whether the held-out text gives rows; if it has too little text for a row, ``note`` gets the reason.
+        """Whether the held-out text yields rows; if it is too short for a row, ``note`` receives the reason.
 
-        In a mixture, parts whose held-out text gives no rows are dropped from validation.
+        In a mixture, parts whose held-out text yields no rows are excluded from validation.
         """
         if not isinstance(self.held_out, MixedStore):
             return self._has_rows(self.held_out, lambda why: note(f"no validation, and no best checkpoint: {why}"))
@@ -86,7 +86,7 @@ class PretrainingData:
             return False
 
     def validate(self, learner: PretrainingLearner, *, most_tokens: int | None) -> dict[str, float]:
-        """The losses on held-out text by name, on at most ``most_tokens`` tokens; None takes all."""
+        """Compute the losses on held-out text by name, on at most ``most_tokens`` tokens; None uses all."""
 
         def measure(store: TokenStore, most_tokens: int | None) -> dict[str, float]:
             fitting = min(self.stream.micro_batch_tokens or _EVALUATION_MICRO_BATCH, _EVALUATION_MICRO_BATCH)
@@ -124,15 +124,16 @@ def _note_of_part(note: Callable[[str], None], part: str, why: str) -> None:
 
 
 def validate(measure: Measure, held_out: TokenStore | MixedStore, *, most_tokens: int | None) -> dict[str, float]:
-    """The losses on held-out text by name.
+    """Compute the losses on held-out text by name.
 
-    In a mixture each part is measured separately, on an equal share of ``most_tokens``. ``mlm/fra`` is the loss ``mlm``
-    on the part ``fra``. ``mlm`` is the mean over the parts; all parts have the same weight, whatever their size.
+    In a mixture, each part is measured separately, on an equal share of ``most_tokens``. ``mlm/fra`` is the loss
+    ``mlm`` on the part ``fra``, and ``mlm`` is the mean over the parts, which all have the same weight, whatever their
+    size.
 
     Args:
         measure: measures one store.
         held_out: the validation part.
-        most_tokens: most tokens of all parts together; None takes all.
+        most_tokens: maximum total number of tokens in all parts; None uses all.
     """
     if isinstance(held_out, TokenStore):
         return measure(held_out, most_tokens)

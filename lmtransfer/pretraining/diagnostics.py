@@ -3,10 +3,9 @@
 A budget in seconds gives a different number of tokens on every machine. ``TABLE`` was measured with masked language
 modelling and Muon on the Python documentation, from random embeddings (``experiment=demo embeddings=null``, with
 ``tokenizer.vocab_size=4096``, and ``laptop``), followed by ``experiment=few_labels``: the accuracy on 100 labelled
-docstrings, compared with the same encoder without pretraining. Each row is one pretraining run with three seeds of
-finetuning, on two cores that report AVX2. ``scripts/bench/worth.py`` measures more such rows. If embeddings start
-from counts, these messages are not shown, because such embeddings transfer before the loss falls below the unigram
-entropy.
+docstrings, compared with the same encoder without pretraining. Each row is one pretraining run with three finetuning
+seeds, on two cores that report AVX2. ``scripts/bench/worth.py`` measures more such rows. These messages are not shown
+if embeddings start from counts, because such embeddings transfer before the loss falls below the unigram entropy.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ def watchers_of(
     optimizer: Optimizer,
     save_at: Sequence[int] = (),
 ) -> list[Callback]:
-    """The callbacks of a run: the unigram plateau if tokens are masked, a token forecast if the budget is in seconds.
+    """Return a run's callbacks: the unigram plateau if tokens are masked, a token forecast if the budget is in seconds.
 
     Args:
-        seconds: the budget, if it is in seconds.
+        seconds: the budget in seconds, if there is one.
         entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
         from_scratch: whether all weights started at random, as in the measured runs.
-        save_at: the numbers of tokens at which the model is kept.
+        save_at: the token counts at which the model is kept.
     """
     masked = masked_loss(learner.listed())
     callbacks: list[Callback] = []
@@ -61,7 +60,7 @@ def watchers_of(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One budget: tokens, points of accuracy against the control, and their standard error over finetuning seeds."""
+    """One budget: tokens, accuracy gain over the control in points, and its standard error over finetuning seeds."""
 
     tokens: int
     points: float
@@ -70,7 +69,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Measurements of one encoder.
+    """Measurements with one encoder.
 
     Attributes:
         encoder: its name and size, for messages.
@@ -100,12 +99,12 @@ TABLE = (
     ),
 )
 
-#: No message if the number of block weights differs from the nearest measured encoder by more than this factor.
+#: Show no message if the number of block weights differs from the nearest measured encoder's by more than this factor.
 _ALIKE = 4.0
 
 
 def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
-    """What the measurements predict for a budget, as lines for the user; none for encoders of other sizes.
+    """Return what the measurements predict for a budget, as lines for the user; none for encoders of other sizes.
 
     Args:
         tokens: number of tokens that the run will see.
@@ -134,7 +133,7 @@ def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
 
 
 def block_weights(encoder: nn.Module) -> int:
-    """Number of weights in the matrices that every token is multiplied with; embedding tables are not counted."""
+    """Count the weights in the matrices by which every token is multiplied, excluding embedding tables."""
     tables = {id(table.weight) for table in encoder.modules() if isinstance(table, nn.Embedding)}
     return sum(p.numel() for p in encoder.parameters() if p.ndim > 1 and id(p) not in tables)
 

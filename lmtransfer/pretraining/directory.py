@@ -1,4 +1,4 @@
-"""The run directory of a pretraining: a new one, or that of a run to resume with the same settings and text."""
+"""The run directory of a pretraining run: a new one, or that of a run to resume with the same settings and text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT_PATHS = ("corpus.path", "corpus.parts.*.path")
 
 
 def run_to_resume(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -> RunDirectory | None:
-    """The run to resume, or None if there is no run of this name."""
+    """Return the run to resume, or None if there is no run of this name."""
     path = Path(cfg.output_root) / "pretrain" / name
     if not (path / "config.yaml").is_file():
         return None
@@ -33,19 +33,19 @@ def run_to_resume(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: 
 
 
 def _origin(cfg: DictConfig) -> str | None:
-    """The repository and the commit of ``init``; None if it is not from the hub."""
+    """Return the repository and commit of ``init``; None if it is not from the hub."""
     return origin_of(open_saved(cfg.init, key="init")) if cfg.init else None
 
 
 def _moved(directory: RunDirectory, origin: str | None) -> list[str]:
-    """The keys that may name another place if a run continues on another machine, because the content is compared."""
+    """Return the keys whose paths may change if a run continues on another machine, because content is compared."""
     data = directory.read_versions().get("data") or {}
     texts = TEXT_PATHS if data.get("corpus") and not is_own(directory) else ()
     return [*texts, *(["init"] if origin is not None and data.get("init") == origin else [])]
 
 
 def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> RunDirectory:
-    """Create the run directory; called after the corpus is read and all is built, so that an error leaves no folder."""
+    """Create the run directory, after reading the corpus and building all parts, so that errors leave no folder."""
     directory = RunDirectory.create(cfg.output_root, "pretrain", name)
     if distributed.is_main():
         with naming(directory.tokenizer):
@@ -59,7 +59,7 @@ def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> Ru
 
 
 def check_text(run: RunDirectory, text: Text) -> None:
-    """Raise if the text or the tokenizer is not the one that the run was started with.
+    """Raise if the text or the tokenizer is not the one with which the run was started.
 
     Raises:
         ConfigError: the settings are the same, but the text or the tokenizer has changed.

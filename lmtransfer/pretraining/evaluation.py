@@ -1,4 +1,4 @@
-"""Measure a pretraining run's losses on its held-out text, also with other memory lengths."""
+"""Measure a pretraining run's losses on its held-out text, optionally with other memory lengths."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
 
 
 def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -> str:
-    """The name of the run, plus the corpus if another one is given, plus ``memory`` if memory lengths are given."""
+    """Return the run's name, plus any other corpus that is given, plus ``memory`` if memory lengths are given."""
     parts = ["pretrain", saved.name]
     parts += [str(cfg.corpus.name)] if cfg.get("corpus") is not None else []
     return "-".join([*parts, *(["memory"] if lengths is not None else [])])
 
 
 def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurement:
-    """The run's model with the run's corpus, or with ``cfg.corpus`` if given, tokenised by the run's tokenizer."""
+    """Combine the run's model and its corpus, or ``cfg.corpus`` if set, tokenised by the run's tokenizer."""
     config: Any = OmegaConf.create(saved.config)
     config.init = saved.given
     config.data_root = cfg.data_root or saved.data_root
@@ -125,7 +125,7 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
         )
     elif not saved.trusted:
         same_text(saved.config, saved.directory, data_root=config.data_root)
-        config.screening = None  # it reports only, and the files that it names are not read
+        config.screening = None  # it only reports; do not read the files that it names
     text = read_text(config)
     config.init = None
     parts, learner = learned(saved, config)

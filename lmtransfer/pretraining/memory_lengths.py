@@ -1,4 +1,4 @@
-"""The losses of a pretrained model with memory lengths other than in training."""
+"""The losses of a pretrained model with memory lengths other than those in training."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Learner, Loss
 
-#: Highest number of contiguous streams that the text is cut into.
+#: Maximum number of contiguous streams into which the text is cut.
 _LANES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A trained model, and the text that it is measured on.
+    """A trained model, and the text on which it is measured.
 
     Attributes:
         learner: the model with the heads of its objectives, on its device.
         parts: rows, corruption and objectives.
         text: the corpus.
         hardware: device and precision.
-        most_tokens: most tokens to count for each loss; None counts all.
+        most_tokens: maximum number of tokens to count for each loss; None counts all.
     """
 
     learner: PretrainingLearner
@@ -48,10 +48,10 @@ class Measurement:
 
 
 def checked_lengths(cfg: DictConfig) -> list[int] | None:
-    """The memory lengths to measure, sorted, or None if none are given.
+    """Return the memory lengths to measure, sorted, or None if none are given.
 
     Raises:
-        ConfigError: a value that is not a number of tokens, or a setting that needs ``memory_lengths`` without it.
+        ConfigError: a value is not a number of tokens, or a setting requires ``memory_lengths``, which is not set.
     """
     numbers = ("segment_length", "clamp_length", "eval_tokens")
     wrong = {key: cfg[key] for key in numbers if cfg[key] is not None and not _is_count(cfg[key], least=1)}
@@ -76,14 +76,14 @@ def _is_count(value: Any, *, least: int) -> bool:
 
 
 def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConfig) -> list[float]:
-    """The loss with each memory length.
+    """Measure the loss with each memory length.
 
     All losses are measured on the same tokens. The text is cut into a few contiguous streams of windows of
     ``segment_length`` tokens. The first windows of a stream only fill the longest memory and are not counted.
 
     Raises:
         ConfigError: the model has no memory, or ``segment_length`` is longer than the model allows.
-        DataError: too little held-out text.
+        DataError: there is too little held-out text.
     """
     encoder = measurement.learner.encoder
 
@@ -126,7 +126,7 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
 
 
 def _with_warm_up(most_tokens: int | None, warm_up: int, *, windows: int) -> int | None:
-    """The tokens to read, so that about ``most_tokens`` are counted, and at least one window of each stream."""
+    """Return how many tokens to read so that about ``most_tokens`` count, with at least one window per stream."""
     return None if most_tokens is None else max(most_tokens, windows) + warm_up * windows
 
 
@@ -161,11 +161,11 @@ class _AfterWarmUp(Learner):
         self.learner, self.windows = learner, windows
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """The counts of the wrapped learner."""
+        """Return the counts of the wrapped learner."""
         return self.learner.counts(batch)
 
     def losses(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        """The losses of the wrapped learner after the warm-up; the state is the number of windows and its state."""
+        """Return the wrapped learner's losses after the warm-up; the state is the number of windows and its state."""
         seen, inner = recurrent_state if batch.follows and recurrent_state is not None else (0, None)
         losses, inner = self.learner.losses(batch, inner)
         return losses if seen >= self.windows else {}, (seen + 1, inner)

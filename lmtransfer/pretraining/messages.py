@@ -17,18 +17,18 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.units import count, shown
 
-#: For encoders with fewer parameters the closing message suggests the laptop recipes, which have high learning rates.
+#: For encoders with fewer parameters, the closing message suggests the laptop recipes, which have high learning rates.
 _SMALL = 30_000_000
-#: Corpora of English after which the closing message suggests SST-2, which is downloaded.
+#: English corpora for which the closing message suggests SST-2, which is downloaded.
 _WITH_SST2 = ("imdb_unsup", "enwiki", "wikipedia", "wikitext2", "wikitext103")
-#: Predicting the vocabulary is worth a note from this share of the FLOP on, and only above this number of pieces.
+#: Predicting the vocabulary merits a note from this share of the FLOP on, and only above this number of pieces.
 _LARGE_SHARE, _SMALL_VOCABULARY = 0.6, 8192
 #: Number of sampled classes that the note suggests.
 _SAMPLED = 4096
 
 
 def opening(path: Path, pretraining: Pretraining) -> str:
-    """The opening message: model, losses, corpus, budget, hardware and run directory."""
+    """Return the opening message: model, losses, corpus, budget, hardware and run directory."""
     text, phases, average = pretraining.text, pretraining.phases, pretraining.average
     encoder = phases[-1].parts.encoder
     parameters = sum(p.numel() for p in encoder.parameters())
@@ -47,7 +47,7 @@ def opening(path: Path, pretraining: Pretraining) -> str:
 
 
 def counting(start: Start, *, budget: float | None) -> str:
-    """The message on counted embeddings: the number of tokens, and the time that counting took.
+    """Return the message on counted embeddings: the number of tokens, and the time that counting took.
 
     Args:
         budget: budget of the run in seconds, which includes counting; None if the budget is not in seconds.
@@ -71,10 +71,10 @@ def counting(start: Start, *, budget: float | None) -> str:
 
 
 def large_output(share: float, text: Text) -> str | None:
-    """A note if predicting a large vocabulary takes most of the arithmetic, and a sample or a smaller one is faster.
+    """Suggest a sample or a smaller vocabulary if predicting a large one takes most of the arithmetic.
 
     Args:
-        share: the share of the FLOP in the output matrices, 0 to 1.
+        share: share of the FLOP in the output matrices, 0 to 1.
         text: the tokenised corpus.
     """
     num_pieces = text.tokenizer.num_pieces
@@ -134,7 +134,7 @@ def closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, co
 
 
 def closing_of_seeds(path: Path, result: RunResult, *, output_root: Path, console: Console) -> None:
-    """Print one row for each seed, and the commands to run next."""
+    """Print one row per seed and the commands to run next."""
     metric = result.main_metric
     if metric:
         table = Table("seed", f"validation {metric}", box=box.SIMPLE_HEAD)
@@ -152,10 +152,10 @@ def closing_of_seeds(path: Path, result: RunResult, *, output_root: Path, consol
 
 
 def next_lines(path: Path, corpus: str, *, small: bool, output_root: Path) -> list[str]:
-    """The commands that answer whether pretraining helped: on a task of the same kind of text, or on the user's own.
+    """Return the commands that show whether pretraining helped: on a task of the same kind, or on the user's own.
 
     Args:
-        small: whether the encoder is of the size that the laptop recipes are made for.
+        small: whether the encoder has the size for which the laptop recipes are designed.
     """
     run = short_path(path)
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")

@@ -1,7 +1,7 @@
-"""The parts of a pretraining: encoder, rows, corruption and objectives of a config.
+"""The parts of a pretraining run: the encoder, rows, corruption and objectives of a config.
 
-They get random weights, or the weights of the run that is continued. ``pretraining.checks`` checks a config before any
-text is read.
+They have random weights, or the weights of the continued run. ``pretraining.checks`` checks a config before any text is
+read.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[Parts]:
 
 
 def parts_of_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[Parts]:
-    """The parts of every phase, given the parts of the last phase.
+    """Build the parts of every phase, given those of the last phase.
 
     Raises:
-        ConfigError: parts that do not fit one another.
+        ConfigError: parts do not fit one another.
     """
     phases, of_phases = phases_of(cfg), [last]
     for phase, after in reversed(list(zip(phases, phases[1:], strict=False))):
@@ -85,7 +85,7 @@ def parts_of_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[
 
 
 def _of_phase(cfg: DictConfig, phase: Phase, last: Parts, tokenizer: Tokenizer) -> Parts:
-    """The parts of a phase before the last; objectives without attention train the encoder's token embeddings only."""
+    """Build the parts of a phase before the last; objectives without attention train only the token embeddings."""
     node, encoder = OmegaConf.select(cfg, phase.objective), last.encoder
     directions = {direction for loss in node.losses.values() for direction in _directions(loss)}
     if directions == {"none"} and encoder.attention != "none":
@@ -101,7 +101,7 @@ def _directions(loss: DictConfig) -> Sequence[str]:
 
 
 def losses_of(cfg: DictConfig, phase: Phase) -> object:
-    """The losses of a phase as plain values."""
+    """Return the losses of a phase as plain values."""
     return OmegaConf.to_container(OmegaConf.select(cfg, phase.objective).losses, resolve=True)
 
 
@@ -113,7 +113,7 @@ def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, he
         heads: weights of heads by name, for ``continued.take_heads``.
 
     Raises:
-        ConfigError: parts that do not fit one another, the encoder or the tokenizer.
+        ConfigError: parts do not fit one another, the encoder or the tokenizer.
     """
     parts = Parts(
         encoder=encoder,
@@ -132,7 +132,7 @@ def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, he
 
 
 def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: DictConfig) -> dict[str, Tensor]:
-    """Load a run's weights into the encoder, resized if words were added; returns the weights of the run's heads."""
+    """Load a run's weights into the encoder, resized if words were added; return the weights of the run's heads."""
 
     def learner_of(vocab_size: int) -> PretrainingLearner:
         nodes = cfg.objective.losses.values()
@@ -151,7 +151,7 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
 
 
 def learned(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearner]:
-    """The parts of a pretraining run, and its learner with the trained weights.
+    """Load the parts of a pretraining run, and its learner with the trained weights.
 
     Args:
         config: its config; ``init`` is null.

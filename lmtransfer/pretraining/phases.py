@@ -1,7 +1,7 @@
-"""The phases of a pretraining, which one loop trains in turn. A run without phases has one phase.
+"""The phases of a pretraining run, which one loop trains in turn. A run without phases has one phase.
 
 ``describe_phases`` describes them, ``find_phase`` finds the one in which a run begins or resumes, and ``Pretraining``
-builds what it trains and trains it and all later phases. These carry over from phase to phase:
+builds what a phase trains, then trains it and all later phases. These carry over from phase to phase:
 
 - the encoder;
 - the heads, by name, where they fit;
@@ -11,7 +11,7 @@ builds what it trains and trains it and all later phases. These carry over from 
 - step numbers, tokens, seconds and the budget.
 
 The next phase starts from the weights themselves, never from their average. Losses of different phases cannot be
-compared. Therefore the best checkpoint is a checkpoint of the last phase, and patience applies to the last phase only.
+compared, so the best checkpoint is one from the last phase, and patience applies only to that phase.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import build_optimizer, prepare_encoders, trainer_config
 from lmtransfer.training.averaging import Average, Newest
 from lmtransfer.training.callbacks import Callback, PhaseName
+from lmtransfer.training.data_parallel import shard
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Output, Trainer, TrainerConfig
 from lmtransfer.training.model_selection import ModelSelection, Validation
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
-from lmtransfer.training.parallel import shard
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import PhaseStart, TrainState
 from lmtransfer.training.trackers.base import Tracker
@@ -60,13 +60,13 @@ from lmtransfer.training.weights import weights
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The transition to a phase from the phase before it.
+    """The transition to a phase from the preceding one.
 
     Attributes:
-        same_losses: the phase has the same objectives.
-        same_optimizer: the phase has the same optimiser, with the same settings.
-        same_kind: the phase has the same kind of optimiser, perhaps with other settings.
-        restarts: the learning rate schedule restarts.
+        same_losses: whether the phase has the same objectives.
+        same_optimizer: whether the phase has the same optimiser, with the same settings.
+        same_kind: whether the phase has the same kind of optimiser, possibly with other settings.
+        restarts: whether the learning rate schedule restarts.
     """
 
     same_losses: bool
@@ -75,20 +75,20 @@ class Transition:
     restarts: bool
 
 
-#: The first phase follows no other.
+#: The first phase has no predecessor.
 _BEGINNING = Transition(same_losses=False, same_optimizer=False, same_kind=False, restarts=True)
 
 
 def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[Parts]) -> list[Transition]:
-    """The transition to each phase.
+    """Return the transition to each phase.
 
     Args:
-        cfg: the settled configuration, which has the optimiser of each phase.
+        cfg: the settled configuration, which contains the optimiser of each phase.
         phases: the phases, in their order.
         parts: the parts of each phase; phases with the same losses share their objectives.
 
     Returns:
-        One transition for each phase, the first included.
+        One transition for each phase, including the first.
     """
     optimizers = [OmegaConf.select(cfg, phase.optimizer) for phase in phases]
     transitions = [_BEGINNING]
@@ -108,7 +108,7 @@ def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[Par
 
 
 def span_of_schedule(phases: Sequence[Phase], transitions: Sequence[Transition], place: int) -> tuple[int, float]:
-    """Where the learning rate schedule of phase ``place`` begins and ends.
+    """Return where the learning rate schedule of phase ``place`` begins and ends.
 
     Returns:
         The place of the phase that began the schedule, and the share of the budget at which it ends: where the next
@@ -129,9 +129,9 @@ class TrainingPhase:
         parts: encoder, rows, corruption and objectives; consecutive phases with the same losses share their objectives.
         data: the stream of training steps, and the batches for validation.
         optimizer: component node of the optimiser.
-        trainer: the settings of the loop; the number of steps before the schedule is known when the phase starts.
+        trainer: settings of the loop; the number of steps before the schedule is known only when the phase starts.
         schedule_phase: place of the phase that starts the learning rate schedule.
-        transition: what stays the same as in the phase before it.
+        transition: what remains the same as in the preceding phase.
         embedding_after: change of the token embeddings at its end.
     """
 
@@ -159,7 +159,7 @@ def describe_phases(
 
     Raises:
         ConfigError: ``train.save_at`` is beyond a budget in epochs.
-        DataError: the text gives no rows for one of the phases.
+        DataError: the text yields no rows for one of the phases.
     """
     phases, save_at = phases_of(cfg), save_points(train)
     transitions = transitions_of(cfg, phases, parts)
@@ -184,7 +184,7 @@ def describe_phases(
             )
         )
     if len(phases) > 1 or (save_at and train.epochs):
-        # Raises now, not after hours of training.
+        # Raises now rather than after hours of training.
         lengths = [phase.data.stream.steps_per_epoch for phase in descriptions]
         check_reached(train, phases, steps_per_epoch=max(lengths))
     return descriptions
@@ -193,10 +193,10 @@ def describe_phases(
 def find_phase(
     phases: Sequence[TrainingPhase], run: RunDirectory | None, *, start: Start | None
 ) -> tuple[TrainingPhase, TrainState]:
-    """The phase in which a run begins, or resumes from its newest complete checkpoint, and the state before that.
+    """Find the phase in which a run begins or resumes from its newest complete checkpoint, and the state before that.
 
     Args:
-        run: the run to resume; None: a new run.
+        run: the run to resume; None for a new run.
         start: result of counting token embeddings; None if they start at random.
 
     Raises:
@@ -219,7 +219,7 @@ def find_phase(
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a phase trains, with everything that remembers earlier steps; the state of the run is separate.
+    """What a phase trains, with everything that remembers earlier steps; the run's state is separate.
 
     Attributes:
         phase: the phase.
@@ -238,7 +238,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretraining:
-    """Trains the phases of a run; what a phase trains is built once, and the next phase takes over what it can.
+    """Trains the phases of a run; each phase's training is built once, and the next phase takes over what it can.
 
     Attributes:
         phases: the phases, in their order.
@@ -246,7 +246,7 @@ class Pretraining:
         train: budget, and how often to validate.
         hardware: device and number format.
         seed: seed of the run.
-        average: kind of the average of the weights; None: no average.
+        average: kind of weight average; None for no average.
         start: result of counting token embeddings; None if they start at random.
         entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
         from_scratch: whether all weights start at random.
@@ -263,7 +263,7 @@ class Pretraining:
     from_scratch: bool
 
     def build_learner(self, phase: TrainingPhase) -> tuple[PretrainingLearner, TakenHeads]:
-        """Build the learner of a phase, and report which heads of ``init`` it got."""
+        """Build the learner of a phase, and report which heads of ``init`` it received."""
         encoder, hardware = phase.parts.encoder, self.hardware
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "heads"))
@@ -278,11 +278,11 @@ class Pretraining:
         return learner, heads
 
     def build_training(self, phase: TrainingPhase, learner: PretrainingLearner) -> Training:
-        """Build what belongs to a learner in training: optimiser, average and callbacks."""
+        """Build a learner's optimiser, average and callbacks."""
         optimizer = build_optimizer(phase.optimizer, learner)
         callbacks = watchers_of(
             learner,
-            seconds=self.train.seconds if len(self.phases) == 1 else None,  # the steps of phases differ in speed
+            seconds=self.train.seconds if len(self.phases) == 1 else None,  # the speed of steps differs between phases
             entropy=self.entropy,
             from_scratch=self.from_scratch,
             optimizer=optimizer,
@@ -292,7 +292,7 @@ class Pretraining:
         return Training(phase, learner, optimizer, average, callbacks)
 
     def carry_over(self, training: Training, phase: TrainingPhase) -> Training:
-        """What a phase trains, given what the finished phase before it trained; see the top of this file."""
+        """Build what a phase trains, given the finished phase before it; see the top of this file."""
         before, after = training.phase.parts.encoder, training.phase.embedding_after
         if after is not None and before.token_embedding is not None:
             standardise(before.token_embedding, centre=after.centre, deviation=after.deviation)
@@ -323,9 +323,9 @@ class Pretraining:
 
         Args:
             phase: the first of these phases.
-            state: the state of the run, which changes.
-            trackers: receive the numbers of the training.
-            resume: resume from the newest complete checkpoint, which was saved in this phase.
+            state: the state of the run, which is updated.
+            trackers: receivers of the training metrics.
+            resume: whether to resume from the newest complete checkpoint, which was saved in this phase.
         """
         training = self.build_training(phase, learner)
         trainer = self.build_trainer(training, state, directory, trackers)
@@ -342,7 +342,7 @@ class Pretraining:
             trainer.train()
 
     def flops(self, learner: PretrainingLearner, state: TrainState) -> float | None:
-        """FLOP of a finished training, if known; None with several phases and for static word vectors."""
+        """Return the FLOP of a finished training run, if known; None with several phases or static word vectors."""
         (phase, *others) = self.phases
         if others or isinstance(phase.parts.encoder, TokenVectors):
             return None
@@ -351,7 +351,7 @@ class Pretraining:
     def build_trainer(
         self, training: Training, state: TrainState, directory: RunDirectory, trackers: Sequence[Tracker]
     ) -> Trainer:
-        """Build the trainer of a phase; the state notes where the phase starts, unless it is resumed."""
+        """Build the trainer of a phase; the state records where the phase starts, unless it is resumed."""
         phase, learner = training.phase, training.learner
         for objective in learner.listed():
             objective.observe(self.text.prepared.train)
@@ -378,7 +378,7 @@ class Pretraining:
         )
 
     def _validation(self, training: Training, progress: Progress) -> Validation | None:
-        """How to validate; only the last phase chooses the best checkpoint. None: the text has nothing held out."""
+        """Describe the validation; only the last phase chooses the best checkpoint. None without held-out text."""
         phase, data = training.phase, training.phase.data
         if not data.has_validation(note=progress.note):
             return None
@@ -391,7 +391,7 @@ class Pretraining:
 
 
 def _start_of(phase: TrainingPhase, state: TrainState) -> PhaseStart:
-    """Where a phase starts, or started if it is resumed; the state notes it for a phase with a name."""
+    """Return where a phase starts, or started if it is resumed; the state records it for a named phase."""
     started = [one for one in state.phases if one["name"] == phase.name]
     if started:
         return started[0]
@@ -408,6 +408,6 @@ def _start_of(phase: TrainingPhase, state: TrainState) -> PhaseStart:
 
 
 def _heads_of(learner: PretrainingLearner) -> dict[str, torch.Tensor]:
-    """The weights of a learner's heads, by name under ``objectives``."""
+    """Return the weights of a learner's heads, by name under ``objectives``."""
     prefix = "objectives."
     return {name.removeprefix(prefix): t for name, t in weights(learner).items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""The result of a pretraining, as saved in its run directory."""
+"""The result of a pretraining run, as saved in its run directory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lmtransfer.training.state import TrainState
 def pretraining_result(
     pretraining: Pretraining, state: TrainState, *, flops: float | None, peak: int, revisions: Sequence[int]
 ) -> RunResult:
-    """The result of a finished pretraining.
+    """Build the result of a finished pretraining run.
 
     Args:
         flops: FLOP of the training, if known.
-        peak: largest memory, in bytes.
+        peak: peak memory use, in bytes.
         revisions: the checkpoints of ``train.save_at``, by tokens seen.
     """
-    metrics = state.best_metrics  # metrics of the checkpoint that every other command loads
+    metrics = state.best_metrics  # of the checkpoint that all other commands load
     text, parts = pretraining.text, pretraining.phases[-1].parts
     average, entropy = pretraining.average, pretraining.entropy
     shares = part_shares(text.prepared.train, text.tokenizer)
@@ -53,11 +53,7 @@ def pretraining_result(
 
 
 def joint_result(results: Mapping[int, RunResult]) -> RunResult:
-    """The result over seeds: means of the metrics, sums of seconds and tokens, largest memory, result of each seed.
-
-    Args:
-        results: the result of each seed, by seed.
-    """
+    """Combine the results of seeds: mean metrics, total seconds and tokens, peak memory, and each result."""
     each = list(results.values())
     first, metric = each[0], each[0].main_metric
     values = [float(result.metrics[metric]) for result in each] if metric else []

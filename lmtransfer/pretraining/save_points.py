@@ -1,4 +1,4 @@
-"""The numbers of tokens at which a pretraining keeps its model (``train.save_at``)."""
+"""The token counts at which pretraining keeps its model (``train.save_at``)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lmtransfer.errors import ConfigError
 
 
 def save_points(train: TrainSettings) -> tuple[int, ...]:
-    """The points as numbers of tokens; none without ``train.save_at``.
+    """Return the points as token counts; none without ``train.save_at``.
 
     Raises:
-        ConfigError: a point is not a number of tokens, or the points do not ascend; lists all problems.
+        ConfigError: a point is not a number of tokens, or the points do not ascend; the message lists all problems.
     """
     problems, points = [], []
     for point in train.save_at or ():
@@ -42,8 +42,8 @@ def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_ep
 
     Args:
         train: the points and the budget.
-        phases: the phases of the run, which may have steps of other sizes.
-        steps_per_epoch: steps of an epoch; None: not known yet.
+        phases: the phases of the run, whose steps may differ in size.
+        steps_per_epoch: number of steps in an epoch; None if not known yet.
 
     Raises:
         ConfigError: some points are beyond the budget.
@@ -66,7 +66,7 @@ def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_ep
 
 
 def not_reached(points: Sequence[int], tokens: float) -> list[str]:
-    """A line for the user on the points that a run of this many tokens does not reach; empty if it reaches all."""
+    """Return a line for the user on the points that a run of ``tokens`` tokens does not reach; empty if none."""
     missing = [count_text(point) for point in points if point > tokens]
     if not missing:
         return []
@@ -74,11 +74,11 @@ def not_reached(points: Sequence[int], tokens: float) -> list[str]:
 
 
 def passed(points: Sequence[int], *, tokens: int, revisions: Collection[int]) -> list[str]:
-    """A line for the user on the points that a resumed run has passed without keeping its model; empty if none.
+    """Return a line for the user on the points that a resumed run passed without keeping its model; empty if none.
 
     Args:
         tokens: the number of tokens seen before the run was interrupted.
-        revisions: the points whose model was kept.
+        revisions: the points at which the model was kept.
     """
     lost = [count_text(point) for point in points if point <= tokens and point not in revisions]
     if not lost:

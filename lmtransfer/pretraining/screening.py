@@ -1,4 +1,4 @@
-"""The screening of a run's corpus, with the texts of the tasks that it names, and what it found in words."""
+"""The screening of a run's corpus against the texts of the tasks that it names, and its findings in words."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from lmtransfer.system.optional import optional
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
 
-#: Characters of a text in a line of the terminal.
+#: Number of characters of a text shown in a terminal line.
 _SHOWN = 60
 
 
 def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
-    """Build ``cfg.screening`` with the evaluation texts that it names; None without a screening."""
+    """Build ``cfg.screening`` with the evaluation texts that it names; None without screening."""
     node = cfg.get("screening")
     if node is None:
         return None
-    if node.get("min_jaccard") is not None:  # said before all the texts are read
+    if node.get("min_jaccard") is not None:  # fail before all the texts are read
         optional("datasketch", work="screening.min_jaccard", error=ConfigError)
     texts: dict[str, list[str]] = {}
     for name, named in (node.get("overlap_with") or {}).items():
@@ -46,7 +46,7 @@ def _lines(corpus: Corpus) -> list[str]:
 
 
 def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
-    """The texts of every split but the training split; a split that is not at hand is skipped with a message."""
+    """Return the texts of every split but the training split; unavailable splits are skipped with a message."""
     texts: dict[str, list[str]] = {}
     missing: dict[str, DataError] = {}
     for split in task.splits:
@@ -67,13 +67,13 @@ def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
 
 
 def screened_parts(corpus: Corpus) -> Mapping[str, ScreenedCorpus]:
-    """The screened corpora by name: the corpus itself, or the parts of a mixture."""
+    """Return the screened corpora by name: the corpus itself, or the parts of a mixture."""
     parts = corpus.parts if isinstance(corpus, MixtureCorpus) else {corpus.name: corpus}
     return {name: part for name, part in parts.items() if isinstance(part, ScreenedCorpus)}
 
 
 def notes_on(corpus: Corpus) -> Iterator[str]:
-    """One line on each screened corpus."""
+    """Yield one line on each screened corpus."""
     for name, part in screened_parts(corpus).items():
         findings = part.findings
         what = "left out" if part.screening.action == "drop" else "found (and kept)"
@@ -84,7 +84,7 @@ def notes_on(corpus: Corpus) -> Iterator[str]:
 
 
 def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
-    """What the screening of a corpus found, with the first documents."""
+    """Build a table of what the screening of a corpus found, with the first documents."""
     screening, findings = corpus.screening, corpus.findings
     action = "left out" if screening.action == "drop" else "kept (screening=report)"
     table = Table(
@@ -108,7 +108,7 @@ def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
 
 
 def examples_of(corpus: ScreenedCorpus) -> Iterator[str]:
-    """Lines with the first documents that were found, and the place of the whole list."""
+    """Yield lines with the first matching documents, and the location of the whole list."""
     for line in corpus.findings.examples:
         yield f"  {line['key']}: {_reason(line)}: {line['text'][:_SHOWN]!r}"
     if corpus.findings.found:

@@ -1,4 +1,4 @@
-"""The text of a pretraining as token ids: one corpus, or a mixture of several."""
+"""The text of a pretraining run as token ids: one corpus, or a mixture of several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 def keep_commits(corpus: Any, saved: Mapping[str, Any]) -> None:
-    """Set each ``revision=null`` of a resumed run to the commit that the run began with.
+    """Set each ``revision=null`` in a resumed run to the commit with which the run began.
 
     Args:
         corpus: config node of the corpus; changed in place.
@@ -36,7 +36,7 @@ def keep_commits(corpus: Any, saved: Mapping[str, Any]) -> None:
 
 
 def with_commits(node: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
-    """The config node of a corpus with the commit of each streamed data set as its ``revision``."""
+    """Return a corpus's config node with the commit of each streamed data set as its ``revision``."""
     if isinstance(corpus, MixtureCorpus):
         parts = {name: with_commits(part, corpus.parts[name]) for name, part in node["parts"].items()}
         return {**node, "parts": parts}
@@ -82,10 +82,10 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
 def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
     """Build ``cfg.corpus``; a single corpus or each part of a mixture gets ``data_root`` and ``cache_dir``.
 
-    With ``cfg.screening``, the corpus or each part of a mixture is screened on its own.
+    With ``cfg.screening``, the corpus, or each part of a mixture, is screened separately.
 
     Raises:
-        ConfigError: a setting that does not fit.
+        ConfigError: a setting does not fit.
         DataError: a source is missing; the message says how to get it.
     """
     known: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
@@ -110,7 +110,7 @@ def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
 
 
 def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with all paths absolute, so that it does not depend on the current folder."""
+    """Return the config with all paths absolute, so that it does not depend on the current folder."""
     paths = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
     tokenizer = dict(config["tokenizer"])
     if tokenizer.get("add"):
@@ -119,7 +119,7 @@ def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def absolute_corpus(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a corpus or a mixture, with absolute paths."""
+    """Return the config of a corpus or a mixture with absolute paths."""
     corpus = _with_absolute_path(node)
     if isinstance(corpus.get("parts"), Mapping):
         corpus["parts"] = {name: _with_absolute_path(part) for name, part in corpus["parts"].items()}

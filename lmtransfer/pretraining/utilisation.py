@@ -1,4 +1,4 @@
-"""The FLOP of pretraining per token, to compute which share of a GPU's peak a run reaches."""
+"""The FLOP of pretraining per token, used to compute which share of a GPU's peak a run reaches."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from lmtransfer.training.flops import training_flops_per_token
 
 
 def pretraining_flops(data: PretrainingData, learner: PretrainingLearner) -> float:
-    """Approximate FLOP per token of training; see ``learning_flops``."""
+    """Return the approximate training FLOP per token; see ``learning_flops``."""
     return learning_flops(learner, mean_length=data.stream.mean_length, target_share=_target_share(data))
 
 
 def output_share(data: PretrainingData, learner: PretrainingLearner) -> float:
-    """The share of ``pretraining_flops`` that the output matrices over the vocabulary take, 0 to 1."""
+    """Return the share of ``pretraining_flops`` that the output matrices over the vocabulary take, 0 to 1."""
     outputs = output_flops(learner, mean_length=data.stream.mean_length, target_share=_target_share(data))
     return outputs / max(1.0, pretraining_flops(data, learner))
 
 
 def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_share: float) -> float:
-    """FLOP of the forward and the backward pass per token, of what is computed.
+    """Count the FLOP per token actually computed in the forward and backward passes.
 
-    Each matrix counts once for each time that a token is multiplied with it. Layers that share weights count
-    separately, and the generator of an objective counts too. Heads, the output matrix and the last layer of an encoder
-    that sees both sides count only at the positions where they are computed: at the share of predicted tokens, or once
-    per row; of the last layer, keys and values count everywhere. Embedding tables count nothing. Not counted: the
-    second stream of permutation language models, relative positions, and the convolutions over characters except at one
-    position.
+    Each matrix counts once for each time that a token is multiplied by it. Layers that share weights count separately,
+    and so does the generator of an objective. Heads, the output matrix, and the last layer of an encoder that sees both
+    sides count only at the positions where they are computed, that is at the share of predicted tokens, or once per
+    row; the keys and values of the last layer count everywhere. Embedding tables count nothing. Not counted are the
+    second stream of permutation language models, relative positions, and the convolutions over characters, except at
+    one position.
 
     Args:
         mean_length: mean length of the rows, in tokens.
@@ -46,7 +46,7 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
     top_share = min(1.0, sum(places[read] for read in needed_output_positions(learner.listed())))
     top_shares = dict.fromkeys(encoders, top_share)
     if len(encoders) > 1:
-        top_shares[encoder] = 1.0  # what is beside it is a generator, all of whose text the encoder reads
+        top_shares[encoder] = 1.0  # beside a generator, the encoder reads all of its text
     total = sum(_encoder_flops(module, mean_length, top_share=top_shares[module]) for module in encoders)
     if encoder.pooler is not None and any(objective.uses_pooler for objective in listed):
         total += 6 * places["starts"] * _num_weights(encoder.pooler)
@@ -57,25 +57,25 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
 
 
 def output_flops(learner: PretrainingLearner, *, mean_length: float, target_share: float) -> float:
-    """FLOP per token of the output matrices over the vocabulary, forward and backward; see ``learning_flops``."""
+    """Return the FLOP per token of the output matrices over the vocabulary, both passes; see ``learning_flops``."""
     places = _places(mean_length, target_share)
     listed = [module for module in learner.modules() if isinstance(module, Objective)]
     return sum(6 * places[objective.output_reads] * objective.output_weights() for objective in listed)
 
 
 def _target_share(data: PretrainingData) -> float:
-    """The share of the tokens that are predicted, 0 to 1."""
+    """Return the share of predicted tokens, 0 to 1."""
     sample = 1 << 16
     return data.parts.corruption.expected_targets(sample) / sample or 1.0  # 1 if nothing is masked
 
 
 def _places(mean_length: float, target_share: float) -> dict[str, float]:
-    """The share of the tokens at which a head or an output matrix is applied, by what it reads."""
+    """Return the share of tokens at which a head or an output matrix is applied, by what it reads."""
     return {"all": 1.0, "masked": target_share, "starts": 1 / mean_length}
 
 
 def _encoder_flops(encoder: Encoder, mean_length: float, *, top_share: float) -> float:
-    """FLOP per token in the layers of an encoder, without its pooler; the last is computed at a share of the tokens."""
+    """Return the FLOP per token in an encoder's layers without its pooler; the last runs on a share of the tokens."""
     pooler = [] if encoder.pooler is None else [encoder.pooler]
     total = training_flops_per_token(
         num_weights=_num_weights(encoder, without=pooler), num_layers=0, dim=0, mean_length=0
@@ -88,7 +88,7 @@ def _encoder_flops(encoder: Encoder, mean_length: float, *, top_share: float) ->
 
 
 def _top_flops(encoder: Encoder, mean_length: float) -> float:
-    """FLOP per token of what the last layer does not compute where it is not read; 0 if it computes all."""
+    """Return the FLOP per token that the last layer saves where it is not read; 0 if it computes everything."""
     top = encoder.blocks()[-1:]
     attention = [part for block in top for part in block.modules() if isinstance(part, AttentionLayer)]
     if not attention or encoder.attention != "bidirectional":
@@ -107,12 +107,12 @@ def _top_flops(encoder: Encoder, mean_length: float) -> float:
 
 
 def _num_weights(module: nn.Module, *, without: Collection[nn.Module] = ()) -> int:
-    """Number of entries of the matrices of a module; shared submodules count each time that they occur."""
+    """Count the entries in a module's matrices; shared submodules count each time they occur."""
     return sum(p.numel() for part in _parts(module, set(without)) for p in part.parameters(recurse=False) if p.ndim > 1)
 
 
 def _parts(module: nn.Module, without: set[nn.Module]) -> Iterator[nn.Module]:
-    """The module and all submodules, shared ones each time that they occur; without embeddings and ``without``."""
+    """Yield the module and all submodules, shared ones each time they occur, except embeddings and ``without``."""
     yield module
     for child in module._modules.values():
         if child is not None and child not in without and not isinstance(child, nn.Embedding):

@@ -121,8 +121,8 @@ class Column:
         text = self.text or (self.heading,)
         cells = [line.cells.get(name, _EMPTY) for _, name, _ in map(_split, (*text, *self.notes))]
         return Cell(
-            text=self.separator.join(_shown(text, line)),
-            notes=tuple(_shown(self.notes, line)),
+            text=self.separator.join(_cell_texts(text, line)),
+            notes=tuple(_cell_texts(self.notes, line)),
             problem=line.cells.get(self.problem, _EMPTY).text,
             sort=cells[0].sort,
             mark=next((cell.mark for cell in cells if cell.mark is not None), None),
@@ -136,7 +136,7 @@ def _split(part: str) -> tuple[str, str, str]:
     return (before, name, after) if brace else ("", part, "")
 
 
-def _shown(parts: Sequence[str], line: Line) -> list[str]:
+def _cell_texts(parts: Sequence[str], line: Line) -> list[str]:
     """Combine the lines of the given cells, each with its words."""
     return [
         f"{before}{text}{after}"

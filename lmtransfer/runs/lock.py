@@ -162,7 +162,8 @@ def acquire(folder: Path, *, resume: bool) -> str | None:
 
 def is_beginning(folder: Path) -> bool:
     """Whether a folder holds only what a killed start leaves: no configuration, checkpoint or other files."""
-    return all(path.name in BEGINNINGS or path.name.endswith(".tmp") for path in folder.iterdir()) and not _kept(folder)
+    names = [path.name for path in folder.iterdir()]
+    return all(name in BEGINNINGS or name.endswith(".tmp") for name in names) and not _holds_work(folder)
 
 
 def clear(folder: Path) -> None:
@@ -180,7 +181,7 @@ def failed_starts_removed() -> Iterator[None]:
         yield
     except BaseException:
         for folder in reversed(_created[before:]):
-            if folder.is_dir() and not _kept(folder):
+            if folder.is_dir() and not _holds_work(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 _remove_made(folder)
         raise
@@ -216,7 +217,7 @@ def _remove_made(folder: Path) -> None:
             above.rmdir()
 
 
-def _kept(folder: Path) -> bool:
+def _holds_work(folder: Path) -> bool:
     """Whether a run holds valuable work: a result, a checkpoint, learning rate tries or long curves."""
     with contextlib.suppress(OSError), (folder / "metrics.jsonl").open("rb") as lines:
         if sum(1 for _ in lines) >= _WORTH_READING:

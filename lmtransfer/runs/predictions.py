@@ -113,7 +113,10 @@ def prediction_files(run: Path) -> list[Path]:
     """List the prediction files of a run, its seeds, its control and its baselines, in path order."""
     members = ("", "seed-*", "pretraining-*/seed-*")
     folders = [
-        folder for condition in ("", "control/") for member in members for folder in _found(run, f"{condition}{member}")
+        folder
+        for condition in ("", "control/")
+        for member in members
+        for folder in _matching_folders(run, f"{condition}{member}")
     ]
     folders.append(run / BASELINES)
     files = {file for folder in folders for file in (folder / FOLDER).glob(f"*{_SUFFIX}")}
@@ -135,7 +138,7 @@ def file_name(predictions: Predictions, *, alone: bool) -> str:
     return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip(".") or "predictions"
 
 
-def _found(run: Path, pattern: str) -> list[Path]:
+def _matching_folders(run: Path, pattern: str) -> list[Path]:
     plain = pattern.rstrip("/")
     return list(run.glob(plain)) if plain else [run]
 

@@ -25,7 +25,7 @@ def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed:
         was, now = before.get(key, _Absent), after.get(key, _Absent)
         if was != now:
             problems.append(
-                f"{key} was {_shown(was)} when the run was started and is {_shown(now)} now: it must not change on "
+                f"{key} was {_as_text(was)} when the run was started and is {_as_text(now)} now: it must not change on "
                 "resume; set it back, or start a run with another name="
             )
     return problems
@@ -46,7 +46,7 @@ class _Absent:
     """Marks a missing key."""
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return "absent" if value is _Absent else "null" if value is None else repr(value)
 
 

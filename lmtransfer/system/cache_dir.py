@@ -1,4 +1,4 @@
-"""The cache folder, for data kept between runs: prepared corpora, tokenizers, imported models, the user's key."""
+"""The cache folder, for data shared between runs: prepared corpora, tokenizers, imported models, the user's key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lmtransfer.errors import DataError
 
 
 def default_cache_dir() -> Path:
-    """Path of the cache folder: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``.
+    """Return the path of the cache folder: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``.
 
     Raises:
         DataError: there is no home folder.

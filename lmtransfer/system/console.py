@@ -1,4 +1,4 @@
-"""The console of all commands: it shows text from other people's files without interpreting it."""
+"""The console of all commands, which shows text from other people's files without interpreting it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lmtransfer.system.printable import printable
 
 
 class Console(RichConsole):
-    """A console without markup that escapes control characters in all its output; in a notebook it prints plain lines.
+    """A console without markup that escapes control characters in all output; in a notebook it prints plain lines.
 
     Names of runs, tasks, labels and losses come from files that anyone may have written. ``[bold]`` in a name is
     printed as it is, and an escape sequence is printed in escaped form.
 
     Args:
-        stderr: write to standard error.
-        quiet: print nothing.
-        width: width in characters; None: that of the terminal.
-        highlight: highlight numbers.
-        file: where to write; None: the standard stream.
+        stderr: whether to write to standard error.
+        quiet: whether to print nothing.
+        width: width in characters; None for the terminal's width.
+        highlight: whether to highlight numbers.
+        file: where to write; None for the standard stream.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Console(RichConsole):
             file=file,
             markup=False,
             emoji=False,
-            force_jupyter=False,  # there, each line would be an output of its own, and a spinner needs ipywidgets
+            force_jupyter=False,  # there, each line would be a separate output, and a spinner needs ipywidgets
             force_terminal=False if _in_notebook() else None,
         )
 
@@ -55,7 +55,7 @@ class Console(RichConsole):
         return super().status(Text(status) if isinstance(status, str) else status, **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments to print; cursor movements that rich itself adds stay as they are."""
+        """Yield the segments to print; cursor movements added by rich itself are unchanged."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 yield Segment(printable(segment.text), segment.style)
@@ -64,5 +64,5 @@ class Console(RichConsole):
 
 
 def _in_notebook() -> bool:
-    """Whether output goes to a notebook; its environment asks for the colours and spinners of a terminal."""
+    """Whether output goes to a notebook, whose environment requests the colours and spinners of a terminal."""
     return type(sys.stdout).__module__.startswith("ipykernel")

@@ -1,4 +1,4 @@
-"""How many cores this process may use, from its affinity, hyper-threads and the quota of its container."""
+"""The number of cores that this process may use, given its affinity, hyper-threads and its container's quota."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _sharing = [1]
 
 
 def usable_cores() -> int:
-    """Number of physical cores that this process should use, at least 1."""
+    """Return the number of physical cores that this process should use, at least 1."""
     quota = cpu_quota()
     cores = physical_cores()
     return max(1, (cores if quota is None else min(cores, int(quota))) // _sharing[-1])
@@ -19,7 +19,7 @@ def usable_cores() -> int:
 
 @contextmanager
 def shared_by(processes: int) -> Iterator[None]:
-    """Inside the block this is one of so many processes that work beside each other, and it uses its share."""
+    """Give this process its share of the cores inside the block, as one of the given number of parallel processes."""
     _sharing.append(processes)
     try:
         yield
@@ -28,7 +28,7 @@ def shared_by(processes: int) -> Iterator[None]:
 
 
 def physical_cores() -> int:
-    """Number of physical cores for this process (two threads of one core do not multiply matrices faster)."""
+    """Return the number of physical cores for this process (two threads on a core do not speed up matrix products)."""
     siblings = set()
     for cpu in _allowed():
         try:
@@ -40,7 +40,7 @@ def physical_cores() -> int:
 
 
 def hardware_threads() -> int:
-    """Number of hardware threads that this process may use: several for a core with hyper-threads."""
+    """Return the number of hardware threads that this process may use: several per core with hyper-threads."""
     return len(_allowed())
 
 
@@ -49,13 +49,13 @@ def _allowed() -> set[int]:
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
-    """The CPU quota of the control groups of this process, in cores: the smallest of all levels; None: no limit.
+    """Return the CPU quota of this process's control groups, in cores: the smallest of all levels; None if unlimited.
 
     If more threads run than the quota allows, the system pauses all of them together, in the middle of a step.
 
     Args:
-        root: where control groups are mounted, version 2 (``cpu.max``) or 1 (``cpu/cpu.cfs_quota_us``).
-        own: the file that names the group of this process.
+        root: mount point of the control groups, version 2 (``cpu.max``) or 1 (``cpu/cpu.cfs_quota_us``).
+        own: the file that names this process's group.
     """
     quotas = []
     for folder in _groups(root, own):
@@ -68,7 +68,7 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/
 
 
 def _groups(root: Path, own: Path) -> list[Path]:
-    """The folders of this process's groups, from its own group up to the root."""
+    """Return the folders of this process's groups, from its own up to the root."""
     try:
         lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Files that are complete or absent: written under a temporary name, flushed to disk, then renamed."""
+"""Files that are either complete or absent: written under a temporary name, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _HERE = re.sub(r"[^A-Za-z0-9]+", "", platform.node())[:20] or "here"
 
 
 def flush(path: Path) -> None:
-    """Make the content of ``path`` (a file, or the entries of a folder) survive a power cut."""
+    """Ensure that the content of ``path`` (a file, or the entries of a folder) survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError:
-        if not path.is_dir():  # some file systems cannot flush a folder; for a file an error is always real
+        if not path.is_dir():  # some file systems cannot flush a folder; for a file, an error is always real
             raise
     finally:
         os.close(descriptor)
@@ -45,7 +45,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 def reserve(path: Path) -> None:
     """Reserve disk space for the full length of a file that is written through a memory map.
 
-    Without this, the system would kill the process if the disk became full during a write.
+    Otherwise the system would kill the process if the disk became full during a write.
 
     Raises:
         OSError: there is not enough space.
@@ -61,7 +61,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def clear_abandoned(folder: Path) -> None:
-    """Remove temporary files from ``folder`` that killed processes of this machine have left."""
+    """Remove temporary files left in ``folder`` by killed processes of this machine."""
     for path in folder.glob(f".*.{_HERE}-*.tmp"):
         pid = path.name.removesuffix(".tmp").rpartition("-")[2]
         if pid.isdigit() and not _is_alive(int(pid)):
@@ -69,7 +69,7 @@ def clear_abandoned(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with its content; of a link, only the link. What cannot be removed stays."""
+    """Remove a file, a link (but not its target), or a folder with its content; keep what cannot be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -78,7 +78,7 @@ def remove(path: Path) -> None:
 
 
 def _staged(path: Path) -> Path:
-    """The temporary name of ``path``; it contains the process number and the machine."""
+    """Return the temporary name of ``path``; it contains the process number and the machine."""
     return path.with_name(f".{path.name}.{_HERE}-{os.getpid()}.tmp")
 
 
@@ -94,12 +94,12 @@ def _is_alive(pid: int) -> bool:
 
 @contextmanager
 def staged_file(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file to write and read; it becomes ``path`` if the block ends without an error, else it is removed.
+    """Open a temporary file to write and read; it becomes ``path`` if the block succeeds, otherwise it is removed.
 
     An existing ``path`` is replaced.
 
     Raises:
-        OSError: it cannot be written; the error names ``path``.
+        OSError: the file cannot be written; the error names ``path``.
     """
     staged = _staged(path)
     try:
@@ -124,7 +124,7 @@ def _opened(staged: Path, path: Path) -> BinaryIO:
 
 @contextmanager
 def staged_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder to fill; it becomes ``folder`` if the block ends without an error, and is removed otherwise.
+    """Create a temporary folder to fill; it becomes ``folder`` if the block succeeds, otherwise it is removed.
 
     An existing ``folder`` is replaced.
     """
@@ -149,7 +149,7 @@ def staged_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
-    """Make sure that ``folder`` exists; if the block raises, remove it and the parents that were made."""
+    """Ensure that ``folder`` exists; if the block raises, remove the folder and the parents that were created."""
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def made(folder: Path) -> Iterator[None]:
 
 
 def file_hash(path: Path) -> str:
-    """128-bit hex digest of the bytes of a file, read in blocks."""
+    """Return the 128-bit hex digest of a file's bytes, read in blocks."""
     digest = blake2b(digest_size=16)
     with path.open("rb") as file:
         while piece := file.read(_CHUNK_BYTES):

@@ -1,8 +1,8 @@
 """What ends a command from outside: signals, a closed output pipe, and the end of the parent process.
 
-The same rule holds for all of them. While a model is trained, the current step is finished and saved, and the command
+The same rule holds for all of them. While a model is training, the current step is finished and saved, and the command
 exits with 75 (``lmtransfer.training.signals``). Otherwise ``Stopped`` is raised, so that incomplete files are removed,
-and the command exits with 128 plus the signal number, as in a shell. Further signals during this have no effect.
+and the command exits with 128 plus the signal number, as in a shell. Further signals in the meantime have no effect.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import TextIO
 
 from lmtransfer.system.printable import IN_ASCII
 
-#: Ctrl-C, the request to end, and a closed terminal.
+#: Ctrl-C, the request to terminate, and a closed terminal.
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )  # Windows has no SIGHUP
 
-#: Environment variable with a file descriptor: it closes when the process to follow has ended.
+#: Environment variable with a file descriptor that closes when the process to follow has ended.
 FOLLOW = "LMTRANSFER_FOLLOW"
 
-_PATIENCE = 3.0  # seconds in which further signals do not disturb the cleanup
+_PATIENCE = 3.0  # seconds during which further signals do not disturb the cleanup
 _READER_LEFT = signal.Signals.SIGPIPE if hasattr(signal, "SIGPIPE") else signal.Signals.SIGTERM
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when a signal arrives and there is no training step to finish.
+    """Raised when a signal arrives while no training step has to be finished.
 
     Args:
         number: number of the signal.
@@ -53,14 +53,14 @@ class _Ending:
     decided = False
 
 
-#: Called during training when the reader of standard output or error has closed it.
+#: Called when the reader of standard output or error closes it during training.
 _on_lost_reader: list[Callable[[signal.Signals], None]] = []
 
 
 def begin() -> None:
     """Set up this process for a command: its signals, its standard streams, and the process to follow."""
     for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has set it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # set by nohup
             signal.signal(number, _stop)
     _occupy()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
@@ -68,7 +68,7 @@ def begin() -> None:
     followed = os.environ.pop(FOLLOW, "")
     if followed.isdigit():
         os.set_inheritable(int(followed), False)
-        if hasattr(signal, "SIGUSR2"):  # Slurm sends it to all processes of a job; submitit answers it
+        if hasattr(signal, "SIGUSR2"):  # Slurm sends it to all processes of a job; submitit handles it
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         threading.Thread(target=_follow, args=(int(followed),), daemon=True).start()
 
@@ -92,7 +92,7 @@ def decide() -> None:
 
 
 def stopped_by() -> int | None:
-    """The number of the signal that has stopped this command; None if there was none.
+    """Return the number of the signal that stopped this command; None if there was none.
 
     ``Stopped`` during an import can appear as an ``ImportError``, and during the reading of a file as a bad file.
     """
@@ -100,14 +100,14 @@ def stopped_by() -> int | None:
 
 
 def silence(stream: TextIO) -> None:
-    """Discard what is written to ``stream``, since its reader closed it; otherwise Python complains at a flush."""
+    """Discard further output to ``stream``, whose reader has closed it; otherwise Python complains when flushing."""
     with contextlib.suppress(OSError, ValueError):
         _to_nowhere(stream.fileno())
 
 
 @contextmanager
 def lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Inside the block a closed output is no error: ``handle`` is called, and further output is discarded."""
+    """Call ``handle`` and discard further output, instead of failing, if an output is closed inside the block."""
     _on_lost_reader.append(handle)
     try:
         yield
@@ -117,7 +117,7 @@ def lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 @contextmanager
 def trapped() -> Iterator[None]:
-    """Inside the block signals raise ``Stopped``, in a process that did not ``begin`` as a command."""
+    """Raise ``Stopped`` at signals inside the block, in a process that did not ``begin`` as a command."""
     before = {number: signal.signal(number, _stop) for number in SIGNALS}
     try:
         yield
@@ -128,7 +128,7 @@ def trapped() -> Iterator[None]:
 
 @contextmanager
 def collected() -> Iterator[list[int]]:
-    """A list that collects the signals that arrive during the block; afterwards further ones have no effect."""
+    """Collect the signals that arrive during the block in a list; afterwards further signals have no effect."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -150,7 +150,7 @@ def collected() -> Iterator[list[int]]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Delay signals until the end of the block; processes started in it never get Ctrl-C or SIGHUP."""
+    """Delay signals until the end of the block; processes started inside it never get Ctrl-C or SIGHUP."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -193,7 +193,7 @@ def _to_nowhere(descriptor: int) -> None:
 
 
 class _Output(io.FileIO):
-    """A standard stream that stays usable during training after its reader has closed it."""
+    """A standard stream that remains usable during training after its reader has closed it."""
 
     def write(self, data: object, /) -> int:
         """Write the data; after the reader has closed the stream, discard it."""
@@ -210,7 +210,7 @@ class _Output(io.FileIO):
 
 
 def _retrying(stream: TextIO | None, descriptor: int) -> TextIO:
-    """``stream`` with an ``_Output`` below it; if it was closed before the command began, output is discarded."""
+    """Return ``stream`` on top of an ``_Output``; if it was closed before the command began, output is discarded."""
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     if not isinstance(stream, io.TextIOWrapper) or stream.fileno() != descriptor:

@@ -1,8 +1,8 @@
-"""What the machine refuses (disk space, permission, memory, a missing file), and bugs, each as one message.
+"""Failures of the machine (disk space, permission, memory, a missing file) and bugs, each as one message.
 
-Other code lets errors of the system pass. This module turns them into messages at the end of a command: the setting
-that holds the path, the system's own words, the path, and a way out. Code that writes a file names it with ``naming``,
-since the error of a failed write does not contain the path.
+Other code lets system errors pass. At the end of a command, this module turns them into messages: the setting that
+holds the path, the system's own words, the path, and a remedy. Code that writes a file names it with ``naming``, since
+the error of a failed write does not contain the path.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from lmtransfer.errors import MachineError
 from lmtransfer.system.mappings import texts, value_at
 
-#: Set to anything but 0, it shows the traceback of a bug.
+#: If set to anything but 0, the traceback of a bug is shown.
 TRACEBACK = "LMTRANSFER_TRACEBACK"
 
 _LIMIT = "raise the limit (ulimit), or lower num_workers"
-#: The way out; errors without a path are faults of the machine only if they are among these.
+#: Remedies; errors without a path are the machine's fault only if they are among these.
 _WAYS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space there, or choose another place"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "correct its permissions, or choose another place"),
@@ -44,10 +44,10 @@ _LONGEST_PATH, _LONGEST_MESSAGE, _MOST = 160, 600, 1 << 14
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Add ``path`` to errors of the system that the block raises without a path, as a failed write does.
+    """Add ``path`` to system errors that the block raises without a path, such as a failed write.
 
     Raises:
-        OSError: the error of the block; also for errors of libraries that only describe one.
+        OSError: the error of the block, or one that a library's error describes.
     """
     try:
         yield
@@ -63,10 +63,10 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> MachineError | None:
-    """The error message for an exception that is the fault of the machine; None if it is a bug.
+    """Return the error message for an exception that is the machine's fault; None if it is a bug.
 
     Args:
-        settings: settings of the command, as plain data; the message names the setting that holds the path.
+        settings: the command's settings, as plain data; the message names the setting that holds the path.
     """
     message: str | None = None
     if _is_of_memory(error):
@@ -90,7 +90,7 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
 
 
 def bug(error: BaseException, words: Sequence[str]) -> str:
-    """One line for an unexpected exception, which says how to get the traceback; with the traceback if requested."""
+    """Return one line on an unexpected exception and how to get its traceback; add the traceback if requested."""
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         return "".join(traceback.format_exception(error)).rstrip() + "\nThis is a bug of lmtransfer: please report it"
     message, command = (" ".join(text.split()) for text in (str(error), shlex.join(["lmtransfer", *words])))
@@ -104,7 +104,7 @@ def bug(error: BaseException, words: Sequence[str]) -> str:
 
 
 def _os_error_of(error: BaseException) -> OSError | None:
-    """The system error behind an exception: the exception itself, or one that a library describes in its own."""
+    """Return the system error behind an exception: the exception itself, or an error that a library's own describes."""
     if isinstance(error, OSError) and error.errno is not None:
         return None if isinstance(error, BrokenPipeError) else error
     loop = _OF_RESOLVING.match(str(error))
@@ -126,21 +126,21 @@ def _refused(error: OSError, settings: Mapping[str, Any]) -> str:
         return f"{reason}: {way}"
     key, value = _setting_of(path, settings)
     if key is None:
-        return f"{_shown(path)}: {reason}; {way}"
-    where = "" if _absolute(path) == _absolute(value) else f" ({_shown(path)})"
-    return f"{key}={_shown(value)}: {reason}{where}; {way}"
+        return f"{_printable_path(path)}: {reason}; {way}"
+    where = "" if _absolute(path) == _absolute(value) else f" ({_printable_path(path)})"
+    return f"{key}={_printable_path(value)}: {reason}{where}; {way}"
 
 
 def _text(filename: object) -> str:
     return os.fsdecode(filename) if isinstance(filename, str | bytes | os.PathLike) else str(filename)
 
 
-def _shown(path: str) -> str:
+def _printable_path(path: str) -> str:
     return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."
 
 
 def _absolute(path: str) -> str:
-    """The absolute path; unchanged if the current folder is gone."""
+    """Return the absolute path; unchanged if the current folder is gone."""
     try:
         return os.path.abspath(path)
     except OSError:
@@ -148,14 +148,14 @@ def _absolute(path: str) -> str:
 
 
 def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The key and value of the setting that holds ``path`` or a parent of it; the longest match wins."""
+    """Return the key and value of the setting that holds ``path`` or a parent of it; the longest match wins."""
     setting: tuple[str | None, str] = (None, "")
     wanted, longest = _absolute(path), 1
     for key, value in texts(settings):
         if key.rpartition(".")[2] in _NO_PATHS or not value or len(value) > _MOST or "\0" in value:
             continue
         place = _absolute(value)
-        if wanted.endswith("/" + value) and not os.path.isabs(value):  # the path was looked for below another folder
+        if wanted.endswith("/" + value) and not os.path.isabs(value):  # the path was searched for in another folder
             place = wanted
         if len(place) > longest and (wanted == place or wanted.startswith(place + "/")):
             setting, longest = (key, value), len(place)
@@ -169,7 +169,7 @@ def _is_of_memory(error: BaseException) -> bool:
 
 
 def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
-    """What was too large, and which setting to lower."""
+    """Explain what was too large, and which setting to lower."""
     requested = _BYTES.search(str(error))
     more = f" ({int(requested[1]) / 1e9:,.1f} GB more were requested)" if requested else ""
     sizes = [f"{key}={value}" for key in _SIZES if (value := value_at(settings, key)) is not None]

@@ -1,4 +1,4 @@
-"""Plain data, such as configurations, by dotted keys."""
+"""Plain data, such as configurations, accessed by dotted keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def value_at(values: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key such as ``train.seed``; None if there is none."""
+    """Return the value of a dotted key such as ``train.seed``; None if there is none."""
     node: Any = values
     for part in key.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
@@ -15,7 +15,7 @@ def value_at(values: Mapping[str, Any], key: str) -> Any:
 
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of every text, number, truth value and null inside plain data, such as ``corpus.path[0]``.
+    """Yield the dotted key and value of every text, number, boolean and null in plain data, such as ``corpus.path[0]``.
 
     Args:
         value: plain values.
@@ -32,10 +32,10 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted key and value of every string inside plain data; see ``leaves``."""
+    """Yield the dotted key and value of every string in plain data; see ``leaves``."""
     return ((where, leaf) for where, leaf in leaves(value, key) if isinstance(leaf, str))
 
 
 def interpolations(value: Any) -> Iterator[tuple[str, str]]:
-    """Key and value of every string in which OmegaConf would resolve an interpolation."""
+    """Yield the key and value of every string in which OmegaConf would resolve an interpolation."""
     return ((key, text) for key, text in texts(value) if "${" in text)

@@ -1,4 +1,4 @@
-"""Packages that only some features need: an extra installs them, and they are imported where they are used."""
+"""Packages that only some features need: installed as an extra, and imported where they are used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXTRAS = {
 
 
 def missing(package: str) -> str | None:
-    """The message if an optional package, one of ``EXTRAS``, is not installed; None if it is installed."""
+    """Return the message if an optional package in ``EXTRAS`` is not installed; None if it is installed."""
     if find_spec(package) is not None:
         return None
     return f"the package {package} is not installed: pip install 'lmtransfer[{EXTRAS[package]}]'"
@@ -39,8 +39,8 @@ def optional(package: str, *, work: str, error: type[LmtransferError]) -> Module
     """Import an optional package.
 
     Args:
-        package: its import name, one of ``EXTRAS``.
-        work: what needs the package, for the beginning of the message: a file, or ``ONNX export``.
+        package: the import name, one of ``EXTRAS``.
+        work: what needs the package, to begin the message: a file, or ``ONNX export``.
         error: class of the error to raise; takes one message.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Making text from other people safe to show: it cannot move the cursor, change colours or reverse a line."""
+"""Text from other people, escaped so that it cannot move the cursor, change colours or reverse a line."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 _KEPT = frozenset("\n\t")
 
-#: Error handler for encoding: a character that an encoding lacks becomes a similar ASCII sign, or its number.
+#: Error handler for encoding that replaces a missing character with a similar ASCII sign, or its number.
 IN_ASCII = "lmtransfer.in_ascii"
 _LIKE = {0xB1: "+-", 0xD7: "x", 0x2013: "-", 0x2014: "-", 0x2022: "*", 0x2026: "~", 0x2581: "_"}
-#: Frames, blocks and the dots of a spinner.
+#: Frames, blocks and spinner dots.
 _REPLACEMENTS = ((0x2500, 0x257F, "-"), (0x2580, 0x259F, "#"), (0x2800, 0x28FF, "*"))
 
 
 def printable(text: str) -> str:
-    """Escape the control and formatting characters of a text; line ends and tabs stay."""
+    """Escape control and formatting characters in a text, except line ends and tabs."""
     if text.isprintable():
         return text
     return "".join(
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def printable_values(value: Any) -> Any:
-    """Plain data with ``printable`` applied to every string in it, keys included."""
+    """Return plain data with ``printable`` applied to every string in it, including keys."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -40,12 +40,12 @@ def printable_values(value: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of a library's error, as one line."""
+    """Return the message of a library's error on one line."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def short_path(path: Path) -> str:
-    """The path relative to the current folder if it is inside that folder, else the whole path."""
+    """Return the path relative to the current folder if it is inside that folder, otherwise the whole path."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

@@ -1,4 +1,4 @@
-"""The rank of this process and the number of processes, from the environment of ``torchrun``, and the end of a rank.
+"""The rank of this process and the number of processes, from ``torchrun``'s environment, and the end of a rank.
 
 Does not import torch.
 """
@@ -15,22 +15,22 @@ _RENDEZVOUS = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def world_size() -> int:
-    """Number of processes that were started together; 1 without ``torchrun``."""
+    """Return the number of processes started together; 1 without ``torchrun``."""
     return _number("WORLD_SIZE", 1)
 
 
 def rank() -> int:
-    """The rank of this process among all, from 0."""
+    """Return this process's rank among all processes, from 0."""
     return _number("RANK", 0)
 
 
 def local_rank() -> int:
-    """The rank of this process on its machine, from 0."""
+    """Return this process's rank on its machine, from 0."""
     return _number("LOCAL_RANK", 0)
 
 
 def local_world_size() -> int:
-    """Number of processes that were started together on this machine."""
+    """Return the number of processes started together on this machine."""
     return _number("LOCAL_WORLD_SIZE", 1)
 
 
@@ -54,7 +54,7 @@ def check() -> None:
     """Check the environment variables.
 
     Raises:
-        ConfigError: they are invalid, or the processes could not connect.
+        ConfigError: the variables are invalid, or the processes could not connect.
     """
     world_size(), rank(), local_rank(), local_world_size()
     missing = [name for name in _RENDEZVOUS if not os.environ.get(name)]
@@ -66,7 +66,7 @@ def check() -> None:
 
 
 def end_process(code: int) -> None:
-    """End a rank at once, with all output written; without ``torchrun``, do nothing.
+    """End a rank immediately, after flushing all output; without ``torchrun``, do nothing.
 
     In a normal exit, remaining threads of the process group sometimes abort the process, and ``torchrun`` takes a
     finished run for a failed one.

@@ -1,11 +1,11 @@
 """Reads files that other programs or people may have written, within limits.
 
-``check_folder`` checks a folder of someone else (a run, a published model, a local data set) once, when it is opened:
-it holds only regular files and folders, and no link leads out of it. Each file is then read by one of the functions
-below. They check again that it is regular, and its size before its content, and they either return plain values of the
-given type or raise one error that names file and field. These are refused: damaged text, deep nesting, YAML aliases
-(which can expand to any size), YAML's numbers in base 60, and numbers that are not finite or do not fit into 64 bits.
-No message shows the content of a file that could not be parsed.
+``check_folder`` checks someone else's folder (a run, a published model, a local data set) once, when it is opened: it
+may hold only regular files and folders, and no link may lead out of it. Each file is then read by one of the functions
+below. They check again that it is regular, and its size before its content, and either return plain values of the given
+type or raise one error that names file and field. They reject damaged text, deep nesting, YAML aliases (which can
+expand to any size), YAML's base-60 numbers, and numbers that are not finite or do not fit into 64 bits. No message
+shows the content of a file that could not be parsed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from lmtransfer.system.validation import LARGEST_INTEGER, Misfit, check, join, s
 
 T = TypeVar("T")
 
-#: Highest size in bytes of a document: a configuration, a state, a result.
+#: Maximum size in bytes of a document: a configuration, a state, a result.
 DOCUMENT_BYTES = 1 << 26
-#: Highest size in bytes of a file that is read line by line, or of a tokenizer's model.
+#: Maximum size in bytes of a file that is read line by line, or of a tokenizer's model.
 LARGEST_BYTES = 1 << 31
-#: Highest size in bytes of a YAML file: a configuration usually has a few kilobytes, and reading YAML is slow.
+#: Maximum size in bytes of a YAML file: a configuration usually has a few kilobytes, and reading YAML is slow.
 YAML_BYTES = 1 << 22
-#: Highest nesting depth of mappings and lists.
+#: Maximum nesting depth of mappings and lists.
 DEEPEST = 100
-#: Highest size in bytes of the header of a safetensors file, as in the library.
+#: Maximum size in bytes of a safetensors file's header, as in the library.
 _HEADER_BYTES = 100_000_000
 
 _REPLACE = "replace it with the file itself"
@@ -50,7 +50,7 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-#: 190:20:30 is 685230 in YAML 1.1; PyYAML's time for it is the square of its length.
+#: 190:20:30 is 685230 in YAML 1.1; PyYAML takes quadratic time to parse it.
 _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8),
@@ -61,7 +61,7 @@ _BITS = {
 
 
 def not_regular(path: Path) -> str | None:
-    """The problem of a file that is not regular, so that reading might never end; None if it is regular.
+    """Return the problem with a file that is not regular, whose reading might never end; None if it is regular.
 
     Args:
         path: path of the file; links are followed.
@@ -73,10 +73,10 @@ def not_regular(path: Path) -> str | None:
 
 
 def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
-    """Check that everything in a folder is a regular file or a folder, and that its links lead to places in it.
+    """Check that everything in a folder is a regular file or a folder, and that its links stay inside it.
 
-    In a copy in the hub's cache, links may also lead to the ``blobs`` of that cache. Two kinds of folders are never
-    read, so their links may lead anywhere: hidden ones (``.git``) and ``trackers``, where W&B keeps links to its logs.
+    In a copy in the hub's cache, links may also lead to that cache's ``blobs``. Two kinds of folders are never read, so
+    their links may lead anywhere: hidden ones (``.git``) and ``trackers``, where W&B keeps links to its logs.
 
     Args:
         folder: the folder; it may be a link itself.
@@ -97,7 +97,7 @@ def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
 
 
 def _entries(folder: Path, *, at_top: bool = True) -> Iterator[os.DirEntry[str]]:
-    """Everything below a folder, except below links and in folders that are not read or may not be."""
+    """Yield everything in a folder, except below links and in folders that are never read or not readable."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             yield entry
@@ -108,17 +108,17 @@ def _entries(folder: Path, *, at_top: bool = True) -> Iterator[os.DirEntry[str]]
 
 @contextmanager
 def opened(path: Path, *, error: type[LmtransferError]) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file for reading; gives the file and its size in bytes.
+    """Open a regular file for reading, and yield the file and its size in bytes.
 
     Args:
         path: path of the file; links are followed.
-        error: class of the error to raise: the file is missing, cannot be read, or is not regular.
+        error: class of the error to raise if the file is missing, cannot be read or is not regular.
     """
     problem = not_regular(path)
     if problem is not None:
         raise error(f"{path}: {problem}")
     try:
-        # It may be a pipe by now; do not wait for its writer.
+        # It may have become a pipe; do not wait for its writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             problem = _not_regular(status.st_mode)
@@ -135,7 +135,7 @@ def _not_regular(mode: int) -> str | None:
 
 
 def _reason(fault: OSError | ValueError) -> str:
-    return getattr(fault, "strerror", None) or str(fault)  # a ValueError: its name contains a NUL
+    return getattr(fault, "strerror", None) or str(fault)  # a ValueError: the name contains a NUL
 
 
 def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT_BYTES) -> bytes:
@@ -143,7 +143,7 @@ def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT
 
     Args:
         path: path of the file; links are followed.
-        error: class of the error to raise: see ``opened``, or the file has more than ``most`` bytes.
+        error: class of the error to raise as in ``opened``, or if the file has more than ``most`` bytes.
         most: maximum size in bytes.
     """
     with opened(path, error=error) as (file, size):
@@ -164,7 +164,7 @@ def read_json(
     """Read a JSON file and check it.
 
     Args:
-        annotation: the type of its content; of a TypedDict, further keys are allowed and are kept.
+        annotation: the type of the content; a TypedDict allows and keeps additional keys.
         error: class of the error to raise, with file and field.
         finite: whether every number must be finite and fit into 64 bits; otherwise the type decides.
         most: maximum size in bytes.
@@ -174,7 +174,7 @@ def read_json(
 
 
 def parse_json(raw: bytes, annotation: type[T], *, source: str, error: type[LmtransferError], finite: bool = True) -> T:
-    """Parse JSON that is a part of a file; see ``read_json``.
+    """Parse JSON from part of a file; see ``read_json``.
 
     Args:
         raw: bytes of the JSON.
@@ -198,8 +198,8 @@ def read_json_lines(
         finite: whether every number must be finite.
 
     Yields:
-        The number of the line, from 1; the line as it is, with its line end; its value; its problem. Either the value
-        or the problem is None, except that a valid line may hold null.
+        The line number, from 1; the unchanged line, with its line end; its value; its problem. Either the value or the
+        problem is None, except that a valid line may hold null.
     """
     for number, line in enumerate(read_bytes(path, error=error, most=LARGEST_BYTES).splitlines(keepends=True), start=1):
         if not line.strip():
@@ -216,7 +216,7 @@ def read_yaml(path: Path, annotation: type[T], *, error: type[LmtransferError]) 
 
 
 def parse_yaml(raw: bytes, annotation: type[T], *, source: str, error: type[LmtransferError]) -> T:
-    """Parse YAML that is a part of a file, such as the front matter of a card; see ``parse_json``."""
+    """Parse YAML from part of a file, such as a card's front matter; see ``parse_json``."""
     try:
         if len(raw) > YAML_BYTES:
             raise _Refused(f"has more than {YAML_BYTES:,} bytes of YAML")
@@ -226,7 +226,7 @@ def parse_yaml(raw: bytes, annotation: type[T], *, source: str, error: type[Lmtr
 
 
 class _Refused(Exception):
-    """A document that is refused; the message follows the file name."""
+    """A rejected document; the message follows the file name."""
 
 
 def _json(raw: bytes) -> Any:
@@ -254,19 +254,19 @@ def _yaml(raw: bytes) -> Any:
 
 
 def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader) -> tuple[int, str] | None:
-    """What makes reading a YAML document take for ever, found before it is read; None if nothing does.
+    """Find what would make reading a YAML document take forever, before reading it; None if nothing would.
 
     Args:
-        most_repeated: how many values its aliases may repeat; 0: it may have no alias.
+        most_repeated: maximum number of values that aliases may repeat; 0 forbids aliases.
         loader: PyYAML's loader.
 
     Returns:
         The line and the problem, in words that follow the line.
 
     Raises:
-        yaml.YAMLError: it is not YAML.
+        yaml.YAMLError: the document is not YAML.
     """
-    anchors: dict[str | None, int | None] = {}  # values below an anchor; None while the anchor is still open
+    anchors: dict[str | None, int | None] = {}  # number of values below an anchor; None while the anchor is open
     above: list[tuple[str | None, int]] = []
     values = repeated = 0
     for event in yaml.parse(raw, Loader=loader):
@@ -303,7 +303,7 @@ def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader)
 
 
 def _checked(document: Any, annotation: type[T], finite: bool) -> T:
-    """Check that a document consists of plain values and fits the type; returns the document itself."""
+    """Check that a document consists of plain values and fits the type; return the document itself."""
     misfit = _not_plain(document, finite, 0)
     try:
         if misfit is None:
@@ -311,14 +311,14 @@ def _checked(document: Any, annotation: type[T], finite: bool) -> T:
             return document
     except Misfit as found:
         misfit = found
-    if not misfit.where:  # probably another file, whose content is not shown
+    if not misfit.where:  # probably another file, whose content must not be shown
         raise _Refused(f"its content is not {misfit.wanted}")
     where = join("", *(name if isinstance(name, int) else name[:40] for name in misfit.where))
     raise _Refused(f"{where}: {misfit}")
 
 
 def _not_plain(value: Any, finite: bool, depth: int) -> Misfit | None:
-    """The first value of a document that is not plain; raises if the document is nested too deep."""
+    """Return the first value in a document that is not plain; raise an error if it is nested too deeply."""
     if isinstance(value, dict | list):
         if depth == DEEPEST:
             raise _Refused(f"is nested more than {DEEPEST} deep")
@@ -348,13 +348,13 @@ class _Tensor(TypedDict):
 
 
 def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
-    """Check a safetensors file against its header, before tensors are read or memory is allocated.
+    """Check a safetensors file against its header, before reading tensors or allocating memory.
 
     https://github.com/huggingface/safetensors: eight bytes with the length of the header; the header in JSON with the
     type, shape and place of each tensor; then the tensors, one after the other.
 
     Args:
-        error: class of the error to raise: the file cannot be read, it has no valid header, or the header describes an
+        error: class of the error to raise if the file cannot be read, its header is invalid, or the header describes an
             impossible tensor; the message names file and tensor.
     """
     damaged = f"{path}: is damaged or incomplete, or is not a safetensors file"

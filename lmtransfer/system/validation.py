@@ -1,4 +1,4 @@
-"""Checks plain data against types with pydantic, and says in words what is wrong.
+"""Checks plain data against types with pydantic, and describes problems in words.
 
 Plain data comes from YAML, JSON or a command line: null, booleans, numbers, text, lists and mappings. It is validated
 as strict JSON: 3 is a number and an integer, 3.0 and 1e3 are integers too, "3" and true are neither, and 3 is not text.
@@ -34,9 +34,9 @@ class Misfit(ValueError):
     """A value that does not fit its type; the message follows the key of the whole value.
 
     Args:
-        where: keys and places that lead from the whole value to the wrong one.
+        where: keys and positions that lead from the whole value to the wrong one.
         value: the wrong value.
-        wanted: what it must be, such as "an integer or null".
+        wanted: the expected value, such as "an integer or null".
         message: replaces the usual message.
     """
 
@@ -46,26 +46,26 @@ class Misfit(ValueError):
 
 
 def join(key: str, *names: object) -> str:
-    """The full key of a value: ``objective.rows`` for a name, ``runs[0]`` for a place in a list."""
+    """Return the full key of a value: ``objective.rows`` for a name, ``runs[0]`` for a list index."""
     for name in names:
         key = f"{key}[{name}]" if isinstance(name, int) else f"{key}.{name}" if key else str(name)
     return key
 
 
 def validated(value: Any, annotation: Any) -> Any:
-    """The value in the type of the annotation.
+    """Return the value converted to the type of the annotation.
 
     Args:
-        value: plain data, which may hold objects that the annotation asks for by their class.
+        value: plain data, which may hold objects that the annotation expects by class.
         annotation: a type that pydantic knows, or any class.
 
     Raises:
-        Misfit: it does not fit.
+        Misfit: the value does not fit.
     """
     normal = _normal(value, ())
     try:
         content = json.dumps(normal, ensure_ascii=False).encode()
-    except (TypeError, ValueError):  # it holds an object, or the name of a file that is not UTF-8
+    except (TypeError, ValueError):  # the value holds an object, or the name of a file that is not UTF-8
         content = None
     try:
         if content is None:
@@ -76,10 +76,10 @@ def validated(value: Any, annotation: Any) -> Any:
 
 
 def check(value: Any, annotation: Any) -> None:
-    """Check plain data as it is: 3.0 is no integer, as nothing is converted; a TypedDict may have further keys.
+    """Check plain data without conversion: 3.0 is no integer. A TypedDict may have additional keys.
 
     Raises:
-        Misfit: it does not fit.
+        Misfit: the value does not fit.
     """
     try:
         _adapter(annotation).validate_python(value, strict=True)
@@ -96,10 +96,10 @@ def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def _normal(value: Any, where: tuple[str | int, ...]) -> Any:
-    """The value with whole numbers as integers, so that 1e3 fits an integer; pydantic turns them into floats again."""
+    """Return the value with whole numbers as integers, so that 1e3 fits an integer; pydantic restores floats."""
     if isinstance(value, Mapping):
         for name in value:
-            if name is None or isinstance(name, bool):  # JSON would make text of them
+            if name is None or isinstance(name, bool):  # JSON would turn these into text
                 raise Misfit(where, name, "text", f"the key {shown(name)} {_NOT_TEXT}")
         return {name: _normal(item, (*where, name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -114,7 +114,7 @@ def _normal(value: Any, where: tuple[str | int, ...]) -> Any:
 
 
 def _misfit(error: pydantic.ValidationError, value: Any, annotation: Any) -> Misfit:
-    """The deepest problem; of several alternatives, the one that a list or a mapping can fit is looked into."""
+    """Return the deepest problem; of several alternatives, the one that fits a list or a mapping is examined."""
     if error.error_count() > _MOST_PROBLEMS:  # a hostile document could have millions
         return Misfit((), value, f"{describe(annotation)}: {error.error_count():,} of its values have a wrong type")
     misfits = [_at_its_place(one, value, annotation) for one in error.errors(include_url=False, include_input=False)]
@@ -122,7 +122,7 @@ def _misfit(error: pydantic.ValidationError, value: Any, annotation: Any) -> Mis
 
 
 def _at_its_place(problem: Any, value: Any, annotation: Any) -> Misfit:
-    """A problem that pydantic found, in words."""
+    """Describe a problem that pydantic found."""
     where: list[str | int] = []
     kind = problem["type"]
     for name in problem["loc"]:
@@ -136,7 +136,7 @@ def _at_its_place(problem: Any, value: Any, annotation: Any) -> Misfit:
         where.append(name)
         annotation, value = inner, value[name]
     only = _plain(_without_null(annotation)) if value is not None else annotation
-    if kind == "value_error":  # of a validator of ours
+    if kind == "value_error":  # from one of our validators
         return Misfit(where, value, describe(annotation), str(problem["ctx"]["error"]))
     if kind == "extra_forbidden":
         return Misfit(where, value, "a known key", "there is no such key")
@@ -160,7 +160,7 @@ def _has(value: Any, name: str | int) -> bool:
 
 
 def inner_type(annotation: Any, name: str | int) -> Any:
-    """The type of the value at a key or place of a value that is not null; None if the annotation does not say."""
+    """Return the type of the value at a key or index of a non-null value; None if the annotation leaves it open."""
     plain = _plain(_without_null(annotation))
     if is_typeddict(plain):
         hint = typing.get_type_hints(plain, include_extras=True).get(str(name))
@@ -179,7 +179,7 @@ def inner_type(annotation: Any, name: str | int) -> Any:
 
 
 def is_text(annotation: Any) -> bool:
-    """Whether all values of a type are text: words, paths, lists or mappings of them; null does not count."""
+    """Whether all values of a type are text: words, paths, lists or mappings of text; null does not count."""
     plain = _plain(annotation)
     if len(members := _alternatives(plain)) > 1:
         return all(is_text(member) for member in members if member is not type(None))
@@ -193,7 +193,7 @@ def is_text(annotation: Any) -> bool:
 
 
 def _matching(annotation: Any, value: Any) -> Any:
-    """The one alternative for a list or a mapping; the annotation itself if there are several."""
+    """Return the one alternative for a list or a mapping; the annotation itself if there are several."""
     container = Mapping if isinstance(value, Mapping) else Sequence
     members = [member for member in _alternatives(annotation) if _is_container(_plain(member), container)]
     return members[0] if len(members) == 1 else annotation
@@ -207,7 +207,7 @@ def _is_container(annotation: Any, container: type) -> bool:
 
 
 def _without_null(annotation: Any) -> Any:
-    """The one alternative besides null; the annotation itself if there are several."""
+    """Return the one alternative besides null; the annotation itself if there are several."""
     members = _alternatives(annotation)
     left = [member for member in members if member is not type(None)]
     return left[0] if len(members) > 1 and len(left) == 1 else annotation
@@ -219,12 +219,12 @@ def _alternatives(annotation: Any) -> Sequence[Any]:
 
 
 def _plain(annotation: Any) -> Any:
-    """The annotation without its range."""
+    """Return the annotation without its range."""
     return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
 
 
 def describe(annotation: Any) -> str:
-    """The annotation in words: "an integer or null"."""
+    """Describe the annotation: "an integer or null"."""
     plain = _plain(annotation)
     arguments = typing.get_args(plain)
     if plain is Any or isinstance(plain, typing.TypeVar):
@@ -253,7 +253,7 @@ def describe(annotation: Any) -> str:
 
 
 def _bounds(annotation: Any) -> str:
-    """The range of a number in words that follow "it must be"."""
+    """Describe the range of a number in words that follow "it must be"."""
     lower = upper = ""
     annotated = next(member for member in _alternatives(annotation) if member is not type(None))
     for bound in (part for group in typing.get_args(annotated)[1:] for part in _parts(group)):
@@ -274,7 +274,7 @@ def _parts(group: Any) -> Sequence[Any]:
 
 
 def shown(value: Any) -> str:
-    """A value in words, short enough for a message."""
+    """Describe a value, briefly enough for a message."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping | list | tuple) and len(repr(value)) > _SHOWN:

@@ -1,4 +1,4 @@
-"""Worker processes, and what they do when their parent is interrupted or killed."""
+"""Worker processes, and their reaction when their parent is interrupted or killed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 def default_num_workers() -> int:
-    """As many processes as there are usable cores for each process that ``torchrun`` started on this machine."""
+    """Return the number of usable cores for each process that ``torchrun`` started on this machine."""
     return max(1, usable_cores() // ranks.local_world_size())
 
 
 class Workers:
-    """Processes that call functions; an interruption never hits a process during its start.
+    """Processes that call functions; an interruption never hits a process while it starts.
 
     Args:
         executor: the pool of processes.
@@ -40,16 +40,16 @@ class Workers:
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call ``function`` in a worker; the first call starts a process."""
         left_out = nullcontext() if self._with_main else _main_left_out()
-        with held_back(), left_out:  # a child interrupted during its start would print a traceback
+        with held_back(), left_out:  # a child interrupted while starting would print a traceback
             return self._executor.submit(function, *arguments)
 
 
 @contextmanager
 def workers(num_workers: int, set_up: Callable[..., None] | None = None, *arguments: Any) -> Iterator[Workers]:
-    """Worker processes inside the block; at its end started calls are finished, and waiting calls are dropped.
+    """Provide worker processes inside the block; at its end, running calls finish and waiting calls are dropped.
 
-    They import the main module only if ``set_up`` or its arguments are defined there, because the main module may be a
-    user's script without a guard against that.
+    The processes import the main module only if ``set_up`` or its arguments are defined there, because the main module
+    may be a user's script without a main guard.
 
     Args:
         set_up: function that each worker calls first.
@@ -66,7 +66,7 @@ def workers(num_workers: int, set_up: Callable[..., None] | None = None, *argume
 
 @contextmanager
 def _main_left_out() -> Iterator[None]:
-    """Processes that start in the block do not import the main module."""
+    """Keep processes that start inside the block from importing the main module."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

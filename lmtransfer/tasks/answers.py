@@ -1,4 +1,4 @@
-"""Answers of a run to an example, one class for each kind of head."""
+"""A run's answers to examples, with one class per kind of head."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LabelAnswer:
     probabilities: dict[str, float] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """``label`` and ``probabilities``."""
+        """Return ``label`` and ``probabilities``."""
         return {"label": self.name, "probabilities": self.probabilities}
 
 
@@ -31,7 +31,7 @@ class LabelSetAnswer:
 
     Attributes:
         labels: indices of the labels, ascending.
-        names: names of these labels.
+        names: their names.
         probabilities: probability of each label of the task, by name.
     """
 
@@ -40,7 +40,7 @@ class LabelSetAnswer:
     probabilities: dict[str, float]
 
     def plain(self) -> dict[str, Any]:
-        """``labels`` and ``probabilities``."""
+        """Return ``labels`` and ``probabilities``."""
         return {"labels": list(self.names), "probabilities": self.probabilities}
 
 
@@ -50,7 +50,7 @@ class ChoiceAnswer:
 
     Attributes:
         choice: index of the choice.
-        text: the choice itself.
+        text: text of the choice.
         probabilities: share of each choice in the odds of all; empty for a baseline.
     """
 
@@ -59,7 +59,7 @@ class ChoiceAnswer:
     probabilities: tuple[float, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """``choice``, from 0, its ``answer`` and ``probabilities``."""
+        """Return ``choice``, from 0, its ``answer`` and ``probabilities``."""
         return {"choice": self.choice, "answer": self.text, "probabilities": list(self.probabilities) or None}
 
 
@@ -70,7 +70,7 @@ class ScoreAnswer:
     score: float
 
     def plain(self) -> dict[str, Any]:
-        """``score``."""
+        """Return ``score``."""
         return {"score": self.score}
 
 
@@ -89,7 +89,7 @@ class TagsAnswer:
     probabilities: tuple[float, ...] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """``tags`` and ``probabilities``."""
+        """Return ``tags`` and ``probabilities``."""
         return {"tags": list(self.names), "probabilities": self.probabilities and list(self.probabilities)}
 
 
@@ -98,13 +98,13 @@ class SpanAnswer:
     """A span of the passage, another kind of answer, or no answer.
 
     Attributes:
-        text: the answer as it is scored; empty for no answer.
-        start: its first character in the passage; None if it is not a span.
-        end: one past its last character.
+        text: the scored text of the answer; empty for no answer.
+        start: first character of the answer in the passage; None if it is not a span.
+        end: one past the last character.
         score: log-probability-like score of the best span, start logit + end logit.
         null_score: the same score for "no answer here"; ``null_score`` minus ``score`` is the published "null odds".
         kind: name of another kind of answer (yes, no, unknown), or None.
-        best: text of the best span, even if the answer is another one.
+        best: text of the best span, even if the answer is of another kind.
     """
 
     text: str
@@ -116,7 +116,7 @@ class SpanAnswer:
     best: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """``answer`` with its place and scores."""
+        """Return ``answer`` with its place and scores."""
         return {
             "answer": self.text,
             "start": self.start,

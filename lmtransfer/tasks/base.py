@@ -1,4 +1,4 @@
-"""The interface of every downstream task, of its examples and of its answers."""
+"""The interfaces of downstream tasks, their examples and their answers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ class Example(Protocol):
     """An example of a task.
 
     Attributes:
-        id: name for people and files (``train:17`` is row 17 of the split, from 0; or the id in the source).
-        has_gold: whether its gold answer is known (published test sets hide it).
-        class_index: class of the example, for subsets that keep the proportions; 0 if all examples are of one class.
-        group: what it shares with other examples, such as a passage. Examples of one group are all in the held-out part
-            or all in the training part. Examples of group "" share with several groups and are always trained on.
-        content: the input texts; examples with the same content are the same example in every run.
+        id: readable name: the ID in the source, or ``train:17`` for row 17 of the split, counted from 0.
+        has_gold: whether the gold answer is known (published test sets hide it).
+        class_index: class of the example, for subsets that preserve class proportions; 0 if the task has a single
+            class.
+        group: what the example shares with others, such as a passage. All examples in a group are either in the
+            held-out part or in the training part. Examples in group "" share something with several groups and are
+            always trained on.
+        content: the input texts; examples with the same content count as the same example in every run.
     """
 
     @property
@@ -51,21 +53,21 @@ class Example(Protocol):
 
 @runtime_checkable
 class Answer(Protocol):
-    """An answer of a run to an example."""
+    """A run's answer to an example."""
 
     def plain(self) -> dict[str, Any]:
-        """Return the answer as JSON, in the form that ``predict`` writes."""
+        """Return the answer as JSON, in the format that ``predict`` writes."""
         ...
 
 
 class Task(ABC):
-    """Labelled data with its splits, its label names and its official metrics.
+    """Labelled data with its splits, label names and official metrics.
 
     Features that only some tasks have are declared here with defaults, so that callers need not know the class.
 
-    A task that is built from a config is constructed with the fields of its model ``Settings``; a subclass that has
-    further settings derives a model from that of its base. A subclass may also have a constructor of its own, with one
-    argument for each setting.
+    A task built from a config is constructed with the fields of its ``Settings`` model; a subclass with further
+    settings derives its model from its base's. A subclass may instead have its own constructor, with one argument per
+    setting.
 
     Args:
         settings: the fields of ``Settings``.
@@ -74,23 +76,23 @@ class Task(ABC):
         ConfigError: a field is missing, unknown or of the wrong type.
 
     Attributes:
-        settings: the settings, checked.
+        settings: the validated settings.
         name: the task's name in tables and ``result.json``.
-        labels: the label names in order, empty for regression; every run stores them, and other runs are matched to
-            them by name.
+        labels: the label names in order, empty for regression; every run stores them, and labels of other runs are
+            matched by name.
         main_metric: name of the metric that decides; higher is better for all metrics.
-        metric_names: names of the metrics that the user chose, the main one first; empty if the task has no choice.
-        max_length: longest input in tokens, specials included; None: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; None: all of it.
-        dev_from_train: fraction of the training examples in the held-out part, which chooses checkpoints and learning
-            rates; None: the ``dev`` split chooses (the result says so if ``dev`` is also the reported split).
-        folds: number of folds of the training split, each of which is scored by a run on the others; None: the run is
-            scored on another split.
+        metric_names: names of the metrics that the user chose, the main one first; empty if the task offers no choice.
+        max_length: maximum input length in tokens, including special tokens; None for the encoder's maximum.
+        num_train: size of the seeded subset of the training split; None for the whole split.
+        dev_from_train: fraction of the training examples to hold out for choosing checkpoints and learning rates; None
+            to choose on the ``dev`` split (the result says so if ``dev`` is also the reported split).
+        folds: number of folds of the training split, each scored by a run trained on the others; None to score on
+            another split.
         splits: names of the available splits.
-        notes: unusual input in the splits that were read, by split.
-        zero_shot: the task scores pretraining runs as they are: it has no head, and nothing is trained.
+        notes: unusual input in the splits read so far, by split.
+        zero_shot: whether the task scores pretraining runs as they are, with no head and no training.
         no_answer: whether "no answer" is a valid answer.
-        baseline_name: name of the ``baseline``; None: the label that it gives to every example.
+        baseline_name: name of the ``baseline``; None to name it after the label that it predicts for every example.
     """
 
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
@@ -121,7 +123,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def head(self) -> HeadSpec:
-        """Describe the head of the task.
+        """Describe the task's head.
 
         Raises:
             ConfigError: the task has no head to train.
@@ -139,19 +141,19 @@ class Task(ABC):
     def encode(
         self, examples: Sequence[Any], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
-        """Encode examples as token ids with specials, in sequences of at most ``max_length`` tokens.
+        """Encode examples as token ids, including special tokens, in sequences of at most ``max_length`` tokens.
 
         Args:
-            max_length: longest sequence in tokens, specials included.
-            num_segments: number of segment ids of the encoder.
+            max_length: maximum sequence length in tokens, including special tokens.
+            num_segments: number of segment ids that the encoder has.
         """
 
     @abstractmethod
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[Any]:
-        """Turn the head's outputs into one ``Answer`` an example, in the order of ``encoded.examples``.
+        """Turn the head's outputs into one ``Answer`` per example, in the order of ``encoded.examples``.
 
         Args:
-            outputs: outputs of the head, float32, shape (R, K): row r answers row r of ``encoded.targets``.
+            outputs: the head's outputs, float32, shape (R, K): row r answers row r of ``encoded.targets``.
         """
 
     @abstractmethod
@@ -164,58 +166,58 @@ class Task(ABC):
         """
 
     def reader(self) -> Reader:
-        """Return the reader that makes examples from the input of users.
+        """Return the reader that builds examples from user input.
 
         Raises:
-            ConfigError: the task takes no input from users.
+            ConfigError: the task accepts no user input.
         """
         raise ConfigError(f"task {self.name} is scored on its own data only, and cannot answer other input")
 
     def texts(self, example: Any) -> tuple[str, ...]:
-        """Return the running texts of an example, for a search in other text."""
+        """Return the example's texts, for searching in other text."""
         return tuple(example.content)
 
     def echo(self, example: Any) -> dict[str, Any]:
-        """Return, as JSON, the text to show with the answer to an example, so that people can read it."""
+        """Return the text to show next to an example's answer, as JSON."""
         return {}
 
     def baseline(self, train: Sequence[Any], examples: Sequence[Any]) -> Sequence[Answer] | None:
-        """Return the best answers that need no input, such as the majority label; None if there are no such answers."""
+        """Return the best answers that ignore the input, such as the majority label; None if there are none."""
         return None
 
     def scored_examples(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoredExamples | None:
-        """Return the answers and each example's share in the metrics of ``score``, to be kept and compared.
+        """Return the answers and each example's contribution to the metrics of ``score``, for storage and comparison.
 
         Args:
             examples: examples with gold answers.
             answers: one answer per example, in the same order.
 
         Returns:
-            None if answers cannot be kept example by example.
+            None if answers cannot be stored example by example.
         """
         return None
 
     def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
-        """Return how well the probabilities of answers fit their accuracy, as plain values for a ``result.json``.
+        """Return how well the probabilities of answers match their accuracy, as plain values for ``result.json``.
 
         Args:
             encoded: examples with gold answers.
-            outputs: outputs of the head, float32, shape (R, K).
+            outputs: the head's outputs, float32, shape (R, K).
 
         Returns:
-            None if answers have no probabilities that could be calibrated.
+            None if answers have no probabilities to calibrate.
         """
         return None
 
     def check_windows(self, longest: int) -> None:  # noqa: B027 (most tasks have nothing to refuse)
-        """Check, before anything is read, that the settings fit sequences of at most ``longest`` tokens.
+        """Check that the settings suit sequences of at most ``longest`` tokens, before any data is read.
 
         Raises:
-            ConfigError: the settings do not fit.
+            ConfigError: the settings do not suit them.
         """
 
 
 def _problem(problem: Mapping[str, Any]) -> str:
-    """A problem of a setting in words."""
+    """Describe a problem with a setting."""
     key = ".".join(map(str, ("task", *problem["loc"])))
     return f"{key}: missing" if problem["type"] == "missing" else f"{key}={problem['input']!r:.60}: {problem['msg']}"

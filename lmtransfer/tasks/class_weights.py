@@ -21,7 +21,7 @@ ClassWeights = Literal["balanced"] | tuple[float, ...]
 def weights_in_order(
     weights: Literal["balanced"] | Mapping[str, float] | None, labels: Sequence[str]
 ) -> ClassWeights | None:
-    """Return the weights of the labels in their order; a label that is not named has 1.
+    """Return the labels' weights in order; the default weight is 1.
 
     Args:
         weights: the setting ``task.class_weights``.
@@ -41,7 +41,7 @@ def weights_in_order(
 
 
 def balanced_weights(labels_N: np.ndarray, *, num_labels: int) -> np.ndarray:
-    """Return weights that give each label the same total weight: N / (labels that occur * count of the label).
+    """Return weights that give all labels the same total weight: N / (labels that occur * count of the label).
 
     These are the weights of scikit-learn's ``class_weight="balanced"``. A label that does not occur has weight 1.
 

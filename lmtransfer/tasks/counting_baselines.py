@@ -1,16 +1,16 @@
-"""Baselines that count words: what the training examples teach without a language model, in seconds on one core.
+"""Baselines that count words: what can be learned from the examples without a language model, in seconds on one core.
 
-*TF-IDF*: n-grams of words (1-2) and of characters (2-5, within words) by TF-IDF, with a logistic regression for labels,
-one for each of several labels, or a ridge regression for numbers. *NB-SVM* (Wang and Manning 2012,
-https://aclanthology.org/P12-2018/): n-grams of words (1-2), each scaled by the log-ratio of its counts with and without
-the label, with a linear SVM whose weights are pulled towards their mean magnitude. *usual tag*: the tag that a word has
-most often. The regularisation is chosen by the task's main metric in a cross-validation of the training examples.
+*TF-IDF*: TF-IDF of word n-grams (1-2) and character n-grams (2-5, within words), with a logistic regression for labels,
+one per label for sets of labels, or a ridge regression for numbers. *NB-SVM* (Wang and Manning 2012,
+https://aclanthology.org/P12-2018/): word n-grams (1-2), each scaled by the log-ratio of its counts with and without the
+label, with a linear SVM whose weights are pulled towards their mean magnitude. *usual tag*: a word's most frequent tag.
+The regularisation is chosen by the task's main metric in a cross-validation on the training examples.
 
-The two texts of a pair have features of their own, and three numbers say how much they overlap. Everything is
-deterministic: the same training examples give the same answers.
+The two texts of a pair have separate features, and three numbers measure their overlap. Everything is deterministic:
+the same training examples give the same answers.
 
-To stay within tens of seconds, the regularisation is chosen on at most 2,000 of the training examples, and there are no
-n-grams of characters with more than 20,000 training examples or 10 million characters of text.
+To stay within tens of seconds, the regularisation is chosen on at most 2,000 training examples, and character n-grams
+are omitted with more than 20,000 training examples or 10 million characters of text.
 
 Shape legend: N examples, C labels or columns of outputs, F features, R rows of targets.
 """
@@ -30,14 +30,14 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, MultiLabelSpec, RegressionSpec, TaggingSpec
 from lmtransfer.tasks.targets import TagTargets
 
-#: Answers to scored examples after training on some examples, both as indices: outputs as of the task's head, (R, K).
+#: Maps indices of training and of scored examples to outputs for the scored ones, like the task's head, (R, K).
 Baseline = Callable[[np.ndarray, np.ndarray], np.ndarray]
-#: Sparse features of training examples and of others with equal columns, shape (N, F) each.
+#: Sparse features of training examples and of other examples, with the same columns, shape (N, F) each.
 _Features = tuple[Any, Any]
-#: Outputs (N, C) of a model for other examples: features, targets (N, C), features of the others, regularisation.
+#: A model's outputs (N, C) for other examples, from features, targets (N, C), the others' features, regularisation.
 _Fit = Callable[[Any, np.ndarray, Any, float], np.ndarray]
 
-#: Tried inverse regularisations of the logistic regression and of the SVM, and regularisations of the ridge regression;
+#: Inverse regularisations to try for the logistic regression and the SVM, and regularisations for the ridge regression;
 #: the strongest first, which wins a tie.
 _LOGISTIC_C = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _SVM_C = (0.01, 0.1, 1.0, 10.0)
@@ -46,13 +46,13 @@ _RIDGE_ALPHA = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
 _OWN_WEIGHTS = 0.25
 _FOLDS, _MOST_TO_CHOOSE = 3, 2_000
 _MOST_WITH_CHARACTERS, _MOST_CHARACTERS = 20_000, 10_000_000
-#: Logit of an answer that all training examples have; its negative if none has it.
+#: Logit of an answer that all training examples have; negated if none has it.
 _CERTAIN = 1e3
 _WORD = r"\w+|[^\w\s]"
 
 
 def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExamples) -> Mapping[str, Baseline]:
-    """Return the baselines of a task by their names; none for tasks whose answers are not labels, numbers or tags.
+    """Return a task's baselines by name; none for tasks whose answers are not labels, numbers or tags.
 
     Args:
         train: the training examples of all seeds.
@@ -82,7 +82,7 @@ def _chosen(
     fit: _Fit,
     values: Sequence[float],
 ) -> Baseline:
-    """A baseline whose regularisation is chosen by cross-validation."""
+    """Return a baseline whose regularisation is chosen by cross-validation."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import GroupKFold
 
@@ -113,7 +113,7 @@ def _chosen(
 
 
 def _columns(head: HeadSpec, encoded: EncodedExamples) -> np.ndarray:
-    """The gold answers as columns (N, C): whether each label is given; the second of two labels alone; the number."""
+    """Return gold answers as columns (N, C): one per label; the second label alone, of two; or the number."""
     gold = head.gold(encoded.targets)
     assert gold is not None
     if isinstance(head, ClassificationSpec):
@@ -122,7 +122,7 @@ def _columns(head: HeadSpec, encoded: EncodedExamples) -> np.ndarray:
 
 
 def _as_outputs(head: HeadSpec, columns_NC: np.ndarray) -> np.ndarray:
-    """Outputs as of the head, float32: with two labels the logit of the first is 0."""
+    """Return outputs like those of the head, float32: with two labels, the logit of the first is 0."""
     if isinstance(head, ClassificationSpec) and head.num_labels == 2:
         columns_NC = np.hstack([np.zeros_like(columns_NC), columns_NC])
     return columns_NC.astype(np.float32)
@@ -151,7 +151,7 @@ def _logistic(own: Any, has_label: np.ndarray, others: Any, value: float) -> np.
 
 
 def _nb_svm(own: Any, has_label: np.ndarray, others: Any, value: float) -> np.ndarray:
-    """Margins of NB-SVM; ``own`` and ``others`` say which n-grams occur in a text."""
+    """Return the margins of NB-SVM; ``own`` and ``others`` say which n-grams occur in a text."""
     from scipy.sparse import diags
     from sklearn.svm import LinearSVC
 
@@ -173,7 +173,7 @@ def _ridge(own: Any, scores_N1: np.ndarray, others: Any, value: float) -> np.nda
 
 @dataclass(frozen=True)
 class _Texts:
-    """The texts of all examples as counts of n-grams; an n-gram that no training example of a seed has is dropped.
+    """N-gram counts of all texts; n-grams that no training example of a seed contains are dropped.
 
     Attributes:
         train: the training examples of all seeds.
@@ -185,9 +185,9 @@ class _Texts:
 
     @cached_property
     def grams(self) -> list[tuple[list[Any], list[Any]]]:
-        """Words, then characters: their counts in each text of the training and of the scored examples, (N, F) each.
+        """Counts of words, then characters, in each text of the training and of the scored examples, (N, F) each.
 
-        Empty if the texts have none, or if not every example has as many texts.
+        Empty if there are no texts, or if the number of texts differs between examples.
         """
         from sklearn.feature_extraction.text import CountVectorizer
 
@@ -211,17 +211,17 @@ class _Texts:
         return counts
 
     def words(self, rows: np.ndarray, others: np.ndarray) -> _Features:
-        """Which n-grams of words occur in each text."""
+        """Return which word n-grams occur in each text."""
         from scipy.sparse import hstack
 
         own, of_others = (hstack(side).tocsr() for side in self._counts(0, rows, others))
         return own.sign(), of_others.sign()
 
     def tfidf(self, rows: np.ndarray, others: np.ndarray) -> _Features:
-        """TF-IDF of words and of characters in each text, each of length 1; of pairs also how much the texts overlap.
+        """Return the TF-IDF of words and characters in each text, each of length 1; for pairs, also the texts' overlap.
 
         The overlap, of words and of characters, is three numbers: the cosine of both texts' TF-IDF, and the share of
-        the n-grams of either text that the other one has too.
+        each text's n-grams that also occur in the other.
         """
         from scipy.sparse import csr_matrix, hstack, vstack
         from sklearn.feature_extraction.text import TfidfTransformer
@@ -241,7 +241,7 @@ class _Texts:
         return own, of_others
 
     def _counts(self, kind: int, rows: np.ndarray, others: np.ndarray) -> tuple[list[Any], list[Any]]:
-        """The counts of the chosen examples, for each text, of the n-grams that the chosen training examples have."""
+        """Return the chosen examples' counts, for each text, of n-grams that occur in the chosen training examples."""
         train, scored = self.grams[kind]
         own = [part[rows] for part in train]
         occurring = np.flatnonzero(np.sum([np.asarray(part.sum(0)).ravel() for part in own], axis=0))
@@ -252,7 +252,7 @@ class _Texts:
 def _usual_tags(
     head: TaggingSpec, train: EncodedExamples, scored: EncodedExamples, rows: np.ndarray, others: np.ndarray
 ) -> np.ndarray:
-    """Logits of the tags (R, C): the log-share of each tag among a word's tags, among all tags for an unseen word.
+    """Return tag logits (R, C): log-shares of the tags of a word, or of all words for an unseen word.
 
     On a tie, the tag that comes first in the labels wins.
     """

@@ -1,7 +1,7 @@
 """Examples as token ids in flat arrays, with their targets.
 
-Shape legend: N examples, S sequences (several for an example that is cut into windows), T tokens of all sequences,
-R rows of targets, K columns.
+Shape legend: N examples, S sequences (several if an example is cut into windows), T tokens of all sequences, R rows of
+targets, K columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lmtransfer.tokenizers.characters import character_ids
 
 
 def text_capacity(num_specials: int, *, max_length: int) -> int:
-    """Return how many tokens of text fit into an input of ``max_length`` tokens.
+    """Return the number of text tokens that fit into an input of ``max_length`` tokens.
 
     Raises:
         ConfigError: ``max_length`` leaves no space next to the special tokens.
@@ -34,10 +34,10 @@ def text_capacity(num_specials: int, *, max_length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CharacterTable:
-    """The spelling of the words of examples, including words outside the vocabulary; four bytes per token.
+    """The spelling of the examples' words, including words outside the vocabulary; four bytes per token.
 
     Attributes:
-        table: character ids, int16, shape (W, 50): the words of the vocabulary first, then each other word once.
+        table: character ids, int16, shape (W, 50): the vocabulary's words first, then each other word once.
         rows_T: row of each token in the table, int32.
     """
 
@@ -46,7 +46,7 @@ class CharacterTable:
 
 
 class CharacterRows:
-    """Spells the tokens of examples, in a table that grows by one row for each word outside the vocabulary.
+    """Spells the examples' tokens, in a table that grows by one row per word outside the vocabulary.
 
     Args:
         tokenizer: a tokenizer of whole words.
@@ -66,7 +66,7 @@ class CharacterRows:
 
         Args:
             ids: token ids.
-            unknown: the words of the [UNK] tokens among them, in order.
+            unknown: the words of the [UNK] tokens in ``ids``, in order.
         """
         rows = ids.astype(np.int32)
         size, added = self._tokenizer.vocab_size, self._added
@@ -81,12 +81,12 @@ class CharacterRows:
 
 
 def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    """Join arrays of tokens end to end, int32; without arrays, return an empty one."""
+    """Join token arrays end to end, int32; return an empty array if there are none."""
     return np.concatenate([np.zeros(0, np.int32), *arrays])
 
 
 def character_rows_of(tokenizer: Tokenizer) -> CharacterRows | None:
-    """Return a speller for a tokenizer of whole words; None for other tokenizers."""
+    """Return the speller of a whole-word tokenizer; None for other tokenizers."""
     return CharacterRows(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
 
 
@@ -102,8 +102,9 @@ class EncodedExamples:
         offsets: sequence s is ``tokens_T[offsets[s]:offsets[s + 1]]``, int64, shape (S + 1,).
         targets: the targets, R rows.
         target_offsets: target rows of sequence s: ``target_offsets[s]`` to ``target_offsets[s + 1]``, int64, (S + 1,).
-        num_truncated: number of examples that lost tokens to ``max_length``.
-        first_lengths: tokens of the first text of each pair, int64, shape (S,); None for single texts.
+        num_truncated: number of examples truncated to ``max_length``.
+        first_lengths: number of tokens in the first text of each pair, int64, shape (S,); None if the examples are
+            single texts.
         character_table: spelling of the same tokens, if the tokenizer spells words.
         unreachable: ids of the examples whose gold answer cannot be expressed in these tokens.
     """
@@ -121,16 +122,16 @@ class EncodedExamples:
     unreachable: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """S."""
+        """Return S."""
         return len(self.owners)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each sequence, specials included, int64, shape (S,)."""
+        """Number of tokens in each sequence, including special tokens, int64, shape (S,)."""
         return np.diff(self.offsets)
 
     def sequences_of(self, examples: np.ndarray) -> np.ndarray:
-        """Return the numbers of the sequences of these examples, end to end, int64.
+        """Return the sequence numbers of these examples, end to end, int64.
 
         Args:
             examples: example numbers, int64.
@@ -138,17 +139,17 @@ class EncodedExamples:
         return ragged_places(np.searchsorted(self.owners, np.arange(len(self.examples) + 1)), examples)
 
     def target_rows(self, sequences: np.ndarray) -> np.ndarray:
-        """Return the numbers of the target rows of these sequences, end to end, int64."""
+        """Return the target row numbers of these sequences, end to end, int64."""
         return ragged_places(self.target_offsets, sequences)
 
     def targets_of(self, sequences: np.ndarray) -> Targets[np.ndarray]:
-        """Return the targets of these sequences, in this order."""
+        """Return the targets of these sequences, in the given order."""
         rows = self.target_rows(sequences)
         targets: Targets[np.ndarray] = self.targets.each(lambda values: values[rows])
         return targets
 
     def select(self, examples: np.ndarray) -> EncodedExamples:
-        """Return the examples with these numbers, in that order (``num_truncated`` still counts all examples).
+        """Return the examples with these numbers, in the given order (``num_truncated`` still counts all examples).
 
         Args:
             examples: example numbers, int64.
@@ -176,16 +177,16 @@ class EncodedExamples:
 
 
 def ragged_offsets(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Return the start of each piece when pieces lie end to end, and then their total length, int64."""
+    """Return the start of each piece when laid end to end, followed by the total length, int64."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def ragged_places(offsets: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return the indices of the elements of the chosen pieces, end to end, int64.
+    """Return the element indices of the chosen pieces, end to end, int64.
 
     Args:
-        offsets: start of each piece, and the end of the last one.
-        chosen: numbers of pieces.
+        offsets: start of each piece, and the end of the last.
+        chosen: numbers of the pieces.
     """
     lengths = np.diff(offsets)[chosen]
     ours = ragged_offsets(lengths)

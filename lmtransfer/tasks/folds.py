@@ -1,12 +1,11 @@
 """Folds of a training file for cross-validation, where there are too few examples for a dev set.
 
-Each example is scored once, by a model that was trained on the other folds. The answers of all folds together give one
-score for each seed. Folds are not repetitions: any two of them share most of their training examples, and no estimate
-of the variance from the folds of one division is unbiased (Bengio and Grandvalet 2004,
-https://www.jmlr.org/papers/v5/grandvalet04a.html). So a verdict uses the spread over seeds, each of which divides the
-file anew, and the sampling of the examples, as for a dev set. The folds depend on the order of the file and the seed
-alone, so a run and its control are paired. As for any fixed training file, the interval does not include what another
-training file would change.
+Each example is scored once, by a model trained on the other folds. The answers of all folds together give one score per
+seed. Folds are not repetitions: any two share most of their training examples, and no estimate of the variance from the
+folds of one division is unbiased (Bengio and Grandvalet 2004, https://www.jmlr.org/papers/v5/grandvalet04a.html). A
+verdict therefore uses the spread over seeds, each of which divides the file anew, and the sampling of the examples, as
+for a dev set. The folds depend only on the order of the file and the seed, so a run and its control are paired. As for
+any fixed training file, the interval excludes the variation between training files.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ import numpy as np
 from lmtransfer.errors import ConfigError
 from lmtransfer.randomness import permutation
 
-#: Name of the scored split of a cross-validated run.
+#: Name of the split that a cross-validated run scores.
 FOLDS = "folds"
 
 
 def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | None) -> None:
-    """Check the setting before anything is read.
+    """Check the setting before any data is read.
 
     Args:
-        folds: number of folds; None: no cross-validation.
+        folds: number of folds; None without cross-validation.
         num_train: size of the subset of the training split.
 
     Raises:
-        ConfigError: there is a dev split or a subset, or fewer than two folds.
+        ConfigError: there is a dev split or a subset, or there are fewer than two folds.
     """
     if folds is None:
         return
@@ -50,22 +49,22 @@ def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | 
 def fold_of(
     class_indices: np.ndarray, groups: Sequence[str], *, folds: int, seed: int, names: Sequence[str]
 ) -> np.ndarray:
-    """Divide examples into folds with equal shares of each label; examples of a group are in the same fold.
+    """Divide examples into folds with equal shares of each label; a group's examples are in the same fold.
 
-    Groups are placed label by label (a group has the label of its first example), larger ones first and otherwise in
-    random order, into the fold with the fewest examples of this label; on a tie, with the fewest examples. If each
-    example is its own group, the folds' counts of a label differ by one at most, and so do their sizes.
+    Groups are assigned label by label (a group has the label of its first example), larger ones first and otherwise in
+    random order, to the fold with the fewest examples of the label or, on a tie, the fewest examples. If each example
+    is its own group, the folds' counts of a label differ by at most one, and so do their sizes.
 
     Args:
         class_indices: label index of each example, shape (N,); -1 if the task has no labels to stratify by.
-        groups: group of each example; group "" is alone.
+        groups: group of each example; each example of group "" is its own group.
         names: names of the labels, for messages.
 
     Returns:
         Fold of each example, 0 to folds - 1, int64, shape (N,).
 
     Raises:
-        ConfigError: there are more folds than groups of a label.
+        ConfigError: there are more folds than groups with a label.
     """
     units: dict[str, list[int]] = {}
     for row, group in enumerate(groups):

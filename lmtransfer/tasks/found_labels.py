@@ -1,4 +1,4 @@
-"""Checks of the labels that are found in a training split, for a task that does not list its labels."""
+"""Checks on the labels of a training split, for a task that does not list its labels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
 
-#: Maximum characters of a label; a longer text is no label.
+#: Maximum number of characters in a label; a longer text is not a label.
 LONGEST = 200
 _SHOWN, _MOST = 40, 20
-#: A column with more labels than this, and with more than one label for every two things, holds no labels.
+#: A column with more labels than this, and with more than one label for every two items, does not hold labels.
 _MANY = 20
 
 
@@ -20,11 +20,11 @@ def check_label(label: str, where: str, column: str) -> None:
 
     Args:
         label: the label as the file writes it.
-        where: ``file:line``.
+        where: ``file:line``, for messages.
         column: the setting that names the column of labels.
 
     Raises:
-        DataError: the text is longer than a label can be, or has white space at its ends.
+        DataError: the text is too long for a label, or has white space at its ends.
     """
     if len(label) > LONGEST:
         raise DataError(
@@ -39,16 +39,16 @@ def check_label(label: str, where: str, column: str) -> None:
 
 
 def check_labels(labels: Mapping[str, int], *, origin: str, things: str, column: str) -> None:
-    """Check that there are at least two labels, and that the column looks like a column of labels.
+    """Check that there are at least two labels, and that the column looks like a label column.
 
     Args:
-        labels: the labels that were found, with their counts.
+        labels: the labels in the data, with their counts.
         origin: file or hub split.
-        things: name of the labelled things, in the plural.
-        column: the setting that names the column of labels, with its value.
+        things: name of the labelled items, in the plural.
+        column: the setting that names the label column, with its value.
 
     Raises:
-        DataError: there are fewer than two labels, or more than one label for every two things.
+        DataError: there are fewer than two labels, or more than one label for every two items.
     """
     if not labels:
         raise DataError(f"{origin}: has no labelled {things}, so there are no training examples; use another file")
@@ -66,10 +66,10 @@ def check_labels(labels: Mapping[str, int], *, origin: str, things: str, column:
 
 
 def in_nfc(label: str, where: str, notes: Notes | None = None) -> str:
-    """Return a label in the Unicode form NFC, because files of one set may write one label in several forms.
+    """Return a label in Unicode form NFC, because files of one set may write a label in several forms.
 
     Args:
-        label: the label as it is written.
+        label: the label as written.
         where: ``file:line``, or the setting.
         notes: counts labels in other forms.
     """

@@ -1,4 +1,4 @@
-"""Specifications of heads: the kind of answer, and the meaning of the outputs.
+"""Head specifications: the kind of answer, and the meaning of the outputs.
 
 The targets are in ``tasks.targets``, the trainable heads in ``transfer.heads``.
 
@@ -20,7 +20,7 @@ from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """The specification of a head; it describes targets and outputs without building the head.
+    """The specification of a head, which describes targets and outputs without building the head.
 
     Attributes:
         kind: name of the kind in messages, results and exports.
@@ -28,7 +28,7 @@ class HeadSpec:
         per: whether there are logits for each sequence or for each token.
         has_mean: whether the outputs of several heads can be averaged.
         may_be_unreachable: whether some gold answers cannot be expressed in tokens.
-        num_labels: number of labels, or of other kinds of answer than a span; 0 if there are none.
+        num_labels: number of labels, or of kinds of answer other than a span; 0 if there are none.
         pairs: whether each sequence holds two texts.
     """
 
@@ -42,7 +42,7 @@ class HeadSpec:
     pairs: bool = False
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray | None:
-        """Return the prediction for each row of outputs (R, K), shape (R,) or (R, C); None if it needs several rows."""
+        """Return the prediction for each row of outputs (R, K), shape (R,) or (R, C); None if it takes several rows."""
         return None
 
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray | None:
@@ -50,21 +50,21 @@ class HeadSpec:
         return None
 
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Average the outputs of several heads, (R, K) each; only if ``has_mean`` is true."""
+        """Average the outputs of several heads, (R, K) each; requires ``has_mean``."""
         raise NotImplementedError(f"outputs of {self.kind} cannot be averaged")
 
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
-        """Count how often each label is the gold answer."""
+        """Yield how often each label is the gold answer."""
         gold = self.gold(targets)
         if gold is not None:
             yield from ((name, int((gold == index).sum())) for index, name in enumerate(labels))
 
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """Describe the target of one sequence in words, with its gold answer if it is known."""
+        """Describe the target of one sequence, with its gold answer if known."""
         return f"{len(targets)} answers"
 
     def marks(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Mapping[int, str]:
-        """Return marks to display at tokens of one sequence: a word after the token, or "" to highlight it."""
+        """Return marks to display at the tokens of one sequence: a word after the token, or "" to highlight it."""
         return {}
 
 
@@ -73,7 +73,7 @@ class ClassificationSpec(HeadSpec):
     """One of C labels per sequence; outputs are the C logits.
 
     Attributes:
-        class_weights: weights of the labels in the training loss; None: all 1.
+        class_weights: weights of the labels in the training loss; None if all are 1.
         label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1.
     """
 
@@ -86,7 +86,7 @@ class ClassificationSpec(HeadSpec):
     label_smoothing: float = 0.0
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """The label with the highest logit."""
+        """Return the label with the highest logit."""
         return outputs.argmax(1)
 
     @override
@@ -94,7 +94,7 @@ class ClassificationSpec(HeadSpec):
         return LabelTargets.of(targets).labels
 
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Logits of the mean probabilities."""
+        """Return the logits of the mean probabilities."""
         logits = np.stack(outputs).astype(np.float64)
         logs = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
         return np.logaddexp.reduce(logs, axis=0) - np.log(len(outputs))
@@ -115,15 +115,15 @@ class MultiLabelSpec(HeadSpec):
     has_mean: ClassVar[bool] = True
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """Whether each label's probability is above 0.5, shape (R, C)."""
+        """Return whether each label's probability is above 0.5, shape (R, C)."""
         return outputs > 0
 
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray:
-        """Whether each sequence has each label, shape (R, C)."""
+        """Return whether each sequence has each label, shape (R, C)."""
         return LabelSetTargets.of(targets).labels > 0
 
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Logits of the mean probabilities."""
+        """Return the logits of the mean probabilities."""
         logits = np.stack(outputs).astype(np.float64)
         has, has_not = (-np.logaddexp(0, sign * logits) for sign in (-1, 1))  # log-probabilities
         mean: np.ndarray = np.logaddexp.reduce(has, axis=0) - np.logaddexp.reduce(has_not, axis=0)
@@ -177,7 +177,7 @@ class TaggingSpec(HeadSpec):
     per: ClassVar[Literal["sequence", "token"]] = "token"
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """The tag with the highest logit."""
+        """Return the tag with the highest logit."""
         return outputs.argmax(1)
 
     @override
@@ -185,11 +185,11 @@ class TaggingSpec(HeadSpec):
         return TagTargets.of(targets).tags
 
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """The number of words."""
+        """Return the number of words."""
         return f"{len(targets)} words"
 
     def marks(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Mapping[int, str]:
-        """The tag after the first token of each word, except the first of the labels, which most words have."""
+        """Return the tag after each word's first token, except the first label, which most words have."""
         targets_of = TagTargets.of(targets)
         pairs = zip(targets_of.first.tolist(), targets_of.tags.tolist(), strict=True)
         return {first: f"/{labels[tag]}" for first, tag in pairs if tag > 0}
@@ -199,11 +199,11 @@ class TaggingSpec(HeadSpec):
 class SpanSpec(HeadSpec):
     """The first and last token of an answer, and one of C other kinds of answer.
 
-    Outputs are [start, end, score, null score, and for each other kind its log odds against a span]. Start and end are
+    Outputs are [start, end, score, null score, and the log odds of each other kind against a span]. Start and end are
     tokens of the sequence, or -1 if no span is legal.
 
     Attributes:
-        max_answer_tokens: longest legal answer; None: any length.
+        max_answer_tokens: maximum length of a legal answer; None for any length.
     """
 
     kind: ClassVar[str] = "span"
@@ -214,12 +214,12 @@ class SpanSpec(HeadSpec):
     max_answer_tokens: int | None = None
 
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
-        """Count how often each other kind is the gold answer."""
+        """Yield how often each other kind is the gold answer."""
         kinds = SpanTargets.of(targets).kind
         yield from ((name, int((kinds == index).sum())) for index, name in enumerate(labels))
 
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """The answer's kind, or its tokens."""
+        """Return the answer's kind, or its tokens."""
         targets_of = SpanTargets.of(targets)
         if targets_of.kind[0] >= 0:
             return f"answer: {labels[int(targets_of.kind[0])]}"
@@ -230,7 +230,7 @@ class SpanSpec(HeadSpec):
         )
 
     def marks(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Mapping[int, str]:
-        """The tokens of the answer."""
+        """Return the tokens of the answer."""
         targets_of = SpanTargets.of(targets)
         return (
             {}

@@ -1,4 +1,4 @@
-"""Input of users for a task: a line, or a file of lines, rows, sentences or questions, read without gold answers."""
+"""User input for a task: a line, or a file of lines, rows, sentences or questions, read without gold answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 
-#: The source of an example, ``file:line``, and the example.
+#: An example and its source, ``file:line``.
 Given = tuple[str, Any]
 
 #: Separates two texts in one line.
@@ -26,17 +26,17 @@ SEPARATOR = "[SEP]"
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file with the input of a user, or input from a pipe.
+    """A file with user input, or input from a pipe.
 
     Attributes:
         name: name of the input in messages.
-        lines: its lines with their numbers, from 1, without line ends; one is in memory at a time.
+        lines: the lines with their numbers, from 1, without line ends; one is in memory at a time.
         path: the file; None if the input can be read only once, as from a pipe.
         file_format: format of the input, one of the ``Reader.formats``.
-        columns: names given by the user: ``text_column``, ``text_pair_column``, ``id_column``.
-        delimiter: the character between the columns of a table; None: see ``TableLayout``.
+        columns: column names given by the user: ``text_column``, ``text_pair_column``, ``id_column``.
+        delimiter: the character between the columns of a table; None to decide as in ``TableLayout``.
         encoding_errors: what to do with bytes that are not UTF-8.
-        stops: whether the first line that is not a valid example stops the command.
+        stops: whether the first invalid line stops the command.
         refuse: called for each invalid example with one message, which has ``file:line``.
         notes: counts unusual input.
     """
@@ -54,19 +54,19 @@ class InputFile:
 
     @property
     def table(self) -> Path | IncomingRows:
-        """The input as ``open_table`` takes it."""
+        """The input as an argument of ``open_table``."""
         return IncomingRows(self.name, self.lines) if self.path is None else self.path
 
     @property
     def bad_rows(self) -> BadRows:
-        """Handles rows that cannot be read like other invalid examples."""
+        """A handler that treats unreadable rows like other invalid examples."""
         return _RefusedRows("refuse", self.notes, refuse=self.refuse)
 
     def layout(self, own: TableLayout | None = None) -> TableLayout:
-        """The layout of the input, if it is a table.
+        """Return the layout of the input, if it is a table.
 
         Args:
-            own: that of the task's own files, whose columns and delimiter are used where the input says nothing.
+            own: the layout of the task's own files, whose columns and delimiter are the defaults.
         """
         own = own or TableLayout()
         file_format = next(name for name in TABLE_FORMATS if name == self.file_format)
@@ -77,7 +77,7 @@ class InputFile:
         """Yield one example per line.
 
         Args:
-            example_of: makes the example from the line, its ``file:line`` and its name; raises ValueError or DataError
+            example_of: builds the example from the line, its ``file:line`` and its name; raises ValueError or DataError
                 with the reason if it cannot.
         """
         for number, (line_number, line) in enumerate(self.lines):
@@ -89,8 +89,8 @@ class InputFile:
 
         Args:
             columns: the columns to read, besides ``id``.
-            example_of: makes the example from the row and its name, which is its ``id`` or its number; raises DataError
-                with the reason if it cannot.
+            example_of: builds the example from the row and its name, which is its ``id`` or its number; raises
+                DataError with the reason if it cannot.
         """
         wanted = [Column((name,), "input", required=False) for name in ("id", *columns)]
         for record in open_table(self.table, wanted, layout=self.layout(), bad_rows=self.bad_rows).records:
@@ -115,7 +115,7 @@ def _named_row(row: JsonNode, otherwise: str, example_of: Callable[[JsonNode, st
 
 @dataclass(frozen=True, slots=True)
 class _RefusedRows(BadRows):
-    """Treats rows that cannot be read like other invalid examples."""
+    """Treats unreadable rows like other invalid examples."""
 
     refuse: Callable[[str], None] = field(kw_only=True)
 
@@ -125,7 +125,7 @@ class _RefusedRows(BadRows):
 
 
 class Reader(ABC):
-    """Makes examples from the input of users.
+    """Builds examples from user input.
 
     Args:
         kind: short name of the task's kind, for messages.
@@ -150,7 +150,7 @@ class Reader(ABC):
 
         Raises:
             DataError: an example is invalid and errors stop the command, or a table lacks the columns.
-            ConfigError: the user names columns, but the input has no columns.
+            ConfigError: the user names columns, but the input has none.
         """
         of_columns = [*source.columns, *(["delimiter"] if source.delimiter else [])]
         if of_columns and not (self.has_columns and source.file_format != "text"):
@@ -160,7 +160,7 @@ class Reader(ABC):
         return self.of_file(source)
 
     def of_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
-        """Make the example of one line.
+        """Build the example of one line.
 
         Args:
             line: the line without its end.
@@ -176,11 +176,11 @@ class Reader(ABC):
 
     @abstractmethod
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
-        """Make the example of a line that is not blank; otherwise as ``of_line``."""
+        """Build the example of a non-blank line; otherwise as ``of_line``."""
 
     @abstractmethod
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Yield the examples of a file in another format than ``text``."""
+        """Yield the examples of a file in a format other than ``text``."""
 
 
 def two_texts(line: str, what: str) -> tuple[str, str]:
@@ -190,7 +190,7 @@ def two_texts(line: str, what: str) -> tuple[str, str]:
         what: name of the texts, for the message.
 
     Raises:
-        ValueError: the line does not have exactly two texts.
+        ValueError: the line does not hold exactly two texts.
     """
     marked = SEPARATOR in line
     parts = [part.strip() for part in line.split(SEPARATOR)] if marked else line.split("\t")

@@ -1,4 +1,4 @@
-"""Tasks that are trained in one language and scored in several: names of files and of metrics, and their checks."""
+"""Tasks trained in one language and scored in several: names of files and metrics, and checks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from lmtransfer.errors import ConfigError, DataError
 
-#: Stands for the code of a language in the name of a file.
+#: Stands for a language code in the name of a file.
 PLACE = "{language}"
 
 
 def check_languages(languages: Sequence[str]) -> tuple[str, ...]:
-    """Return the codes of the scored languages, after a check.
+    """Check the codes of the scored languages, and return them.
 
     Raises:
         ConfigError: there are none, or one occurs twice.
@@ -47,7 +47,7 @@ def scores_by_language(
     """Score the examples of each language; empty if no language is known.
 
     Args:
-        languages: language of each example; None if it is not known.
+        languages: language of each example; None if unknown.
         metric: name of the main metric.
         score: scores the examples with these numbers.
     """
@@ -65,7 +65,7 @@ def language_classes(languages: Sequence[str | None]) -> tuple[np.ndarray, tuple
         languages: language of each example.
 
     Returns:
-        The class of each example, int64, and the names of the classes; None if a language is not known.
+        The class of each example, int64, and the names of the classes; None if a language is unknown.
     """
     names = tuple(dict.fromkeys(language for language in languages if language is not None))
     if None in languages:
@@ -74,14 +74,14 @@ def language_classes(languages: Sequence[str | None]) -> tuple[np.ndarray, tuple
 
 
 def groups_of_translations(groups: np.ndarray, items: Sequence[Hashable]) -> np.ndarray:
-    """Put all translations of an example into the group of its first one: they do not vary independently.
+    """Put all translations of an example into its group, because they do not vary independently.
 
     Args:
-        groups: number of the group of each example, int64, shape (N,).
-        items: what an example is a translation of, such as the number of its question; equal for all its translations.
+        groups: group number of each example, int64, shape (N,).
+        items: identity of the original of each example, such as its question number; equal for all its translations.
 
     Returns:
-        Number of the group of each example, int64, shape (N,).
+        Group number of each example, int64, shape (N,).
     """
     first: dict[Hashable, int] = {}
     return np.array([first.setdefault(item, group) for item, group in zip(items, groups.tolist(), strict=True)],
@@ -89,14 +89,14 @@ def groups_of_translations(groups: np.ndarray, items: Sequence[Hashable]) -> np.
 
 
 def places_in_languages(languages: Sequence[str | None], gold: Sequence[object]) -> list[Hashable]:
-    """The place of each example among those of its language, which tells translations in files of parallel order.
+    """Return each example's index within its language, which identifies translations in parallel files.
 
     Args:
         languages: language of each example.
-        gold: gold answer of each example. If those of the languages differ, the order is not parallel.
+        gold: gold answer of each example. If those of the languages differ, the files are not parallel.
 
     Returns:
-        The places; where the languages are not parallel, a number of its own for each example.
+        The indices; if the files are not parallel, a distinct number for each example.
     """
     columns: dict[str | None, list[object]] = {}
     places = []

@@ -1,4 +1,4 @@
-"""Locate the data of a task, in files below folders or on the hub, and report missing data."""
+"""Locate a task's data, in files in folders or on the hub, and report missing data."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lmtransfer.errors import ConfigError, DataError
 
 
 class LocatedFiles:
-    """One file for each split, searched below ``data_root`` and then below the working directory.
+    """One file per split, searched for below ``data_root`` and then below the working directory.
 
-    If the plain file is missing, its ``.gz``, ``.xz`` or ``.zst`` form is found. A file may also be a folder of
-    ``datasets.save_to_disk``.
+    If the plain file is missing, its ``.gz``, ``.xz`` or ``.zst`` form is used. A file may also be a
+    ``datasets.save_to_disk`` folder.
 
     Args:
-        files: names of the file of each split, which are tried in order; messages show the first. A split without a
-            name has no file.
+        files: possible file names of each split, tried in order; messages show the first. A split without a name has no
+            file.
         data_root: folder that holds the data folders.
         task: the task's name, for messages.
 
@@ -51,7 +51,7 @@ class LocatedFiles:
         """Find the file of a split.
 
         Raises:
-            DataError: it is not on this machine.
+            DataError: the file is not on this machine.
         """
         path = self.find(split)
         if path is None:
@@ -59,20 +59,20 @@ class LocatedFiles:
         return path
 
     def _paths(self, name: str) -> list[Path]:
-        """The paths that are searched for a file; a single one if its name is absolute."""
+        """Return the paths to search for a file; a single one if its name is absolute."""
         return list(dict.fromkeys(folder / name for folder in self._folders))
 
     def places(self, split: str) -> str:
-        """List the paths that are searched for a split's file, for messages."""
+        """List the paths to search for a split's file, for messages."""
         if split not in self._files:
             return "(none configured)"
         return " or ".join(map(str, self._paths(self._files[split][0])))
 
     def missing(self, split: str, *, has_folds: bool = False) -> DataError:
-        """Make the error for a missing file, if there is no other source either.
+        """Return the error for a missing file, if there is no other source either.
 
         Args:
-            has_folds: whether the task can do without a dev split by folds of the training split.
+            has_folds: whether folds of the training split can replace the task's dev split.
         """
         if split not in self._files:
             folds = ", or task.folds=5 to score each fifth of the training file by a run on the rest"
@@ -106,12 +106,12 @@ class LocatedFiles:
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """The data set of a task on the hub.
+    """A task's data set on the hub.
 
     Attributes:
         name: ``datasets`` name.
-        config: its configuration, or None.
-        splits: hub name of each split; the same name if it is not listed.
+        config: the configuration, or None.
+        splits: hub name of each split; an unlisted split has the same name.
     """
 
     name: str
@@ -119,22 +119,22 @@ class HubSource:
     splits: Mapping[str, str] = field(default_factory=dict)
 
     def origin(self, split: str) -> str:
-        """Describe a split in words, for messages."""
+        """Describe a split, for messages."""
         config = f" ({self.config})" if self.config else ""
         return f"{self.name}{config} {self.splits.get(split, split)}"
 
 
 def load_hub_table(source: HubSource, split: str, *, places: str) -> Any:
-    """Load the table of a split: ``column_names``, ``features``, and each column by its name.
+    """Load the table of a split: ``column_names``, ``features``, and each column by name.
 
     Args:
         split: our name of the split.
-        places: where a file was searched before, for the message.
+        places: where a file has already been searched for, for the message.
 
     Raises:
-        DataError: the split can neither be loaded nor found in the cache, or a local folder names files outside.
+        DataError: the split can neither be loaded nor found in the cache, or a local folder names files outside it.
     """
-    import datasets  # imported here: the import is slow, and tasks with files do not need it
+    import datasets  # imported here because the import is slow and tasks with files do not need it
     from datasets.exceptions import DatasetGenerationError
 
     if Path(source.name).is_dir():

@@ -1,6 +1,6 @@
 """Examples as micro-batches: the source from which a batch stream plans epochs and builds batches.
 
-Shape legend: S sequences, B of them in a batch, T their tokens, R rows of targets.
+Shape legend: S sequences, of which B are in a batch, T tokens of the batch, R rows of targets.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lmtransfer.data.stream.stream import Source
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_places
 from lmtransfer.tasks.targets import Targets
 
-#: Batches are filled up to a multiple of this many tokens, because kernels are compiled for each new shape. On a CPU in
-#: bfloat16, 150 steps of 300 to 700 tokens take 10 % more time and 800 MB more memory if every length differs.
+#: Batches are filled up to a multiple of this number of tokens, because kernels are compiled for each new shape. On a
+#: CPU in bfloat16, 150 steps of 300 to 700 tokens take 10 % more time and 800 MB more memory if every length differs.
 TOKENS_MULTIPLE = 32
 
 
@@ -28,14 +28,15 @@ class TaskBatch:
     """One micro-batch of sequences.
 
     Attributes:
-        packed: tokens of the sequences, end to end, and a filler sequence after them.
+        packed: tokens of the sequences, end to end, followed by a filler sequence.
         targets: the targets.
-        target_owners_R: for each row of targets its sequence in the batch, int64.
+        target_owners_R: sequence in the batch of each row of targets, int64.
         rows: number of each sequence within its encoded set.
         keys: ids of the sequences' examples.
-        first_lengths: tokens of the first text of each pair, on the host; None for single texts.
-        features: output of a frozen encoder for them (see ``transfer.features``), or None to run the encoder.
-        moved_from: the batch on the host that was moved to a device; None: this batch is on the host.
+        first_lengths: number of tokens in the first text of each pair, on the host; None if the examples are single
+            texts.
+        features: a frozen encoder's output for the sequences (see ``transfer.features``), or None to run the encoder.
+        moved_from: the batch on the host that was moved to a device; None if this batch is on the host.
     """
 
     packed: PackedBatch
@@ -49,7 +50,7 @@ class TaskBatch:
 
     @property
     def on_host(self) -> TaskBatch:
-        """The same batch on the host: its numbers can be read without waiting for a device."""
+        """The same batch on the host, whose numbers can be read without waiting for a device."""
         return self if self.moved_from is None else self.moved_from
 
     @property
@@ -59,19 +60,19 @@ class TaskBatch:
 
     @property
     def target_starts_R(self) -> Tensor:
-        """For each row of targets, the index in the batch of the first token of its sequence, int64."""
+        """Index in the batch of the first token of each target row's sequence, int64."""
         return self.packed.cu_seqlens.long()[self.target_owners_R]
 
     def to(self, device: torch.device | str) -> TaskBatch:
-        """The same batch on ``device``."""
+        """Return the same batch on ``device``."""
         return replace(self._map(lambda tensor: copied(tensor, device)), moved_from=self.on_host)
 
     def pin_memory(self) -> TaskBatch:
-        """The same batch in page-locked memory, from which a GPU copies without blocking."""
+        """Return the same batch in page-locked memory, from which a GPU copies without blocking."""
         return self._map(torch.Tensor.pin_memory)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> TaskBatch:
-        """Apply ``change`` to every tensor but the characters."""
+        """Apply ``change`` to every tensor except the characters."""
         return replace(
             self,
             packed=self.packed.each(change),
@@ -82,13 +83,13 @@ class TaskBatch:
 
 
 def coarse_size(num_tokens: int) -> int:
-    """Round up to one of few sizes: multiples of 32 and of an eighth of the next power of two (four per doubling)."""
+    """Round up to one of a few sizes: multiples of 32 and of an eighth of the next power of two (four per doubling)."""
     step = max(TOKENS_MULTIPLE, (1 << (num_tokens - 1).bit_length()) // 8)
     return -(-num_tokens // step) * step
 
 
 class FeatureRows(Protocol):
-    """Features that are stored by sequence."""
+    """Features stored by sequence."""
 
     def rows(self, row_ids: np.ndarray) -> Tensor:
         """Return the features of these sequences, end to end."""
@@ -100,19 +101,20 @@ class SequencePlan:
     """The sequences of an epoch.
 
     Attributes:
-        lengths: tokens of each sequence, int64, shape (S,).
+        lengths: number of tokens in each sequence, int64, shape (S,).
     """
 
     lengths: np.ndarray
 
 
 class TaskSource(Source):
-    """A source that gives every sequence once an epoch.
+    """A source that yields every sequence once per epoch.
 
     Args:
         encoded: the encoded examples.
         features: a frozen encoder's features of the same sequences, or None.
-        few_sizes: fill batches up to one of few sizes, for compiled models; at most a fifth of the tokens is filler.
+        few_sizes: whether to fill batches up to one of a few sizes, for compiled models; at most a fifth of the tokens
+            is filler.
     """
 
     def __init__(
@@ -129,7 +131,7 @@ class TaskSource(Source):
     def build(
         self, epoch: int, plan: SequencePlan, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None
     ) -> TaskBatch:
-        """Build the micro-batch of these sequences, in this order; no sequence continues another."""
+        """Build the micro-batch of these sequences, in the given order; no sequence continues another."""
         encoded, rows = self.encoded, np.asarray(row_ids, dtype=np.int64)
         where = ragged_places(encoded.offsets, rows)
         lengths = encoded.lengths[rows]

@@ -2,9 +2,8 @@
 
 GLUE (Wang et al. 2018, https://arxiv.org/abs/1804.07461): one table per task with the columns ``index`` and
 ``prediction``, with the file names and label spellings of the sample submission of https://gluebenchmark.com. SQuAD:
-the answers by question id that evaluate-v1.1.py and evaluate-v2.0.py read
-(https://rajpurkar.github.io/SQuAD-explorer), and for 2.0 the probabilities of no answer that the latter takes as
-``--na-prob-file``.
+answers by question id, as read by evaluate-v1.1.py and evaluate-v2.0.py (https://rajpurkar.github.io/SQuAD-explorer),
+and for 2.0 also the probabilities of no answer for the latter's ``--na-prob-file``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer
 
-#: The scores that STS-B's annotators could give.
+#: The range of scores available to STS-B's annotators.
 _LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0
 
 
@@ -26,7 +25,7 @@ class GlueTable:
 
     Attributes:
         file: name of the file.
-        label_names: GLUE's spelling of each of our label names; None: a score.
+        label_names: GLUE's spelling of each of our label names; None if the prediction is a score.
     """
 
     file: str
@@ -61,7 +60,7 @@ def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
     """Return GLUE's format for the predictions of a split.
 
     Args:
-        split: the split; MNLI has one file for a split that ends in ``mismatched`` and one for the other split.
+        split: the split; MNLI has separate files for splits that end in ``mismatched`` and for others.
         labels: the task's label names.
 
     Raises:
@@ -85,7 +84,7 @@ def glue_lines(table: GlueTable, answers: Iterable[LabelAnswer | ScoreAnswer]) -
 
     Args:
         table: format of the file.
-        answers: answers to all rows of the published test file, in its order.
+        answers: answers to all rows of the published test file, in order.
     """
     yield "index\tprediction"
     for index, answer in enumerate(answers):
@@ -104,7 +103,7 @@ def _written(table: GlueTable, answer: LabelAnswer | ScoreAnswer, index: int) ->
 
 
 def check_complete(ids: Sequence[str], split: str) -> None:
-    """Check that reading a split left out no row, because GLUE counts rows.
+    """Check that no row of a split was left out, because GLUE counts rows.
 
     Args:
         ids: ids of the examples, in order; ``split:number`` for examples without their own names.
@@ -137,11 +136,11 @@ def squad_predictions(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict
 
 
 def no_answer_probabilities(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict[str, float]:
-    """Return the probability of no answer by question id, from "no answer" against the best span alone.
+    """Return the probability of no answer by question id, comparing "no answer" with the best span alone.
 
     It orders questions like the published null odds (null score minus span score), on which the script's best threshold
-    depends, up to odds of 36; larger ones are all 1 in float64. It never exceeds the script's threshold of 1, so the
-    script's plain scores are those of the answers.
+    depends, for odds up to 36; larger odds all become 1 in float64. It never exceeds the script's threshold of 1, so
+    the script's plain scores are those of the answers.
     """
     return {name: _sigmoid(answer.null_score - answer.score) for name, answer in zip(ids, answers, strict=True)}
 

@@ -13,8 +13,9 @@ from lmtransfer.randomness import permutation
 def stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str) -> np.ndarray:
     """Choose ``size`` examples whose labels have the same proportions as all examples.
 
-    Each label gets its exact share rounded down. The remaining places go to the largest remainders; on a tie, to the
-    lower label index. The choice among the examples of a label is random and depends on ``seed`` and ``purpose``.
+    Each label gets its exact share rounded down. The remaining examples go to the labels with the largest remainders;
+    on a tie, to the lower label index. The choice among a label's examples is random and depends on ``seed`` and
+    ``purpose``.
 
     Args:
         labels: label indices, shape (N,).
@@ -51,16 +52,16 @@ def training_parts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose the training part and the held-out part of the training split.
 
-    ``num_train`` counts every label that is used: the held-out part is a part of those examples, not an addition.
-    Whether an example is held out does not depend on ``num_train``. So if one subset contains another, this also holds
-    for their training parts and for their held-out parts.
+    ``num_train`` counts every label in use: the held-out part is taken from those examples, not added to them. Whether
+    an example is held out does not depend on ``num_train``. If one subset contains another, its training part and
+    held-out part therefore contain the other's.
 
     Args:
         labels: label indices of the whole training split, shape (N,).
         num_train: size of the subset, or None for all.
         dev_from_train: fraction of the subset to hold out, or None for no held-out part.
         groups: group of each example; all examples of a group are in the same part, and group "" is never held out.
-            None: each example is its own group.
+            None if each example is its own group.
 
     Returns:
         Ascending example numbers of the training part and of the held-out part, int64.
@@ -97,11 +98,11 @@ def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequenc
     """Return whether each example is held out, bool, shape (N,).
 
     Examples are visited in the order in which subsets grow. A group is decided at its first example: it is held out if
-    that example's label has too few held-out examples and the example is not the first of its label, so that each
-    label has examples left for training. The labels start at different offsets, so that small subsets of
-    many labels also get their share. A rare label, whose share would be no example, gets its second one if the part is
-    large enough for all labels. If each example is its own group, the number of held-out examples of a label is at
-    any time the fraction of those visited, to within one.
+    that example's label has too few held-out examples and the example is not the first with its label, so that each
+    label has examples left for training. The labels start at different offsets, so that small subsets with many labels
+    also get their share. A rare label, whose share would be no example, gets its second example held out if the part is
+    large enough for all labels. If each example is its own group, the number of held-out examples of a label is always
+    the fraction of those visited, to within one.
     """
     values, label_of = np.unique(labels, return_inverse=True)
     places = np.zeros(len(labels))

@@ -27,7 +27,7 @@ class Targets(Generic[Values]):
         return targets
 
     def __len__(self) -> int:
-        """R."""
+        """Return R."""
         return len(getattr(self, fields(self)[0].name))
 
     def each(self, change: Callable[[Any], Any]) -> Any:
@@ -51,7 +51,7 @@ class LabelSetTargets(Targets[Values]):
     """A set of labels for each sequence.
 
     Attributes:
-        labels: int8, shape (R, C): 1 if the sequence has the label, else 0; -1 in the whole row if it is hidden.
+        labels: int8, shape (R, C): 1 if the sequence has the label, otherwise 0; -1 in the whole row if hidden.
     """
 
     labels: Values
@@ -74,7 +74,7 @@ class TagTargets(Targets[Values]):
 
     Attributes:
         first: the word's first token, counted from the first token of the sequence.
-        counts: number of tokens of the word.
+        counts: number of tokens in the word.
         tags: tag of the word; -1 if hidden.
     """
 
@@ -88,7 +88,7 @@ class SpanTargets(Targets[Values]):
     """A span of the passage for each sequence, or another kind of answer; int64, tokens counted in the sequence.
 
     Attributes:
-        start: first token of the answer; -1 if this sequence does not contain it, or if it is hidden.
+        start: first token of the answer; -1 if this sequence does not contain it or if hidden.
         end: last token of the answer, or -1 in the same cases.
         kind: index of another kind of answer than a span; -1 for a span or no answer.
         first: first token where an answer may be.

@@ -1,4 +1,4 @@
-"""Tasks that score a run as it is: no head and no training."""
+"""Tasks that score a run as it is, without a head or training."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lmtransfer.tasks.base import Task
 
 
 class TaskWithoutHead(Task):
-    """A task that needs no head; what needs one raises the same error everywhere."""
+    """A task without a head; everything that needs one raises the same error."""
 
     zero_shot = True
 
     @property
     def head(self) -> NoReturn:
-        """There is no head.
+        """Unavailable, because the task has no head.
 
         Raises:
             ConfigError: always, because there is nothing to train.

@@ -1,4 +1,4 @@
-"""Words that the user adds to a tokenizer as one token each: read them from a file, and find them in a text."""
+"""Words that the user adds to a tokenizer as single tokens: read from a file, and found in texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 _SHOWN = 5
 _UNIT = re.compile(r"\w+|[^\w\s]")
-#: The Chinese characters that BERT makes words of their own, as the tokenizers library has them.
+#: The Chinese characters that BERT treats as separate words, as in the tokenizers library.
 CHINESE = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f\U0002b920-\U0002ceaf"
     "\U0002f800-\U0002fa1f"
@@ -41,13 +41,13 @@ class Match:
 
 
 class WordFinder:
-    """Finds the words of a list in a text: the longest match at each position, never inside another word.
+    """Finds words from a list in a text: the longest match at each position, never inside another word.
 
     A match is inside a word if the character next to it is a letter, a digit, an underscore or an accent: "cat" is
-    found in "(cat-like)", but not in "cats", and "C++" not in "C++11".
+    found in "(cat-like)", but not in "cats", and "C++" is not found in "C++11".
 
-    Chinese characters are letters, unless the tokenizer makes each of them a word. Then they are no part of the words
-    next to them, and a word that begins and ends with them is found between any characters.
+    Chinese characters are letters, unless the tokenizer treats each of them as a word. They then do not belong to the
+    words next to them, and a word that begins and ends with them is found between any characters.
 
     Args:
         words: the words, without white space.
@@ -80,7 +80,7 @@ class WordFinder:
                 self._by_first.setdefault(first[0], []).append((word, place, is_apart))
 
     def folded(self, text: str) -> str:
-        """The text as it is compared: case-folded and without accents, if these are ignored."""
+        """Return the text in the form for comparison: case-folded and without accents, if these are ignored."""
         return self._fold(text)[0]
 
     def has_any(self, text: str) -> bool:
@@ -88,7 +88,7 @@ class WordFinder:
         return not self._by_first.keys().isdisjoint(self._unit.findall(self.folded(text)))
 
     def find(self, text: str) -> list[Match]:
-        """The words in ``text``, in order."""
+        """Return the words in ``text``, in order."""
         folded, positions = self._fold(text)
         return [
             match if positions is None else Match(positions[match.start], positions[match.end], match.place)
@@ -111,11 +111,11 @@ class WordFinder:
                     break
 
     def _joins(self, character: str) -> bool:
-        """Whether a character next to a match is of the same word."""
+        """Whether a character next to a match belongs to the same word."""
         return _joins(character) and not (self.splits_chinese and _CHINESE.match(character))
 
     def _fold(self, text: str) -> tuple[str, Sequence[int] | None]:
-        """The folded text, and the original position of each character and of the end; None: the same positions."""
+        """Return the folded text, and the original position of each character and of the end (None if unchanged)."""
         if text.isascii():
             return (text.lower() if self.folds_case else text), None
         if not (self.folds_case or self.drops_accents):
@@ -132,7 +132,7 @@ class WordFinder:
         return "".join(characters), [*positions, len(text)]
 
     def _fold_one(self, character: str) -> str | None:
-        """One character for each character, or None for a dropped accent."""
+        """Return one character for each character, or None for a dropped accent."""
         if self.drops_accents and not character.isascii():
             bare = "".join(c for c in unicodedata.normalize("NFD", character) if unicodedata.category(c) != "Mn")
             if not bare:
@@ -148,11 +148,7 @@ def is_between_chinese(word: str) -> bool:
 
 
 def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
-    """A finder that ignores case or accents if the tokenizer ignores them.
-
-    Args:
-        words: the words, without white space.
-    """
+    """Build a finder that ignores case or accents if the tokenizer ignores them."""
 
     def same(pairs: Iterable[tuple[str, str]]) -> bool:
         encoded = [(base.encode(first).ids, base.encode(second).ids) for first, second in pairs]
@@ -169,7 +165,7 @@ def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
 
 
 def _joins(character: str) -> bool:
-    """Whether a character joins its neighbours to one word."""
+    """Whether a character joins its neighbours into one word."""
     return character.isalnum() or character in _JOINERS or unicodedata.category(character) in ("Mn", "Mc", "Me", "Pc")
 
 
@@ -178,8 +174,8 @@ class WordList:
     """Words to add to a tokenizer.
 
     Attributes:
-        words: the words, without duplicates and without words that are one token already.
-        notes: messages on the words of the file that are skipped, with the reason.
+        words: the words, without duplicates and without words that are single tokens already.
+        notes: messages on skipped words in the file, with the reason.
     """
 
     words: tuple[str, ...]
@@ -195,7 +191,7 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
         base: the tokenizer to extend.
 
     Raises:
-        DataError: the file cannot be read, a line is not one word, or no word is left.
+        DataError: the file cannot be read, a line is not a single word, or no word is left.
     """
     lines = _lines(Path(path))
     specials = {base.piece(int(i)) for i in np.flatnonzero(base.is_special)}
@@ -228,7 +224,7 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """The line numbers and the stripped text of the lines that are not blank."""
+    """Return the line numbers and stripped text of the lines that are not blank."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

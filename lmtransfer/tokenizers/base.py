@@ -1,7 +1,7 @@
 """The interface of tokenizers.
 
-A tokenizer turns text into ids **with character offsets**, knows its special ids and where words start, and is saved
-in every run.
+A tokenizer turns text into ids **with character offsets**, knows its special ids and where words start, and is saved in
+every run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lmtransfer.tokenizers.saved import SPECIALS, write_model
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One text as tokens, without any special token added.
+    """One text as tokens, without added special tokens.
 
     Attributes:
         ids: token ids, int32, shape (n,).
@@ -28,8 +28,8 @@ class Encoding:
             monotone and together cover every character except white space. A span may be empty if normalisation turned
             one character into several tokens.
         word_starts: True if a token begins a word, bool, shape (n,).
-        characters: character ids of each token, int16, shape (n, 50), if tokens are whole words and the tokenizer gives
-            characters; else None.
+        characters: character ids of each token, int16, shape (n, 50), if tokens are whole words and the tokenizer
+            provides characters; else None.
     """
 
     ids: np.ndarray
@@ -41,22 +41,22 @@ class Encoding:
 class Tokenizer(ABC):
     """Text to ids and back.
 
-    A text with a leading space is the continuation of another text. This matters only for vocabularies whose first word
-    of a text has other ids (GPT-2 and RoBERTa).
+    A text with a leading space is the continuation of another text. This matters only for vocabularies in which the
+    first word of a text has other ids (GPT-2 and RoBERTa).
 
     Attributes:
         kind: name of the kind in ``tokenizer.json``.
         model_file: name of the model file next to ``tokenizer.json``.
         vocab_size: rows of the embedding: the number of pieces, rounded up to a multiple of 64 if trained here.
-        num_pieces: number of pieces, special tokens included; ids from here to ``vocab_size`` are unused padding.
-        cls_id, sep_id, mask_id, unk_id: ids of the special tokens; 0 to 3 in vocabularies that are trained here.
+        num_pieces: number of pieces, including special tokens; ids from here to ``vocab_size`` are unused padding.
+        cls_id, sep_id, mask_id, unk_id: ids of the special tokens; 0 to 3 in vocabularies trained here.
         pad_id: id of the pad token of a published vocabulary; None if it has none.
         missing_roles: the roles among cls, sep, mask and unk without a separate token.
         is_special: bool per id, shape (vocab_size,): special and unused ids; no corruption changes or samples them.
         starts_word: bool per id, shape (vocab_size,): whether the piece begins a word.
         fingerprint: hex digest of everything that determines how text becomes ids; part of cache keys.
         training: information on its training or origin; not part of the fingerprint.
-        splits_chinese: whether each Chinese character is a word of its own, as in BERT.
+        splits_chinese: whether each Chinese character is a separate word, as in BERT.
         keeps_marks: whether a tokenizer that drops accents keeps the marks of scripts without case.
     """
 
@@ -88,10 +88,10 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special tokens are written in brackets."""
+        """Decode ids to text; special tokens are written in brackets."""
 
     def piece(self, token_id: int) -> str:
-        """The piece of one id, for display; ``[unused9]`` for padding of the vocabulary.
+        """Return the piece of an id for display, ``[unused9]`` for padding of the vocabulary.
 
         Raises:
             ValueError: ``token_id`` is not in the vocabulary.
@@ -102,7 +102,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def _piece(self, token_id: int) -> str:
-        """The piece of an id below ``num_pieces``."""
+        """Return the piece of an id below ``num_pieces``."""
 
     def save(self, folder: Path) -> None:
         """Write ``model_file`` and ``tokenizer.json`` to ``folder`` (created if missing)."""
@@ -116,16 +116,16 @@ class Tokenizer(ABC):
         write_model(folder, self.model_file, self.model_bytes(), description)
 
     def _described(self) -> dict[str, Any]:
-        """The entries of ``tokenizer.json`` that are specific to the kind."""
+        """Return the entries of ``tokenizer.json`` that are specific to the kind."""
         return {"training": dict(self.training)}
 
     @abstractmethod
     def model_bytes(self) -> bytes:
-        """The content of ``model_file``."""
+        """Return the content of ``model_file``."""
 
     @property
     def unknown_advice(self) -> str:
-        """What to do if many tokens of a text are ``[UNK]``, in the settings of this kind of tokenizer."""
+        """Advise what to do if many tokens of a text are ``[UNK]``, in this kind of tokenizer's settings."""
         return "the text has characters that this vocabulary lacks: use another one"
 
     @property
@@ -135,7 +135,7 @@ class Tokenizer(ABC):
 
 
 class CharacterTokenizer(Tokenizer):
-    """A tokenizer of whole words that gives the characters of each word, for models that read characters.
+    """A tokenizer of whole words that provides the characters of each word, for models that read characters.
 
     Attributes:
         characters: character ids of each id (see ``tokenizers.characters``), int16, shape (vocab_size, 50).
@@ -145,16 +145,16 @@ class CharacterTokenizer(Tokenizer):
 
     @abstractmethod
     def unknown_words(self, text: str) -> list[str]:
-        """The words of a text that are ``[UNK]`` in ``encode_ids``, in order."""
+        """Return the words of a text that are ``[UNK]`` in ``encode_ids``, in order."""
 
 
 def characters_of(tokenizer: Tokenizer) -> np.ndarray | None:
-    """Character ids of each id, int16, shape (vocab_size, 50), or None if the tokenizer gives no characters."""
+    """Return the character ids of each id, int16, shape (vocab_size, 50), or None if the tokenizer provides none."""
     return tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
 
 
 def special_flags(num_pieces: int, vocab_size: int) -> np.ndarray:
-    """``Tokenizer.is_special`` of a vocabulary that begins with the four special tokens."""
+    """Return ``Tokenizer.is_special`` for a vocabulary that begins with the four special tokens."""
     flags = np.ones(vocab_size, dtype=bool)
     flags[len(SPECIALS) : num_pieces] = False
     return flags

@@ -4,9 +4,9 @@ Radford et al., "Language models are unsupervised multitask learners", 2019, sec
 no text is unknown. Ids 0 to 3 are ``[UNK]`` (which never occurs), ``[CLS]``, ``[SEP]`` and ``[MASK]``; text never
 encodes to them.
 
-Words are separated by white space; a word starts at a piece that begins with a space. Differences from GPT-2: the
-first word of a text gets a space too, and any white space becomes one space. Therefore the id alone shows whether a
-token begins a word.
+Words are separated by white space; a word starts at a piece that begins with a space. Where we differ from GPT-2: the
+first word of a text gets a space too, and any white space becomes one space, so that the id alone shows whether a token
+begins a word.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ByteBpeTokenizer(Tokenizer):
     def __init__(self, model: bytes, training: Mapping[str, Any] | None = None) -> None:
         self._model = model
         self.training: dict[str, Any] = dict(training or {})
-        # Otherwise the library starts a thread for each core in each of the worker processes that prepare corpora.
+        # Otherwise the library starts one thread per core in each worker process that prepares corpora.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
             described = json.loads(model)
@@ -86,15 +86,15 @@ class ByteBpeTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> ByteBpeTokenizer:
-        """Read what ``save`` wrote."""
+        """Load a tokenizer written by ``save``."""
         model, description = read_model(folder, cls.model_file)
         return cls(model, description.get("training"))
 
     def encode(self, text: str) -> Encoding:
         """Encode one text, with offsets.
 
-        If a character's bytes are several tokens, each token has the span of the whole character. A token that is only
-        a space has an empty span at the start of the next word.
+        If a character's bytes are split into several tokens, each token has the span of the whole character. A token
+        that is only a space has an empty span at the start of the next word.
         """
         clean = spaced(text)
         encoding = self._library.encode(clean)
@@ -110,7 +110,7 @@ class ByteBpeTokenizer(Tokenizer):
         return Encoding(ids, np.stack([starts, ends], axis=1).astype(np.int32), self.starts_word[ids])
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32); each distinct word is encoded once, which is several times as fast."""
+        """Encode many texts, ids only (int32), encoding each distinct word once, which is several times as fast."""
         words = [_words(text) for text in texts]
         if len(self._known) > _KNOWN_WORDS:
             self._known.clear()
@@ -120,7 +120,7 @@ class ByteBpeTokenizer(Tokenizer):
         return [np.fromiter(chain.from_iterable(map(self._known.__getitem__, text)), np.int32) for text in words]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, with one space between words, special tokens in brackets, and U+FFFD for invalid bytes."""
+        """Decode ids, with one space between words, special tokens in brackets, and U+FFFD for invalid bytes."""
         parts: list[str] = []
         run = bytearray()
         for token_id in [*map(int, ids), self.cls_id]:  # a special at the end closes the last run
@@ -134,7 +134,7 @@ class ByteBpeTokenizer(Tokenizer):
         return " ".join(parts[:-1])
 
     def _piece(self, token_id: int) -> str:
-        """The piece with U+2581 for a leading space and ``<0xE2>`` for bytes that are not a character."""
+        """Return the piece with U+2581 for a leading space and ``<0xE2>`` for bytes that are not a character."""
         if token_id < len(SPECIALS):
             return SPECIALS[token_id]
         return readable(self._bytes[token_id - len(SPECIALS)])
@@ -144,7 +144,7 @@ class ByteBpeTokenizer(Tokenizer):
 
 
 def spaced(text: str) -> str:
-    """The text for the library: one space before each word and no other white space.
+    """Return the text in the library's form: one space before each word and no other white space.
 
     Lone surrogates, which have no UTF-8 form, become U+FFFD.
     """
@@ -156,14 +156,14 @@ def _words(text: str) -> list[str]:
 
 
 def byte_letters() -> dict[str, int]:
-    """The byte of each character in the library's vocabularies: visible bytes are themselves, others U+0100 and up."""
+    """Return the byte of each character in the library's vocabularies: visible bytes as is, others U+0100 and up."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = sorted(set(range(256)) - set(visible))
     return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
 def readable(piece: bytes) -> str:
-    """Bytes for display: U+2581 for a leading space, ``<0xE2>`` for bytes that are not a character."""
+    """Format bytes for display: U+2581 for a leading space, ``<0xE2>`` for bytes that are not a character."""
     text = piece.decode(errors="surrogateescape")
     text = _SURROGATES.sub(lambda match: f"<0x{ord(match[0]) - 0xDC00:02X}>", text)
     return META + text[1:] if text.startswith(" ") else text

@@ -1,8 +1,8 @@
 """Words as character ids, as in ELMo (allenai/bilm-tf, bilm/data.py).
 
-There are 262 ids. 0 is not a character. Byte b of the UTF-8 form is b + 1. 257 and 258 mark the beginning and the
-end of a sentence, 259 and 260 mark the beginning and the end of a word, and 261 is filler. A word has 50 ids:
-beginning, bytes (the first 48), end, and filler.
+There are 262 ids. 0 is not a character. Byte b of the UTF-8 form is b + 1. 257 and 258 mark the beginning and end of a
+sentence, 259 and 260 mark the beginning and end of a word, and 261 is filler. A word has 50 ids: beginning, bytes (the
+first 48), end, and filler.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _SENTENCE_BEGIN, _SENTENCE_END, _WORD_BEGIN, _WORD_END, _FILLING = 257, 258, 259
 
 
 def character_ids(words: Sequence[str]) -> np.ndarray:
-    """Character ids of words, int16, shape (n, 50)."""
+    """Return the character ids of words, int16, shape (n, 50)."""
     return _rows([byte + 1 for byte in word.encode("utf-8", "replace")] for word in words)
 
 
 def boundary_character_ids() -> np.ndarray:
-    """Character ids of the marks for the beginning and the end of a sentence, int16, shape (2, 50)."""
+    """Return the character ids of the marks for the beginning and end of a sentence, int16, shape (2, 50)."""
     return _rows([[_SENTENCE_BEGIN], [_SENTENCE_END]])
 
 

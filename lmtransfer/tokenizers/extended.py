@@ -1,4 +1,4 @@
-"""A tokenizer of any kind with added words of the user, each of which is one token.
+"""A tokenizer of any kind with words added by the user, each of which is one token.
 
 Added words are matched as whole words. Case and accents must match, unless the tokenizer ignores them. The text between
 added words is encoded by the base tokenizer, so that text without added words keeps its ids. White space before an
@@ -25,12 +25,12 @@ from lmtransfer.tokenizers.saved import padded_size, read_model
 BASE_FOLDER: Final = "base"
 
 _VERSION = 1  # increase it when the same words would give other ids or word starts
-_VERSION_WITH_CHINESE = 2  # the same for a base that makes each Chinese character a word
+_VERSION_WITH_CHINESE = 2  # the same for a base that treats each Chinese character as a word
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a text that the base encodes, or (if ``place`` is not None) an added word."""
+    """A part of a text: an added word, or, if ``place`` is None, text that the base encodes."""
 
     start: int
     end: int
@@ -41,15 +41,15 @@ class ExtendedTokenizer(Tokenizer):
     """A tokenizer with added words, as a ``Tokenizer``.
 
     The first added word has the id ``base.num_pieces``, so unused rows of the base's embedding are used first. If they
-    are not enough, ``vocab_size`` grows: by the exact number for a published base, else to a multiple of 64.
+    are not enough, ``vocab_size`` grows: by the exact number for a published base, otherwise to a multiple of 64.
 
     Args:
         base: the tokenizer without the added words.
         words: the added words, in the order of their ids.
 
     Raises:
-        CheckpointError: a word is repeated, is empty, has white space, or is the name of a special token; or the base
-            is a vocabulary of whole words, whose model reads every word by its characters.
+        CheckpointError: a word is repeated or empty, contains white space, or is the name of a special token; or the
+            base is a vocabulary of whole words, whose model reads every word by its characters.
     """
 
     kind = "extended"
@@ -91,14 +91,14 @@ class ExtendedTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: Path, *, load_base: Callable[[Path], Tokenizer]) -> ExtendedTokenizer:
-        """Read what ``save`` wrote.
+        """Load a tokenizer written by ``save``.
 
         Args:
             folder: folder with the added words and, in a subfolder, the base.
             load_base: reads a tokenizer of any kind.
 
         Raises:
-            CheckpointError: a file is missing or unreadable, has a wrong checksum, or the base is another tokenizer.
+            CheckpointError: a file is missing or unreadable, or has a wrong checksum, or the base is another tokenizer.
         """
         model, description = read_model(folder, cls.model_file)
         base = load_base(Path(folder) / BASE_FOLDER)
@@ -115,7 +115,7 @@ class ExtendedTokenizer(Tokenizer):
         self.base.save(Path(folder) / BASE_FOLDER)
 
     def pieces_of(self, word: str) -> np.ndarray:
-        """The ids of the base tokenizer for a word in the middle of a text, int32."""
+        """Return the base tokenizer's ids for a word in the middle of a text, int32."""
         return self.base.encode_ids([" " + word])[0]
 
     @override
@@ -145,7 +145,7 @@ class ExtendedTokenizer(Tokenizer):
         ]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids: added words have one space around them, and the base decodes the other ids."""
+        """Decode ids: added words have one space around them, and the base decodes the other ids."""
         parts: list[str] = []
         run: list[int] = []
         for token_id in map(int, ids):
@@ -167,11 +167,11 @@ class ExtendedTokenizer(Tokenizer):
 
     @property
     def is_exact(self) -> bool:
-        """The same as for the base tokenizer."""
+        """The value of the base tokenizer."""
         return self.base.is_exact
 
     def _parts(self, text: str) -> Iterator[_Part]:
-        """The added words and the text between them, with the white space after an added word, not before it."""
+        """Yield the added words and the text between them; white space before an added word belongs to the word."""
         done = 0
         for match in self._finder.find(text):
             before = text[done : match.start].rstrip()

@@ -17,7 +17,7 @@ from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 from lmtransfer.tokenizers.words import WordTokenizer
 
-#: Most nested tokenizers with added words.
+#: Maximum nesting of tokenizers with added words.
 _DEEPEST: Final = 16
 
 #: The loader of each ``kind`` in ``tokenizer.json``; add an entry for a new kind.
@@ -37,10 +37,10 @@ _LOADERS: Mapping[str, Callable[[Path], Tokenizer]] = {
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer saved in ``folder`` (such as ``tokenizer/`` in a run directory).
+    """Load the tokenizer saved in ``folder`` (such as ``tokenizer/`` in a run directory).
 
     Raises:
-        CheckpointError: ``folder`` has no tokenizer, a damaged one, or one of a kind that this version cannot read.
+        CheckpointError: ``folder`` has no tokenizer, or it is damaged or of a kind that this version cannot read.
     """
     folder = Path(folder)
     kind = read_description(folder)["kind"]

@@ -1,12 +1,12 @@
-"""Text to ids with the tokenizers of published checkpoints, by the ``tokenizers`` library.
+"""Text to ids with the tokenizers of published checkpoints, through the ``tokenizers`` library.
 
 It supports WordPiece (a piece inside a word is written ``##ing``), WordLevel, byte-level BPE (GPT-2, RoBERTa) and BPE
-or Unigram with Metaspace (ALBERT, XLNet, XLM-R). All ids, also of the special tokens, are those of the published file.
-Text never encodes to a special token.
+or Unigram with Metaspace (ALBERT, XLNet, XLM-R). All ids, including those of special tokens, are those of the published
+file. Text never encodes to a special token.
 
 A byte-level vocabulary may have different ids for the first word of a text and the same word after a space. Text is
-encoded without changes, so that predictions are those of the published model. A text that continues another text begins
-with a space.
+encoded unchanged, so that predictions are those of the published model. A text that continues another text begins with
+a space.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from lmtransfer.tokenizers.spans import covering_spans, trimmed_spans, without_s
 #: The kind of pieces: ``##`` inside words, whole words, bytes as characters, or U+2581 at the beginning of words.
 PieceKind = Literal["wordpiece", "words", "bytes", "meta"]
 
-#: Most tokens of a vocabulary; the largest published ones have a quarter of a million.
+#: Maximum number of tokens in a vocabulary; the largest published ones have a quarter of a million.
 MAX_PIECES: Final = 1 << 24
 #: Prefix of special tokens' names, so that text never matches them: all kinds of pieces encode or drop the space.
 _UNSPELLABLE: Final = " "
-#: A text that triggers errors of encoding at load time: letters, an accent, white space, unknown characters.
+#: A text that triggers encoding errors at load time: letters, an accent, white space, unknown characters.
 _PROBE: Final = "a e\u0301 \u4e2d\u00a0\U0001f9ff\ufffd\x01\n."
-#: How many times longer a text may get by replacements; published tokenizers at most triple it.
+#: Maximum factor by which replacements may lengthen a text; published tokenizers at most triple it.
 _MOST_GROWTH: Final = 100
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -53,7 +53,7 @@ _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]|<unused\d+>|<ext
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A library tokenizer without special tokens around text, truncation and padding; no text gives a special token.
+    """A library tokenizer without special tokens around text, truncation or padding; no text yields a special token.
 
     Attributes:
         library: the tokenizer.
@@ -152,7 +152,7 @@ def _piece_kind(described: Mapping[str, Any]) -> PieceKind:
 
 
 def _types(part: Any) -> list[str]:
-    """The types of a pre-tokenizer or normaliser and of the members of its sequence."""
+    """Return the types of a pre-tokenizer or normaliser and of the members of its sequence."""
     if not isinstance(part, dict):
         return []
     inner = part.get("pretokenizers") or part.get("normalizers") or []
@@ -160,11 +160,11 @@ def _types(part: Any) -> list[str]:
 
 
 def _growth(normalizer: Any) -> float:
-    """How many characters a character can become, at most, by the replacements of a normaliser.
+    """Return the maximum number of characters that a character can become by the replacements of a normaliser.
 
     Read from the last step to the first, ``weight`` is what a character becomes from the current step on. The
-    characters of a text that is replaced share the weight of its replacement. A regular expression may match between
-    any characters. Growth by a Unicode form counts only for what an earlier step has written, not for what users write.
+    characters of a replaced text share the weight of its replacement. A regular expression may match between any
+    characters. Growth by a Unicode form counts only for text that an earlier step has written, not for the user's text.
     """
     steps = list(_steps(normalizer))
     weight = {one: 1.0 for step in steps for one in str(step.get("content", ""))}
@@ -202,7 +202,7 @@ def _growth(normalizer: Any) -> float:
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
-    """The single steps of a normaliser, in order."""
+    """Yield the single steps of a normaliser, in order."""
     if isinstance(part, dict) and part.get("type") == "Sequence":
         for entry in part["normalizers"]:
             yield from _steps(entry)
@@ -217,7 +217,7 @@ def _unknown(model: Mapping[str, Any]) -> str | None:
 
 
 def _with_names(described: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The same file with other names for special tokens, without post-processor, truncation and padding."""
+    """Return the same file with other names for special tokens, without post-processor, truncation and padding."""
     model = dict(described["model"])
     if isinstance(model["vocab"], dict):
         model["vocab"] = {names.get(piece, piece): token_id for piece, token_id in model["vocab"].items()}
@@ -257,15 +257,15 @@ def _first_line(error: BaseException) -> str:
 class PublishedTokenizer(Tokenizer):
     """A tokenizer of the ``tokenizers`` library as a ``Tokenizer``.
 
-    ``pad_id`` is None if the vocabulary has no pad token. ``missing_roles`` has the roles among cls, sep, mask and unk
-    without a separate token. These roles share the token of another role: GPT-2 has only ``<|endoftext|>``
-    for all four.
+    ``pad_id`` is None if the vocabulary has no pad token. ``missing_roles`` contains the roles among cls, sep, mask and
+    unk without a separate token. These roles share the token of another role: GPT-2 has only ``<|endoftext|>`` for all
+    four.
 
     Args:
         model: the bytes of a ``tokenizer.json``.
         specials: the token of each role that has one: "cls", "sep", "mask", "unk", "pad". Roles may share a token.
-        vocab_size: rows of the embedding; None: the number of ids. It is not rounded up, so that exported tensors have
-            the published shapes.
+        vocab_size: rows of the embedding; None for the number of ids. It is not rounded up, so that exported tensors
+            have the published shapes.
         training: information on its origin; not part of the fingerprint.
 
     Raises:
@@ -284,7 +284,7 @@ class PublishedTokenizer(Tokenizer):
         training: Mapping[str, Any] | None = None,
     ) -> None:
         self.model, self.training = model, dict(training or {})
-        # Otherwise the library starts a thread for each core in each of the worker processes that prepare corpora.
+        # Otherwise the library starts one thread per core in each worker process that prepares corpora.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.specials = _checked(specials)
         read = read_published_model(model, self.specials.values())
@@ -339,11 +339,11 @@ class PublishedTokenizer(Tokenizer):
         self.missing_roles = tuple(role for role in ROLES[:4] if role not in own)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.model, self.specials, self.vocab_size, self.training)
+        return _rebuild, (self.model, self.specials, self.vocab_size, self.training)
 
     @classmethod
     def load(cls, folder: Path) -> PublishedTokenizer:
-        """Read what ``save`` wrote.
+        """Load a tokenizer written by ``save``.
 
         Raises:
             CheckpointError: a file is missing or unreadable, or ``published.json`` does not have the recorded checksum.
@@ -357,9 +357,9 @@ class PublishedTokenizer(Tokenizer):
     def encode(self, text: str) -> Encoding:
         """Encode one text, with offsets; the first token always begins a word, whatever its id.
 
-        If a character is several tokens, each token has the span of the whole character. Characters that normalisation
-        drops or turns into white space count as white space, but an accent belongs to the token before it. A token that
-        only marks the beginning of a word has an empty span there.
+        If a character is split into several tokens, each token has the span of the whole character. Characters that
+        normalisation drops or turns into white space count as white space, but an accent belongs to the token before
+        it. A token that only marks the beginning of a word has an empty span there.
         """
         encoding = self._library.encode(without_surrogates(text), add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
@@ -382,7 +382,7 @@ class PublishedTokenizer(Tokenizer):
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special tokens are written as in the vocabulary, invalid bytes as U+FFFD."""
+        """Decode ids; special tokens are written as in the vocabulary, invalid bytes as U+FFFD."""
         parts: list[str] = []
         run = bytearray()
         for token_id in map(int, ids):
@@ -399,7 +399,7 @@ class PublishedTokenizer(Tokenizer):
         return " ".join(parts)
 
     def _piece(self, token_id: int) -> str:
-        """The piece of the vocabulary; a byte-level piece is made readable."""
+        """Return the piece of the vocabulary; a byte-level piece is converted to readable form."""
         text = self._texts[token_id]
         return self._pieces[token_id] if text is None or self._piece_kind != "bytes" else readable(text)
 
@@ -411,7 +411,7 @@ class PublishedTokenizer(Tokenizer):
 
     @property
     def is_exact(self) -> bool:
-        """Always True: the rows are those of the published embedding."""
+        """True: the rows are those of the published embedding."""
         return True
 
     def _is_blank(self, character: str) -> bool:
@@ -434,7 +434,7 @@ def _checked(specials: Mapping[str, str]) -> dict[str, str]:
     return {role: specials[role] for role in ROLES if role in specials}
 
 
-def _made(
+def _rebuild(
     model: bytes, specials: Mapping[str, str], vocab_size: int, training: Mapping[str, Any]
 ) -> PublishedTokenizer:
     return PublishedTokenizer(model, specials=specials, vocab_size=vocab_size, training=training)

@@ -1,4 +1,4 @@
-"""The files of a saved tokenizer of any kind: a model file, and ``tokenizer.json`` that describes it."""
+"""The files of a saved tokenizer of any kind: a model file, and ``tokenizer.json``, which describes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Description(TypedDict, total=False):
 
 
 def padded_size(num_pieces: int) -> int:
-    """Number of embedding rows for ``num_pieces`` pieces, rounded up to a multiple of 64."""
+    """Return the number of embedding rows for ``num_pieces`` pieces, rounded up to a multiple of 64."""
     return -(-num_pieces // _MULTIPLE) * _MULTIPLE
 
 
@@ -54,7 +54,7 @@ def write_model(folder: Path, file: str, model: bytes, description: Mapping[str,
 
 
 def read_model(folder: Path, file: str) -> tuple[bytes, Description]:
-    """The model file and the description that ``write_model`` wrote.
+    """Read the model file and the description written by ``write_model``.
 
     Raises:
         CheckpointError: a file is missing or unreadable, or ``file`` does not have the recorded checksum.
@@ -72,7 +72,7 @@ def read_model(folder: Path, file: str) -> tuple[bytes, Description]:
 
 
 def read_description(folder: Path) -> Description:
-    """The content of ``tokenizer.json`` in ``folder``.
+    """Read ``tokenizer.json`` in ``folder``.
 
     Raises:
         CheckpointError: the file is missing or is not a JSON object.

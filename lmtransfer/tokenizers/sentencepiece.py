@@ -72,7 +72,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> SentencePieceTokenizer:
-        """Read what ``save`` wrote."""
+        """Load a tokenizer written by ``save``."""
         model, description = read_model(folder, cls.model_file)
         return cls(model, description.get("training"))
 
@@ -81,7 +81,8 @@ class SentencePieceTokenizer(Tokenizer):
 
         Characters that normalisation drops or turns into white space (no-break and zero-width spaces, control
         characters) count as white space: spans never begin or end with them. A meta symbol that is a separate piece has
-        an empty span. If a character is several byte pieces (``byte_fallback``), the last piece has its span.
+        an empty span. If a character is split into several byte pieces (``byte_fallback``), the last piece has its
+        span.
         """
         mapping = self._processor.encode(without_surrogates(text), return_type="offset_mapping")
         spans = trimmed_spans(text, mapping["offsets"], is_blank=self._is_blank)
@@ -96,7 +97,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.encode(clean, return_type="numpy", num_threads=1)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The normalised text of ids; special tokens are written in brackets."""
+        """Decode ids to normalised text; special tokens are written in brackets."""
         parts: list[str] = []
         run: list[int] = []
         for token_id in [*map(int, ids), self.cls_id]:  # a special at the end closes the last run

@@ -12,17 +12,17 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def without_surrogates(text: str) -> str:
-    """Replace lone surrogates, which have no UTF-8 form, by U+FFFD; the offsets of characters do not change."""
+    """Replace lone surrogates, which have no UTF-8 form, with U+FFFD; character offsets do not change."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def trimmed_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Callable[[str], bool]) -> np.ndarray:
-    """Remove white space from the beginning and the end of spans; int32, shape (n, 2).
+    """Remove white space from the beginning and end of spans; int32, shape (n, 2).
 
-    A span of only white space becomes empty, at its end: the position where the next word begins.
+    A span with only white space becomes empty, at its end: the position where the next word begins.
 
     Args:
-        spans: spans of its tokens, shape (n, 2).
+        spans: spans of the text's tokens, shape (n, 2).
         is_blank: whether a character counts as white space.
     """
     trimmed = []
@@ -42,7 +42,7 @@ def covering_spans(text: str, spans: np.ndarray, *, is_blank: Callable[[str], bo
     are added to the token before them, or, if they follow white space, to the token after them.
 
     Args:
-        spans: spans of its tokens, int32, shape (n, 2).
+        spans: spans of the text's tokens, int32, shape (n, 2).
         is_blank: whether a character counts as white space.
     """
     spans = np.maximum.accumulate(spans, axis=0)

@@ -22,19 +22,19 @@ _SMALLEST = len(SPECIALS) + 256
 class ByteBpeTrainer(TokenizerTrainer):
     """Trains a byte-level vocabulary (Radford et al. 2019, section 2.2).
 
-    The result depends on the settings and the lines only.
+    The result depends only on the settings and the lines.
 
     Args:
-        vocab_size: number of pieces, the four special tokens and the 256 bytes included.
+        vocab_size: number of pieces, including the four special tokens and the 256 bytes.
         lowercase: fold case; the published vocabularies do not.
         min_frequency: merge only pairs that occur at least this often.
         max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
         max_characters: maximum number of characters to train on; limits memory and time.
-        allow_fewer: make fewer pieces if the text does not support ``vocab_size``; False: that is an error.
+        allow_fewer: create fewer pieces if the text does not support ``vocab_size``; if False, that is an error.
         seed: seed of the sample.
 
     Raises:
-        ConfigError: a value out of its range.
+        ConfigError: a value is out of range.
     """
 
     def __init__(

@@ -25,22 +25,22 @@ _VERSION = 2  # increase it when the same settings and text would give another v
 class WordPieceTrainer(TokenizerTrainer):
     """Trains a WordPiece vocabulary for models such as BERT and ELECTRA (Schuster and Nakajima 2012).
 
-    The result depends on the settings and the lines only. Pieces are made by merging the most frequent neighbours, as
-    in the ``tokenizers`` library. This differs from Google's own trainer, which weights pairs by likelihood and was
+    The result depends only on the settings and the lines. Pieces are created by merging the most frequent neighbours,
+    as in the ``tokenizers`` library. This differs from Google's own trainer, which weights pairs by likelihood and was
     never published.
 
     Args:
-        vocab_size: number of pieces, the four special tokens included.
+        vocab_size: number of pieces, including the four special tokens.
         lowercase: fold case and drop the accents of letters with case, as in BERT's uncased models.
         max_alphabet: maximum number of different characters that get pieces; words with a rarer character are [UNK].
         min_frequency: merge only pairs that occur at least this often.
         max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
         max_characters: maximum number of characters to train on; limits memory and time.
-        allow_fewer: make fewer pieces if the text does not support ``vocab_size``; False: that is an error.
+        allow_fewer: create fewer pieces if the text does not support ``vocab_size``; if False, that is an error.
         seed: seed of the sample.
 
     Raises:
-        ConfigError: a value out of its range.
+        ConfigError: a value is out of range.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class WordPieceTrainer(TokenizerTrainer):
         frequencies = _character_frequencies(words)
         ranked = sorted(frequencies, key=lambda character: (-frequencies[character], character))
         alphabet = set(ranked[: self.max_alphabet])  # among equally frequent characters, the first in Unicode order
-        # Without this the library numbers these pieces in an order that changes from run to run, which decides ties.
+        # Without this, the library numbers these pieces in an order that changes from run to run, which decides ties.
         inside = sorted({INSIDE + character for word in words for character in word[1:] if character in alphabet})
         smallest = len(SPECIALS) + len(inside) + len(alphabet)
         if smallest > self.vocab_size:
@@ -108,7 +108,7 @@ class WordPieceTrainer(TokenizerTrainer):
 
 
 def _lost_accents(sample: Sequence[str], normalizer: normalizers.Normalizer) -> dict[str, Any]:
-    """The share of words that lose accents, with the most frequent one; of a part of the sample."""
+    """Return the share of words that lose accents, and the most frequent such word, in part of the sample."""
     words = Counter(word for line in sample[:_LINES_WITH_ACCENTS] for word in line.split())
 
     def without_accents(word: str) -> str | None:

@@ -22,10 +22,10 @@ _VERSION = 1  # increase it when the same settings and text would give another v
 class WordTokenizerTrainer(TokenizerTrainer):
     """Trains a vocabulary of the most frequent words.
 
-    The result depends on the settings and the lines only. A text with fewer different words gives a smaller vocabulary.
+    The result depends only on the settings and the lines. A text with fewer different words gives a smaller vocabulary.
 
     Args:
-        vocab_size: maximum number of words, the four special tokens included.
+        vocab_size: maximum number of words, including the four special tokens.
         lowercase: fold case.
         min_frequency: drop words that occur less often than this in the sample.
         max_sentences: maximum number of lines to count words in; a seeded sample of a larger corpus.
@@ -34,7 +34,7 @@ class WordTokenizerTrainer(TokenizerTrainer):
         seed: seed of the sample.
 
     Raises:
-        ConfigError: a value out of its range.
+        ConfigError: a value is out of range.
     """
 
     provides_characters = True
@@ -69,7 +69,7 @@ class WordTokenizerTrainer(TokenizerTrainer):
 
     @override
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordTokenizer:
-        """A tokenizer with the most frequent words; its ``training`` has the share of the text that they cover."""
+        """Build a tokenizer with the most frequent words; its ``training`` has the share of text that they cover."""
         frequencies: Counter[str] = Counter()
         for line in sample:
             frequencies.update(split_words(line, lowercase=self.lowercase))

@@ -25,16 +25,16 @@ _UNUSABLE = re.compile("[\u2585\ud800-\udfff]")
 
 @dataclass(slots=True)
 class LineCounts:
-    """Counts of the lines of a corpus and of its sample.
+    """Counts of the lines in a corpus and in its sample.
 
     Attributes:
         lines_seen: number of input lines.
-        lines_empty: lines without text.
-        lines_split: lines longer than 4,096 characters, which were cut at white space.
-        pieces_seen: lines and parts of cut lines; the sample is taken from them.
-        pieces_used: lines and parts of cut lines in the sample.
-        characters_seen: characters of ``pieces_seen``.
-        characters_used: characters in the sample.
+        lines_empty: number of lines without text.
+        lines_split: number of lines longer than 4,096 characters, which were cut at white space.
+        pieces_seen: number of lines and parts of cut lines, from which the sample is taken.
+        pieces_used: number of lines and parts of cut lines in the sample.
+        characters_seen: number of characters in ``pieces_seen``.
+        characters_used: number of characters in the sample.
     """
 
     lines_seen: int = 0
@@ -46,20 +46,20 @@ class LineCounts:
     characters_used: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """The counts, ready for JSON."""
+        """Return the counts in a form for JSON."""
         return asdict(self)
 
 
 def sample_lines(
     lines: Iterable[str], *, max_sentences: int, max_characters: int, seed: int
 ) -> tuple[list[str], LineCounts]:
-    """A uniform sample of lines in their order, the same for the same seed and lines.
+    """Draw a uniform sample of lines, in their order, which is the same for the same seed and lines.
 
     Each line gets a random key. The lines with the smallest keys are kept, as many as both caps allow. Only the sample
     and one line are in memory.
 
     Args:
-        lines: the corpus, one sentence or paragraph for each line.
+        lines: the corpus, one sentence or paragraph per line.
         max_sentences: maximum number of lines in the sample.
         max_characters: maximum number of characters in the sample.
     """
@@ -109,11 +109,11 @@ def _cut(text: str) -> Iterator[str]:
 
 
 class TokenizerTrainer(ABC):
-    """Trains a vocabulary; the result depends on the settings and the lines only.
+    """Trains a vocabulary; the result depends only on the settings and the lines.
 
     Attributes:
-        provides_characters: whether its tokenizer gives characters, for models that read characters.
-        vocab_size: maximum number of pieces, special tokens included.
+        provides_characters: whether its tokenizer provides characters, for models that read characters.
+        vocab_size: maximum number of pieces, including special tokens.
         max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
         max_characters: maximum number of characters to train on; limits memory and time.
         seed: seed of the sample.
@@ -133,7 +133,7 @@ class TokenizerTrainer(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of ``settings``; together with the corpus's fingerprint it is the cache key of the vocabulary."""
+        """Hex digest of ``settings``; with the corpus's fingerprint, it is the vocabulary's cache key."""
         return sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
 
     def train(self, lines: Iterator[str], folder: Path) -> Tokenizer:
@@ -170,14 +170,14 @@ class TokenizerTrainer(ABC):
         """
 
     def check(self, problems: Sequence[str] = (), **least: int) -> None:
-        """Raise if a setting is out of its range.
+        """Raise if a setting is out of range.
 
         Args:
             problems: further problems to report.
             least: smallest values of further settings, by name.
 
         Raises:
-            ConfigError: all problems together.
+            ConfigError: settings are invalid; the message lists all problems.
         """
         values = vars(self)
         own_problems = [
@@ -189,7 +189,7 @@ class TokenizerTrainer(ABC):
             raise ConfigError([*problems, *own_problems])
 
     def too_few(self, num_pieces: int | str, counts: LineCounts) -> DataError:
-        """The error for a text that does not support ``vocab_size``."""
+        """Build the error for a text that does not support ``vocab_size``."""
         more = (
             f"train on more of it (tokenizer.max_characters={self.max_characters}, "
             f"tokenizer.max_sentences={self.max_sentences})"
@@ -203,5 +203,5 @@ class TokenizerTrainer(ABC):
 
 
 def trained_on(counts: LineCounts) -> str:
-    """A description of the training text, for messages."""
+    """Describe the training text, for messages."""
     return f"the training text ({counts.pieces_used} lines, {counts.characters_used} characters)"

@@ -1,11 +1,11 @@
 """Text to ids by WordPiece, as in BERT and ELECTRA.
 
 Devlin et al., "BERT", 2019, section 3.1, and tokenization.py of google-research/bert. Text is cleaned and split at
-white space and around each punctuation mark and each Chinese character. Each word is cut from the left into the
-longest pieces of the vocabulary; a piece inside a word is written ``##ing``. A word that cannot be cut, or is longer
-than 100 characters, is one ``[UNK]``.
+white space and around each punctuation mark and each Chinese character. Each word is cut from the left into the longest
+pieces in the vocabulary; a piece inside a word is written ``##ing``. A word that cannot be cut, or is longer than 100
+characters, is one ``[UNK]``.
 
-Lower-casing drops accents too. We differ from BERT here: only the accents of letters with case (and of symbols) are
+Lower-casing drops accents too. Where we differ from BERT: only the accents of letters with case (and of symbols) are
 dropped. Marks of other scripts, such as the vowel signs of Hindi and Thai, are letters of their words, and Hangul stays
 composed.
 
@@ -44,7 +44,7 @@ _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 class WordPieceTokenizer(Tokenizer):
     """A WordPiece vocabulary as a ``Tokenizer``.
 
-    In ``starts_word``, words are as in BERT: each punctuation mark is a separate word.
+    ``starts_word`` follows BERT's definition of words: each punctuation mark is a separate word.
 
     Args:
         pieces: the vocabulary in the order of its ids, with ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``. ``[PAD]``,
@@ -53,7 +53,7 @@ class WordPieceTokenizer(Tokenizer):
         training: information on its training; not part of the fingerprint.
 
     Raises:
-        CheckpointError: a special token is missing, or a piece is repeated, is empty or has white space.
+        CheckpointError: a special token is missing, or a piece is repeated or empty, or contains white space.
     """
 
     kind = "wordpiece"
@@ -64,7 +64,7 @@ class WordPieceTokenizer(Tokenizer):
     def __init__(self, pieces: Sequence[str], *, lowercase: bool, training: Mapping[str, Any] | None = None) -> None:
         self.pieces, self.lowercase = tuple(pieces), lowercase
         self.training: dict[str, Any] = dict(training or {})
-        # Otherwise the library starts a thread for each core in each of the worker processes that prepare corpora.
+        # Otherwise the library starts one thread per core in each worker process that prepares corpora.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         ids = {piece: i for i, piece in enumerate(self.pieces)}
         missing = [special for special in SPECIALS if special not in ids]
@@ -87,11 +87,11 @@ class WordPieceTokenizer(Tokenizer):
         self._library = library_of(model, lowercase=lowercase)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.pieces, self.lowercase, self.training)
+        return _rebuild, (self.pieces, self.lowercase, self.training)
 
     @classmethod
     def load(cls, folder: Path) -> WordPieceTokenizer:
-        """Read what ``save`` wrote."""
+        """Load a tokenizer written by ``save``."""
         model, description = read_model(folder, cls.model_file)
         pieces = model.decode("utf-8", "replace").split("\n")[:-1]
         return cls(pieces, lowercase=bool(description.get("lowercase")), training=description.get("training"))
@@ -115,7 +115,7 @@ class WordPieceTokenizer(Tokenizer):
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The words of the ids with one space between them; special tokens are written in brackets."""
+        """Decode ids to words with one space between them; special tokens are written in brackets."""
         words: list[str] = []
         for token_id in map(int, ids):
             piece = self.piece(token_id)
@@ -158,7 +158,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def library_of(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokenizer:
-    """A tokenizer of the library that cleans and splits text as BERT does, but keeps the marks of caseless scripts."""
+    """Build a library tokenizer that cleans and splits text like BERT, but keeps the marks of caseless scripts."""
     library = tokenizers.Tokenizer(model)
     cleaning = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False
@@ -170,12 +170,12 @@ def library_of(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokeni
 
 
 def _take_accents(text: str, spans: np.ndarray) -> None:
-    """Extend each span over the accents after it that are in no span; in place."""
+    """Extend each span, in place, over the accents after it that are in no span."""
     limits = [*spans[1:, 0].tolist(), len(text)]
-    for span, limit in zip(spans, limits, strict=False):  # with no spans there is still one limit
+    for span, limit in zip(spans, limits, strict=False):  # without spans, there is still one limit
         while span[1] < limit and unicodedata.category(text[span[1]]) == "Mn":
             span[1] += 1
 
 
-def _made(pieces: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordPieceTokenizer:
+def _rebuild(pieces: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordPieceTokenizer:
     return WordPieceTokenizer(pieces, lowercase=lowercase, training=training)

@@ -1,9 +1,8 @@
 """Text to whole words: frequent words have an id, and all words have characters.
 
 Words are sequences of letters, digits, underscores and the marks on them (accents, vowel signs); any other visible
-character is a separate word. Ids 0 to 3 are
-``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; text never encodes to the last three. The other ids are sorted by
-frequency.
+character is a separate word. Ids 0 to 3 are ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; text never encodes to the
+last three. The other ids are sorted by frequency.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ _ASCII_WORD = re.compile(r"\w+|[^\w\s]")
 class WordTokenizer(CharacterTokenizer):
     """A vocabulary of words as a ``CharacterTokenizer``.
 
-    In ``characters``, ``[CLS]`` and ``[SEP]`` are ELMo's marks for the beginning and the end of a sentence. The other
+    In ``characters``, ``[CLS]`` and ``[SEP]`` are ELMo's marks for the beginning and end of a sentence. The other
     special tokens have the characters of their names.
 
     Args:
         words: the vocabulary without its special tokens, the most frequent word first.
-        lowercase: fold the case of text first.
+        lowercase: whether to fold the case of text first.
         training: counts and settings of its training, for information; not part of the fingerprint.
 
     Raises:
-        CheckpointError: a word is repeated, is empty or has white space.
+        CheckpointError: a word is repeated or empty, or contains white space.
     """
 
     kind = "words"
@@ -65,17 +64,17 @@ class WordTokenizer(CharacterTokenizer):
         self.characters[[self.cls_id, self.sep_id]] = boundary_character_ids()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.words, self.lowercase, self.training)
+        return _rebuild, (self.words, self.lowercase, self.training)
 
     @classmethod
     def load(cls, folder: Path) -> WordTokenizer:
-        """Read what ``save`` wrote."""
+        """Load a tokenizer written by ``save``."""
         model, description = read_model(folder, cls.model_file)
         words = model.decode("utf-8", "replace").split("\n")[:-1]
         return cls(words, lowercase=bool(description.get("lowercase")), training=description.get("training"))
 
     def encode(self, text: str) -> Encoding:
-        """Encode one text, with offsets and with the characters of all its words, also unknown words."""
+        """Encode one text, with offsets and with the characters of all its words, including unknown words."""
         spans = [match.span() for match in _word(text).finditer(text)]
         words = [self._folded(text[start:end]) for start, end in spans]
         return Encoding(
@@ -94,7 +93,7 @@ class WordTokenizer(CharacterTokenizer):
         return [word for part in _word(text).findall(text) if (word := self._folded(part)) not in self._ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The words of the ids with one space between them; special tokens are written in brackets."""
+        """Decode ids to words with one space between them; special tokens are written in brackets."""
         return " ".join(self.piece(int(token_id)) for token_id in ids)
 
     def _piece(self, token_id: int) -> str:
@@ -119,7 +118,7 @@ class WordTokenizer(CharacterTokenizer):
 
 
 def _word(text: str) -> re.Pattern[str]:
-    """The pattern of words; that of text without marks is much faster."""
+    """Return the pattern of words; that of text without marks is much faster."""
     return _ASCII_WORD if text.isascii() else _marked_word()
 
 
@@ -130,9 +129,9 @@ def _marked_word() -> re.Pattern[str]:
 
 
 def split_words(text: str, *, lowercase: bool) -> list[str]:
-    """The words of a text, in the form that ``WordTokenizer`` looks up."""
+    """Split a text into words, in the form that ``WordTokenizer`` looks up."""
     return [word.lower() if lowercase else word for word in _word(text).findall(text)]
 
 
-def _made(words: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordTokenizer:
+def _rebuild(words: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordTokenizer:
     return WordTokenizer(words, lowercase=lowercase, training=training)

@@ -1,6 +1,6 @@
-"""An average of the weights over the updates of a training; the average is validated, saved and transferred.
+"""An average of the weights over the updates of a training run; the average is validated, saved and transferred.
 
-The average does not influence the trained weights. It is exchanged with them, in place, while something reads it.
+The average does not influence training. While it is read, it is swapped with the trained weights in place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 from lmtransfer.errors import ConfigError
 
-#: Tolerance for rounding errors of shares of a budget.
+#: Tolerance for rounding errors in shares of a budget.
 _ROUNDING = 1e-9
 
 
@@ -23,11 +23,11 @@ class Newest(Protocol):
     """The weight of the newest weights in the average."""
 
     def __call__(self, *, num: int, fraction: float) -> float | None:
-        """The weight of the newest weights, in (0, 1]; None: the average has not begun.
+        """Return the weight of the newest weights, in (0, 1]; None if the average has not begun.
 
         Args:
-            num: number of updates in the average so far; the result is 1 if there are none.
-            fraction: share of the budget that is used up after the update.
+            num: number of updates in the average so far; if it is 0, the result is 1.
+            fraction: share of the budget used up after the update.
         """
         ...
 
@@ -36,8 +36,8 @@ class Newest(Protocol):
 class Exponential:
     """An exponential moving average: ``average <- d average + (1 - d) weights``.
 
-    The average begins as the first weights. After that d is ``min(decay, (1 + num) / (10 + num))``, the usual warm-up,
-    so that the average of a short training covers a short time.
+    The average begins as the first weights. After that, d is ``min(decay, (1 + num) / (10 + num))``, the usual warm-up,
+    so that the average of a short training run covers a short time.
 
     Attributes:
         decay: largest value of d.
@@ -46,7 +46,7 @@ class Exponential:
     decay: float
 
     def __call__(self, *, num: int, fraction: float) -> float:
-        """The share of the newest weights in the average."""
+        """Return the weight of the newest weights in the average."""
         return 1 - min(self.decay, (1 + num) / (10 + num)) if num else 1.0
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class LastPart:
     share: float
 
     def __call__(self, *, num: int, fraction: float) -> float | None:
-        """The share of the newest weights in the average; None before the last part."""
+        """Return the weight of the newest weights in the average; None before the last part."""
         return 1 / (num + 1) if fraction > 1 - self.share + _ROUNDING else None
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class LastPart:
 
 
 def averaging(*, ema_decay: float | None, average_last: float | None) -> Exponential | LastPart | None:
-    """The average of the weights that a training ends with; None: no average.
+    """Return the average of the weights that training ends with, or None for no average.
 
     Args:
         ema_decay: decay of an exponential moving average.
@@ -99,7 +99,7 @@ class Average:
         newest: weight of the newest weights in the average.
 
     Attributes:
-        num: number of updates in the average; 0: it has not begun, and the weights themselves are used.
+        num: number of updates in the average; while it is 0, the weights themselves are used.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], newest: Newest) -> None:
@@ -113,7 +113,7 @@ class Average:
         """Include the current weights in the average, after an update.
 
         Args:
-            fraction: share of the budget that is used up.
+            fraction: share of the budget used up.
         """
         weight = self.newest(num=self.num, fraction=fraction)
         if weight is None:
@@ -131,7 +131,7 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the average into the parameters inside the block; does nothing if the average has not begun."""
+        """Put the average into the parameters inside the block; without effect before the average has begun."""
         self._exchange()
         try:
             yield

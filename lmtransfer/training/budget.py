@@ -1,4 +1,4 @@
-"""How long to train (optimiser steps, tokens, epochs or wall-clock seconds), and the share that is used up."""
+"""How long to train (optimiser steps, tokens, epochs or wall-clock seconds), and the share used up so far."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from lmtransfer.errors import ConfigError
 
 
 class Budget:
-    """One or several limits; training ends at the first limit that it reaches.
+    """One or several limits; training ends at the first limit reached.
 
     Steps are rounded up: ``epochs=2.5`` with 3 steps per epoch plans 8 full steps.
 
     Args:
-        steps: optimiser steps; a step without an update (a loss that is not finite, an fp16 overflow) counts.
+        steps: optimiser steps, including steps without an update (a non-finite loss, an fp16 overflow).
         tokens: real tokens trained on, over all ranks.
         epochs: passes over the training rows; may be a fraction.
-        min_steps: minimum number of steps, if ``epochs`` are fewer steps.
-        seconds: wall-clock time since training began, with evaluation and saving, without interruptions.
-        steps_per_epoch: optimiser steps of one epoch; needed with ``epochs``.
+        min_steps: minimum number of steps if ``epochs`` amounts to fewer.
+        seconds: wall-clock time since training began, including evaluation and saving, excluding interruptions.
+        steps_per_epoch: optimiser steps per epoch; required with ``epochs``.
 
     Raises:
         ConfigError: there is no limit, a limit is not positive, or ``epochs`` is set without ``steps_per_epoch``.
 
     Attributes:
-        lengthening: planned steps divided by the steps of ``epochs``: above 1 if ``min_steps`` is larger, else 1.
+        lengthening: planned steps divided by the steps in ``epochs``: above 1 if ``min_steps`` is larger, else 1.
     """
 
     def __init__(
@@ -63,17 +63,18 @@ class Budget:
 
     @property
     def by_the_clock(self) -> bool:
-        """Whether the used share depends on the time; repeating such a run needs a log of the shares."""
+        """Whether the used share depends on the time, so that repeating the run requires a log of the shares."""
         return self.seconds is not None
 
     def fraction(self, *, steps: int, tokens: int, seconds: float, prepared: float = 0.0) -> float:
-        """The share of the budget that is used up, in [0, 1]; 1 means done.
+        """Return the share of the budget used up, in [0, 1]; 1 means done.
 
         Args:
-            steps: steps made so far.
+            steps: steps taken so far.
             tokens: real tokens trained on so far.
             seconds: training time so far.
-            prepared: the part of ``seconds`` before the first step; it is subtracted from the time and from the budget.
+            prepared: the part of ``seconds`` before the first step, which is subtracted from the time and from the
+                budget.
         """
         shares = []
         if self.steps is not None:
@@ -88,17 +89,17 @@ class Budget:
     def fraction_after(
         self, fraction: float, steps: int, *, tokens: int, seconds: float, prepared: float = 0.0
     ) -> float:
-        """The share that will be used up after one more update, for warm-ups given as a fraction.
+        """Return the share that will be used up after one more update, for warm-ups given as a fraction.
 
-        It is exact for budgets in steps and epochs. For tokens and seconds it assumes that the update is like the mean
-        of the updates so far, so it depends only on ``fraction`` and ``steps``. At the first update there is no mean,
-        so it uses the tokens and seconds of this update.
+        It is exact for budgets in steps and epochs. For tokens and seconds, the update is assumed to be like the mean
+        of the updates so far, so the result depends only on ``fraction`` and ``steps``. At the first update there is no
+        mean, so the tokens and seconds of this update are used.
 
         Args:
             fraction: share used up before the update.
             steps: number of updates before this update.
             tokens: real tokens trained on, including this update.
-            seconds: training time when the gradients of this update are known.
+            seconds: training time once the gradients of this update are known.
             prepared: see ``fraction``.
         """
         if steps == 0:

@@ -8,40 +8,40 @@ from typing import Any, Protocol
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.training.update import StepResult
 
-#: Approximate number of steps in the running mean of the watched loss.
+#: Approximate number of steps in the running mean of the monitored loss.
 _SMOOTHED_STEPS = 50
 #: Steps before a forecast, and how many of them are not timed because they build kernels and buffers.
 _STEPS, _UNTIMED = 10, 3
 
 
 class Callback(Protocol):
-    """Is called for each step, once its numbers are read: on a CPU after each step, on a GPU where a line is logged."""
+    """Called for each step once its numbers are read: on a CPU after each step, on a GPU whenever a line is logged."""
 
-    name: str  #: its state is saved under this name
+    name: str  #: the name under which its state is saved
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """Process one step and return messages for the user.
 
         Args:
-            record: its line of the log, with ``step``, ``tokens`` and ``seconds`` after it; may be added to.
-            fraction: share of the budget that is used up.
+            record: its log record, with ``step``, ``tokens`` and ``seconds`` after it; entries may be added.
+            fraction: share of the budget used up.
         """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that must survive a restart, as plain values."""
+        """Return the state that must survive a restart, as plain values."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The reverse of ``state_dict``."""
+        """Restore the state from ``state_dict``."""
         ...
 
 
 class NonFiniteGuard:
-    """Reports every loss that is not finite, with the keys of its batch, and ends training after several in a row.
+    """Reports every non-finite loss with the keys of its batch, and ends training after several in a row.
 
     Args:
-        max_bad_steps: number of such steps in a row that ends training.
+        max_bad_steps: number of consecutive steps with such a loss that ends training.
     """
 
     name = "non_finite_guard"
@@ -51,7 +51,7 @@ class NonFiniteGuard:
         self.in_a_row = 0
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """See the class.
+        """Process one step; see the class.
 
         Raises:
             TrainingError: the loss was not finite ``max_bad_steps`` times in a row, or the float16 gradients overflow
@@ -86,11 +86,11 @@ class NonFiniteGuard:
         return [message]
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as plain values."""
+        """Return the state as plain values."""
         return {"in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The reverse of ``state_dict``."""
+        """Restore the state from ``state_dict``."""
         self.in_a_row = int(state["in_a_row"])
 
 
@@ -107,34 +107,34 @@ class PhaseName:
         self.phase = phase
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """See the class."""
+        """Process one step; see the class."""
         record["phase"] = self.phase
         return ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: the state of the run contains the phase."""
+        """Return an empty state: the state of the run contains the phase."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The reverse of ``state_dict``."""
+        """Restore the state from ``state_dict``."""
 
 
 class UnigramPlateau:
-    """Reports when a masked language model has learned more than the frequencies of the tokens.
+    """Reports when a masked language model has learned more than the token frequencies.
 
-    Every record has the entropy as ``unigram_entropy``, so that it is visible during the run.
+    Every record contains the entropy as ``unigram_entropy``, so that it is visible during the run.
 
-    The loss of small models stays for a long time at the entropy of the unigram distribution (the plateau). Until they
-    leave it, they finetune no better than random weights. The loss is smoothed over about 50 steps. It is on the
+    The loss of small models stays at the entropy of the unigram distribution (the plateau) for a long time. Until they
+    leave it, they finetune no better than random weights. The loss is smoothed over about 50 steps, and is on the
     plateau while it is at most ``margin`` below the entropy.
 
     Args:
         entropy: entropy of the distribution of target tokens, in nats.
-        loss: name of the watched loss.
+        loss: name of the monitored loss.
         margin: margin below the entropy, as a share of the entropy.
-        warn_after: share of the budget after which a loss on the plateau causes a warning.
+        warn_after: share of the budget after which a loss on the plateau triggers a warning.
         warns: whether to warn at all; pretrained weights may transfer well before they leave the plateau.
-        remedies: what the warning advises first, such as another optimiser than the run's own.
+        remedies: what the warning recommends first, such as an optimiser other than the run's own.
     """
 
     name = "unigram_plateau"
@@ -165,7 +165,7 @@ class UnigramPlateau:
         self.warned = False
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """See the class; after the loss leaves the plateau, each record has that step as ``plateau_left_at``."""
+        """Process one step; once the loss has left the plateau, records contain that step as ``plateau_left_at``."""
         record["unigram_entropy"] = round(self.entropy, 4)
         if self.left_at is not None:
             record["plateau_left_at"] = self.left_at
@@ -193,11 +193,11 @@ class UnigramPlateau:
         return ()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as plain values."""
+        """Return the state as plain values."""
         return {"num_seen": self.num_seen, "mean": self.mean, "left_at": self.left_at, "warned": self.warned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The reverse of ``state_dict``."""
+        """Restore the state from ``state_dict``."""
         self.num_seen, self.mean = state["num_seen"], state["mean"]
         self.left_at, self.warned = state["left_at"], state["warned"]
 
@@ -207,7 +207,7 @@ class TokenForecast:
 
     Args:
         seconds: the budget.
-        meaning: function of the expected number of tokens and of tokens per second; returns further lines to report.
+        meaning: returns further lines to report, given the expected number of tokens and the tokens per second.
     """
 
     name = "token_forecast"
@@ -218,7 +218,7 @@ class TokenForecast:
         self.seen: list[tuple[float, int]] = []
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """See the class."""
+        """Process one step; see the class."""
         if len(self.seen) == _STEPS:
             return ()
         self.seen.append((record["seconds"], record["tokens"]))
@@ -233,13 +233,13 @@ class TokenForecast:
         return [forecast, *self.meaning(expected, rate)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: a speed measured on one machine is not valid for another machine."""
+        """Return an empty state: a speed measured on one machine is not valid for another."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The reverse of ``state_dict``."""
+        """Restore the state from ``state_dict``."""
 
 
 def millions(number: float) -> str:
-    """A number of tokens in millions, with one decimal from a million on, else two."""
+    """Format a number of tokens in millions, with one decimal from a million on, otherwise two."""
     return f"{number / 1e6:.1f} million" if number >= 1e6 else f"{number / 1e6:.2f} million"

@@ -1,9 +1,9 @@
 """The checkpoints of a run: ``<run>/checkpoints/last``, ``best`` and the revisions; saves are atomic.
 
-A revision, ``tokens-<number>``, holds the model once that many tokens were seen (``train.save_at``): a ``model`` and a
-``state.json``, without what resuming needs. It is never replaced by a later one.
+A revision, ``tokens-<number>``, holds the model after that many training tokens (``train.save_at``): a ``model`` and a
+``state.json``, but nothing that only resuming needs. Later revisions never replace it.
 
-A save is staged in a folder next to its place (``.last.new``), flushed to disk, and exchanged with two renames
+A save is staged in a folder next to its destination (``.last.new``), flushed to disk, and swapped in with two renames
 (``last`` to ``.last.old``, ``.last.new`` to ``last``). After a crash at any time, one of these folders is complete, and
 ``Checkpoints.newest`` finds it.
 
@@ -66,17 +66,17 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """The step after which it was saved."""
+        """The step after which the checkpoint was saved."""
         return self.state["step"]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file."""
+        """Return the tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file."""
         path = self.folder / f"{name}.safetensors"
         return read_tensors(path) if path.exists() else {}
 
 
 def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
-    """Write a checkpoint to a new folder, and flush it to disk; it is complete once its manifest is written.
+    """Write a checkpoint to a new folder and flush it to disk; the manifest, written last, marks it as complete.
 
     Args:
         folder: must not exist.
@@ -84,7 +84,7 @@ def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]
         state: plain numbers, strings, lists and dicts; must contain ``step``.
 
     Raises:
-        OSError, SafetensorError: it cannot be written.
+        OSError, SafetensorError: the checkpoint cannot be written.
     """
     folder.mkdir(parents=True)
     for file, content in tensors.items():
@@ -92,7 +92,7 @@ def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]
             on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in content.items()}
             save_file(on_host, folder / f"{file}.safetensors")
     (folder / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="ascii")
-    mode = (folder / STATE).stat().st_mode  # safetensors writes files that only their owner can read
+    mode = (folder / STATE).stat().st_mode  # safetensors makes its files readable by their owner only
     files = {}
     for path in sorted(folder.iterdir()):
         path.chmod(mode)
@@ -104,10 +104,10 @@ def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint in ``folder``, which must be complete.
+    """Open the checkpoint in ``folder``, which must be complete.
 
     Raises:
-        CheckpointError: it is missing, truncated or altered.
+        CheckpointError: the checkpoint is missing, truncated or altered.
     """
     problem = find_damage(folder)
     if problem is not None:
@@ -116,7 +116,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU, after a check of its header against the file.
+    """Read the tensors of a safetensors file to the CPU, after checking its header against the file.
 
     Raises:
         CheckpointError: the file cannot be read or is truncated, or its header is invalid.
@@ -129,13 +129,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_state(folder: Path) -> SavedState:
-    """The content of ``state.json``."""
+    """Read ``state.json``."""
     # Not ``finite``: the state may contain the losses of a skipped step.
     return read_json(folder / STATE, SavedState, error=CheckpointError, finite=False)
 
 
 def find_damage(folder: Path) -> str | None:
-    """The problem of the checkpoint in ``folder``, or None if every file is as it was written."""
+    """Return what is wrong with the checkpoint in ``folder``, or None if every file is as it was written."""
     if not folder.is_dir():
         return f"there is no checkpoint {folder}"
     if not (folder / MANIFEST).exists():
@@ -186,7 +186,7 @@ class Checkpoints:
         return self.folder.is_dir() and any(self.folder.iterdir())
 
     def note_files(self) -> None:
-        """Note the files of the run without which its checkpoints are of no use; each save looks for them."""
+        """Record the files that the run's checkpoints depend on; each save checks that they still exist."""
         run = self.folder.parent
         paths = (run, *(path for name in _NEEDED for path in (run / name, *(run / name).rglob("*"))))
         self._needed = {path for path in paths if path.exists()}
@@ -197,7 +197,7 @@ class Checkpoints:
             raise CheckpointError(deleted(gone[0]))
 
     def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-        """Write the checkpoint ``name``; the previous one of that name stays until the new one is complete.
+        """Write the checkpoint ``name``; the previous one of that name is kept until the new one is complete.
 
         Args:
             name: ``last``, ``best`` or a ``revision_name``.
@@ -205,13 +205,13 @@ class Checkpoints:
             state: plain numbers, strings, lists and dicts; must contain ``step``.
 
         Raises:
-            CheckpointError: the disk is full or cannot be written, or the folder is a link; the earlier checkpoint is
-                not changed. Or a file that the run needs was deleted, such as its configuration or another checkpoint.
+            CheckpointError: the disk is full or not writable, or the folder is a link, or a file that the run needs was
+                deleted, such as its configuration or another checkpoint; the earlier checkpoint is not changed.
         """
         final, staged = self.folder / name, self.folder / f".{name}.new"
         _check_no_link(self.folder)
         if self._needed and not self.folder.parent.is_dir():
-            self._check_nothing_gone()  # and nothing is written
+            self._check_nothing_gone()  # before anything is written
         try:
             self._finish_interrupted_save(name)
             write_checkpoint(staged, tensors=tensors, state=state)
@@ -228,7 +228,7 @@ class Checkpoints:
         return final
 
     def _exchange(self, name: str) -> None:
-        """Move the complete staged checkpoint to its place."""
+        """Move the complete staged checkpoint to its destination."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         remove(old)
         if final.exists():
@@ -241,10 +241,10 @@ class Checkpoints:
         """Finish or undo interrupted saves after a crash, so that each name has its newest complete checkpoint.
 
         Only the process that writes the run calls this, before it resumes. Otherwise a complete staged ``best`` would
-        be ignored, and the run would keep the previous ``best`` if no better one follows.
+        be ignored, and the run would keep the previous ``best`` unless a better one follows.
 
         Raises:
-            CheckpointError: the folder is a link, or cannot be written.
+            CheckpointError: the folder is a link or not writable.
         """
         _check_no_link(self.folder)
         try:
@@ -256,7 +256,7 @@ class Checkpoints:
             ) from error
 
     def _finish_interrupted_save(self, name: str) -> None:
-        """Finish or undo the interrupted save of one name, so that the newest complete checkpoint is in its place."""
+        """Finish or undo the interrupted save of one name, so that its newest complete checkpoint is in place."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         if staged.exists() and find_damage(staged) is None:
             self._exchange(name)
@@ -266,22 +266,22 @@ class Checkpoints:
         remove(old)
 
     def revisions(self) -> dict[int, Path]:
-        """The folders of the revisions by their number of tokens, ascending; they may be damaged."""
+        """Return the folders of the revisions, possibly damaged, by token count in ascending order."""
         return {tokens: self.folder / revision_name(tokens) for tokens in sorted(_tokens_of(self.folder))}
 
     def drop_revisions(self, *, after: int) -> None:
-        """Remove the revisions of later steps: a run that resumes from an earlier checkpoint makes them again.
+        """Remove the revisions of later steps, because a run that resumes from an earlier checkpoint saves them again.
 
         Args:
             after: the step of the checkpoint.
         """
         for folder in self.revisions().values():
-            with suppress(CheckpointError):  # a damaged one is reported when it is used
+            with suppress(CheckpointError):  # a damaged revision is reported when it is used
                 if read_state(folder)["step"] > after:
                     remove(folder)
 
     def _staged_revisions(self) -> list[str]:
-        """The names of the revisions whose save was interrupted."""
+        """Return the names of the revisions whose save was interrupted."""
         staged = self.folder.glob(f".{_REVISION}*") if self.folder.is_dir() else ()
         return sorted({path.name.removeprefix(".").partition(".")[0] for path in staged})
 
@@ -293,12 +293,12 @@ class Checkpoints:
         return self.newest()
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest complete checkpoint, and a sentence for each damaged checkpoint that was skipped.
+        """Return the newest complete checkpoint, and a sentence for each damaged checkpoint that was skipped.
 
         The checkpoint is None if the run was interrupted before its first save.
 
         Raises:
-            CheckpointError: there are checkpoints, but none is complete.
+            CheckpointError: there are checkpoints, but none of them is complete.
         """
         checkpoints: list[Checkpoint] = []
         problems: list[str] = []
@@ -311,7 +311,7 @@ class Checkpoints:
                 checkpoints.append(Checkpoint(folder, read_state(folder)))
             elif not name.endswith(
                 ".new"
-            ):  # after a crash, an incomplete staging folder is normal, and no data were lost with it
+            ):  # after a crash, an incomplete staging folder is normal, and no data is lost
                 problems.append(problem)
         if problems and not checkpoints:
             detail = "\n".join(f"  - {problem}" for problem in problems)
@@ -323,7 +323,7 @@ class Checkpoints:
 
 
 def deleted(path: Path) -> str:
-    """The message for a file that a run has lost."""
+    """Return the message for a file that a run has lost."""
     return (
         f"{path} was deleted while the run was training, so the run is of no use: restore it from a copy and continue "
         "with resume=true, or start the run again with another name="
@@ -331,12 +331,12 @@ def deleted(path: Path) -> str:
 
 
 def revision_name(tokens: int) -> str:
-    """The name of the checkpoint that is kept once ``tokens`` tokens were seen."""
+    """Return the name of the revision that is kept after ``tokens`` tokens."""
     return f"{_REVISION}{tokens}"
 
 
 def _tokens_of(folder: Path) -> list[int]:
-    """The numbers of tokens of the revisions in a folder."""
+    """Return the token counts of the revisions in a folder."""
     numbers = (path.name.removeprefix(_REVISION) for path in folder.glob(f"{_REVISION}*") if path.is_dir())
     return [int(number) for number in numbers if number.isdecimal()]
 
@@ -347,7 +347,7 @@ def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
     Args:
         folder: the ``checkpoints`` folder of the run.
         num_bytes: size of one checkpoint.
-        kept_bytes: size of all revisions that will be kept.
+        kept_bytes: total size of the revisions that will be kept.
 
     Raises:
         CheckpointError: checkpoints cannot be written, or the folder is a link.
@@ -374,7 +374,7 @@ def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
 
 
 def _check_no_link(folder: Path) -> None:
-    """Refuse to write through a link: old checkpoints are deleted in its target, which can be any folder."""
+    """Reject a link: old checkpoints would be deleted in its target, which can be any folder."""
     if folder.is_symlink():
         raise CheckpointError(
             f"{folder} is a link to {folder.resolve()}, but a run replaces and deletes files only in its own folder: "

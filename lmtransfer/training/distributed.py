@@ -1,8 +1,8 @@
-"""Several processes under ``torchrun``, one per device, with exactly the same training result as one process.
+"""Several processes under ``torchrun``, one per device, with exactly the same training result as a single process.
 
-Gradients are exchanged by PyTorch's engines (``parallel``). Small values go between host memories with gloo, so that no
-device waits. A step has two such exchanges: the counts, by which the passes divide their losses; and at its end the
-time and the requests to stop. A third one, of the losses, is made where they are read.
+PyTorch's engines exchange the gradients (``data_parallel``). Small values travel between host memories with gloo, so
+that no device waits. A step has two such exchanges: the counts by which the passes divide their losses; and, at the
+end, the time and the requests to stop. A third exchange, of the losses, takes place when they are read.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from torch import Tensor, nn
 from lmtransfer.errors import Interrupted, MachineError
 from lmtransfer.system import ranks
 
-#: Bytes of a message between hosts, and of the number at its beginning that gives the bytes of its content.
+#: Size in bytes of a message between hosts, and of the number at its start that gives the length of its content.
 _MESSAGE, _HEADER = 4096, 8
 
 
 def world_size() -> int:
-    """The number of processes that train together; 1 without ``torchrun``."""
+    """Return the number of processes that train together; 1 without ``torchrun``."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Return the number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
@@ -40,17 +40,17 @@ def is_main() -> bool:
 
 
 def local_rank() -> int:
-    """The number of this process on its machine, which is also the number of its device."""
+    """Return the number of this process on its machine, which is also the number of its device."""
     return ranks.local_rank()
 
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Join the processes that ``torchrun`` started, inside the block; does nothing without ``torchrun``.
+    """Join the processes that ``torchrun`` started, inside the block; without ``torchrun``, do nothing.
 
-    Before the group is destroyed, every process waits for the others; without this, destroying it sometimes aborts a
-    process. Processes also wait after an interruption, on which all ranks agree. They do not wait after an error,
-    because the others may never arrive.
+    Before the group is destroyed, every process waits for the others, because otherwise destroying the group sometimes
+    aborts a process. Processes also wait after an interruption, on which all ranks agree. They do not wait after an
+    error, because the others may never arrive.
     """
     ranks.check()
     if ranks.world_size() == 1 or dist.is_initialized():
@@ -73,14 +73,14 @@ def process_group() -> Iterator[None]:
 
 
 def _part() -> None:
-    """Free all finished exchanges, then wait for the others: freeing one after its group aborts the process."""
+    """Free all finished exchanges, then wait for the others: freeing an exchange after its group aborts the process."""
     gc.collect()
     barrier()
 
 
 @contextmanager
 def others_needed() -> Iterator[None]:
-    """Explain the error of an exchange whose other ranks have ended.
+    """Explain errors of an exchange whose other ranks have ended.
 
     Raises:
         MachineError: the exchange failed.
@@ -103,16 +103,16 @@ def lost_another_rank(error: RuntimeError) -> bool:
 
 
 def barrier() -> None:
-    """Wait for all ranks (with an exchange between hosts, which works on every backend)."""
+    """Wait for all ranks, with an exchange between hosts, which works on every backend."""
     if world_size() > 1:
         with others_needed():
             dist.all_reduce(torch.zeros(1))
 
 
 def gather(value: Any) -> list[Any]:
-    """The ``value`` of every rank, in rank order; for Python objects and tensors on the host.
+    """Return the ``value`` of every rank, in rank order, for Python objects and tensors on the host.
 
-    Objects of up to 4 KiB take one exchange, because the messages have a fixed size. Larger ones take a second one.
+    Messages have a fixed size: objects of up to 4 KiB take one exchange, and larger objects take a second one.
     """
     if world_size() == 1:
         return [value]
@@ -126,7 +126,7 @@ def gather(value: Any) -> list[Any]:
 
 
 def _gather_bytes(content: bytes, *, size: int) -> list[bytes]:
-    """The first ``size`` bytes of every rank's ``content``, padded with zeros."""
+    """Return the first ``size`` bytes of every rank's ``content``, padded with zeros."""
     sent = torch.frombuffer(bytearray(content[:size].ljust(size, b"\0")), dtype=torch.uint8)
     received = [torch.empty_like(sent) for _ in range(world_size())]
     with others_needed():
@@ -135,7 +135,7 @@ def _gather_bytes(content: bytes, *, size: int) -> list[bytes]:
 
 
 def sum_over_ranks(values: dict[str, float]) -> dict[str, float]:
-    """Sum numbers by name, in rank order, so that all ranks get equal sums; a name that a rank lacks counts as 0."""
+    """Sum numbers by name, in rank order, so that all ranks get equal sums; a name missing on a rank counts as 0."""
     total: dict[str, float] = {}
     for part in gather(values):
         for name, value in part.items():
@@ -149,20 +149,20 @@ def any_rank(flag: bool) -> bool:
 
 
 def largest_on_device(number: Tensor) -> Tensor:
-    """The largest ``number`` of any rank, on the device; the host does not wait for it."""
+    """Return the largest ``number`` of any rank, on the device, without making the host wait."""
     return _reduced(number, dist.ReduceOp.MAX)
 
 
 def sum_on_device(number: Tensor) -> Tensor:
-    """The sum of ``number`` over all ranks, on the device; the host does not wait for it."""
+    """Return the sum of ``number`` over all ranks, on the device, without making the host wait."""
     return _reduced(number, dist.ReduceOp.SUM)
 
 
 def gather_on_device(tensor: Tensor) -> list[Tensor]:
-    """The ``tensor`` of every rank, in rank order; all have one shape; the host does not wait for them."""
+    """Return the ``tensor`` of every rank, all of one shape, in rank order, without making the host wait."""
     if world_size() == 1:
         return [tensor]
-    content = tensor.contiguous().view(torch.uint8)  # gloo does not know every number format
+    content = tensor.contiguous().view(torch.uint8)  # gloo does not support every dtype
     received = [torch.empty_like(content) for _ in range(world_size())]
     with others_needed():
         dist.all_gather(received, content)
@@ -177,13 +177,13 @@ def _reduced(number: Tensor, operation: Any) -> Tensor:
 
 
 def from_main(value: Any) -> Any:
-    """The ``value`` of rank 0, on every rank."""
+    """Return the ``value`` of rank 0 on every rank."""
     return gather(value if is_main() else None)[0]
 
 
 @torch.no_grad()
 def union(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of all ranks by name; a rank gets those that it lacks from the first that has them."""
+    """Return the tensors of all ranks by name; a rank gets missing tensors from the first rank that has them."""
     if world_size() == 1:
         return tensors
     of_ranks = gather({name: (tuple(t.shape), t.dtype, t.device.type) for name, t in tensors.items()})
@@ -200,7 +200,7 @@ def union(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def share_weights(module: nn.Module) -> None:
-    """Copy the weights and buffers of rank 0 to every rank; with different libraries, equal seeds can give others."""
+    """Copy rank 0's weights and buffers to every rank: with other libraries, equal seeds can give other weights."""
     if world_size() == 1:
         return
     for tensor in [*module.parameters(), *module.buffers()]:

@@ -1,4 +1,4 @@
-"""Losses of held-out batches; the result does not depend on how the examples are batched."""
+"""Losses on held-out batches; the result does not depend on how the examples are batched."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from lmtransfer.training import distributed
+from lmtransfer.training.data_parallel import is_sharded
 from lmtransfer.training.learner import Learner
-from lmtransfer.training.parallel import is_sharded
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop
 
@@ -32,7 +32,7 @@ def until_stopped(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _with_fillers(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """The batches, and whether they count: a rank repeats one while others have more, for a sharded learner.
+    """Yield the batches and whether they count: a rank repeats one while others have more, for a sharded learner.
 
     Raises:
         StopDuringEvaluation: any rank received SIGTERM or Ctrl-C.
@@ -56,17 +56,17 @@ def evaluate_losses(
 ) -> dict[str, float]:
     """Compute the mean of each named loss over all ``batches``, and their weighted total as ``loss``.
 
-    It runs in evaluation mode (and restores the mode afterwards), without gradients, with a separate recurrent state
-    that starts empty. Under ``torchrun`` each rank passes its own share of the batches.
+    It runs in evaluation mode (restoring the mode afterwards), without gradients, and with a separate recurrent state
+    that starts empty. Under ``torchrun``, each rank passes its own share of the batches.
 
     Args:
         learner: an ``nn.Module`` that is a ``Learner``.
         batches: micro-batches.
         device: device of the learner.
-        precision: number format; float32 if omitted.
+        precision: number format; float32 by default.
 
     Returns:
-        One number per loss; losses with a count of 0 are omitted.
+        One number for each loss; losses with a count of 0 are omitted.
 
     Raises:
         StopDuringEvaluation: SIGTERM or Ctrl-C was received.

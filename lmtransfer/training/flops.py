@@ -1,4 +1,4 @@
-"""The number of operations of training and the peak rate of a GPU, for model FLOPs utilisation (MFU)."""
+"""The number of operations in training and the peak rate of a GPU, for model FLOPs utilisation (MFU)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 import torch
 
-#: Peak rates of dense matrix products in 16 bits, FLOP/s without sparsity, from the data sheets of the vendor; the
-#: first match counts.
+#: Peak rates of dense 16-bit matrix products, FLOP/s without sparsity, from the vendor's data sheets; the first match
+#: counts.
 _PEAKS = (
     ("Laptop", None),  # laptop GPUs have other chips with the same model numbers
     ("H200 NVL", 835e12),
@@ -27,9 +27,9 @@ _PEAKS = (
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Dense 16-bit peak of a GPU, FLOP/s; None for unknown GPUs and for other devices.
+    """Return a GPU's dense 16-bit peak in FLOP/s; None for unknown GPUs and for other devices.
 
-    Names are matched by whole words, so that L4 does not match L40, and T4 does not match T400.
+    Names are matched by whole words, so that L4 does not match L40, nor T4 T400.
     """
     if device.type != "cuda":
         return None
@@ -38,23 +38,23 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 def peak_of(model: str) -> float:
-    """Dense 16-bit peak of a model of GPU, such as ``A100``, FLOP/s."""
+    """Return the dense 16-bit peak of a GPU model, such as ``A100``, in FLOP/s."""
     peak = dict(_PEAKS)[model]
     assert peak is not None
     return peak
 
 
 def training_flops_per_token(*, num_weights: float, num_layers: int, dim: int, mean_length: float) -> float:
-    """FLOP of the forward and backward pass per token of a bidirectional transformer.
+    """Estimate the FLOP per token in the forward and backward passes of a bidirectional transformer.
 
     Each weight takes two operations in the forward pass and four in the backward pass. The two products of attention
-    are counted in the same way (Chowdhery et al. 2022, PaLM, appendix B). The caller includes repeated or skipped
+    are counted in the same way (Chowdhery et al. 2022, PaLM, appendix B). The caller accounts for repeated or skipped
     computation (such as an output layer at masked positions only) in ``num_weights``.
 
     Args:
-        num_weights: number of entries of the matrices that every token passes through, each counted once per use.
+        num_weights: number of entries in the matrices that every token passes through, counted once per use.
         num_layers: number of self-attention layers.
-        dim: width of the queries and keys over all heads.
-        mean_length: mean length of the sequences in tokens.
+        dim: total width of the queries and keys over all heads.
+        mean_length: mean sequence length in tokens.
     """
     return 6.0 * num_weights + 12.0 * num_layers * dim * mean_length

@@ -25,23 +25,23 @@ from lmtransfer.system.cores import usable_cores
 from lmtransfer.training import distributed
 from lmtransfer.training.precision import Format, Precision, fastest_format
 
-#: The GPU of this process and the locked file that says so, by the GPUs it chose from.
+#: The GPU of this process and the lock file that claims it, by the names of the GPUs it was chosen from.
 _held: dict[tuple[str, ...], tuple[int, IO[str]]] = {}
 
 # parameters of mallopt, from glibc's malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-#: Least compute capability of a GPU for which blocks are compiled: Triton no longer supports Volta (7.0).
+#: Minimum compute capability at which blocks are compiled: Triton no longer supports Volta (7.0).
 _COMPILES_FROM = (7, 5)
-#: Most processes that build batches of a rank by default: they build several million tokens a second.
+#: Default maximum number of batch-building processes per rank: they build several million tokens a second.
 _MOST_WORKERS = 4
 
 
 def claim_gpu(names: Sequence[str], *, folder: Path | None = None) -> int:
-    """The index of a GPU that the fewest processes of this user have claimed; the claim ends with this process.
+    """Return the index of a GPU that the fewest processes of this user have claimed; the claim ends with this process.
 
     Args:
-        names: a name for each GPU, the same in every process.
-        folder: folder of the locks; None: one in the system's folder for temporary files.
+        names: one name per GPU, the same in every process.
+        folder: folder of the lock files; None for the system's temporary folder.
     """
     if tuple(names) in _held:
         return _held[tuple(names)][0]
@@ -58,7 +58,7 @@ def claim_gpu(names: Sequence[str], *, folder: Path | None = None) -> int:
                     continue
                 _held[tuple(names)] = index, file
                 return index
-    except OSError:  # no locks here: as if this were the only process
+    except OSError:  # no locks here: assume that this is the only process
         pass
     return 0
 
@@ -70,15 +70,15 @@ class Hardware:
     Attributes:
         device: device to compute on.
         precision: number format of every matrix product, for the trainer.
-        reason: reason for this format.
+        reason: reason for choosing this format.
         threads: number of CPU threads in use.
         compile: whether to compile the blocks.
         activation_checkpointing: whether to recompute transformer layers in the backward pass.
         residual: number format of the residual streams in training, see ``layers.residual``.
-        residual_set: whether that was set, so that a model without such a stream is an error.
-        uncompiled: why the blocks of a GPU are not compiled although they might be; empty: no reason.
+        residual_set: whether ``residual`` was set explicitly, so that a model without a residual stream is an error.
+        uncompiled: why blocks are not compiled on a GPU that might support it; empty if there is no reason.
         num_workers: number of processes that build batches for this rank.
-        shard: whether each rank keeps a part of every weight, see ``parallel.shard``.
+        shard: whether each rank holds only a part of every weight; see ``data_parallel.shard``.
     """
 
     device: torch.device
@@ -118,24 +118,24 @@ def setup(
     num_workers: int | None = 0,
     shard: bool = False,
 ) -> Hardware:
-    """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, the current GPU).
+    """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, current GPU).
 
     Args:
-        device: ``auto`` takes the GPU of this rank if there is one, else the CPU.
-        precision: ``auto`` takes the fastest format of the hardware (``precision.fastest_format``).
-        threads: number of CPU threads; None: see ``default_threads``.
-        compile: ``auto`` compiles on CUDA, if nothing is missing for it (``missing_to_compile``).
+        device: ``auto`` selects the GPU of this rank if there is one, else the CPU.
+        precision: ``auto`` selects the fastest format of the hardware (``precision.fastest_format``).
+        threads: number of CPU threads; None for ``default_threads``.
+        compile: ``auto`` compiles on CUDA unless a requirement is missing (``missing_to_compile``).
         activation_checkpointing: recompute transformer layers in the backward pass.
-        residual: number format of the residual streams in training; ``auto`` takes bfloat16 on a GPU with the precision
-            bf16, which bfloat16 needs.
+        residual: number format of the residual streams in training; ``auto`` selects bfloat16 on a GPU with the
+            precision bf16, which bfloat16 requires.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
-        keep_threads: leave PyTorch's number of threads as it is, for a caller who has set it.
-        num_workers: number of processes that build batches for each rank; None: see ``useful_workers``.
-        shard: with several ranks, each keeps a part of every weight.
+        keep_threads: leave PyTorch's number of threads unchanged, for a caller that has set it.
+        num_workers: number of processes that build batches for each rank; None for ``useful_workers``.
+        shard: with several ranks, each rank holds only a part of every weight.
 
     Raises:
-        ConfigError: the device does not exist, or does not support the precision, or ``compile`` is true and something
-            is missing for it, or ``residual`` is bfloat16 and the precision is not bf16.
+        ConfigError: the device does not exist or does not support the precision, or ``compile`` is true and a
+            requirement is missing, or ``residual`` is bfloat16 and the precision is not bf16.
     """
     chosen = _device(device)
     number_format = fastest_format(chosen) if precision == "auto" else Format(precision, "as set")
@@ -183,11 +183,11 @@ def _activate_newer_flash_attention(device: torch.device) -> None:
 
 
 def default_threads() -> int:
-    """CPU threads of this process: ``OMP_NUM_THREADS``, or all usable cores divided among the ranks of this machine.
+    """Return the CPU threads of this process: ``OMP_NUM_THREADS``, or the usable cores divided among local ranks.
 
-    torchrun sets the variable to 1 for its processes if the user has not set it; then the cores are divided, too.
+    torchrun sets the variable to 1 for its processes if the user has not set it; the cores are then divided as well.
     """
-    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has a number for each level
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has one number per nesting level
     by_torchrun = wanted == "1" and "TORCHELASTIC_RUN_ID" in os.environ
     if wanted.isdigit() and int(wanted) and not by_torchrun:
         return int(wanted)
@@ -195,10 +195,10 @@ def default_threads() -> int:
 
 
 def useful_workers(device: torch.device) -> int:
-    """How many processes build batches for each rank by default.
+    """Return the default number of processes that build batches for each rank.
 
-    On CUDA at most 4, and one fewer than the cores of the rank, whose own process needs one. None elsewhere: a CPU that
-    computes the step has no core to spare.
+    On CUDA, it is at most 4, and one fewer than the rank's cores, because the rank's own process needs one. Elsewhere
+    it is 0: a CPU that computes the step has no core to spare.
     """
     if device.type != "cuda":
         return 0
@@ -206,9 +206,9 @@ def useful_workers(device: torch.device) -> int:
 
 
 def missing_to_compile(device: torch.device) -> str:
-    """What is missing to compile code for a GPU, in words; empty: nothing.
+    """Describe what is missing to compile code for a GPU; empty if nothing is missing.
 
-    The code is written in Triton, which compiles a small C program for each kernel to start it.
+    The code is written in Triton, which compiles a small C program to launch each kernel.
     """
     if torch.cuda.get_device_capability(device) < _COMPILES_FROM:
         return "Triton needs a newer GPU"
@@ -250,7 +250,7 @@ def _device(name: str) -> torch.device:
 
 
 def _own_gpu() -> int:
-    """The GPU of this process: of its rank under ``torchrun``, else one that the fewest other processes use."""
+    """Return the GPU of this process: its rank's under ``torchrun``, otherwise one that the fewest processes use."""
     count = torch.cuda.device_count()
     if ranks.local_world_size() > 1 or distributed.world_size() > 1 or count <= 1:
         return distributed.local_rank()
@@ -259,7 +259,7 @@ def _own_gpu() -> int:
 
 
 def _check_one_each() -> None:
-    """Check that there is a GPU for each process of this machine; all of them find the same."""
+    """Check that there is a GPU for each process on this machine; every process gets the same result."""
     processes, count = ranks.local_world_size(), torch.cuda.device_count()
     if processes > count:
         raise ConfigError(
@@ -271,11 +271,11 @@ def _check_one_each() -> None:
 def tune_allocator() -> bool:
     """Make glibc keep large blocks for reuse instead of returning them to the system after every use.
 
-    Otherwise a returned block must be mapped again, with a page fault for each of its pages. This takes 10 to 20 % of
-    the training step of a small encoder on a CPU. The disadvantage is that the process keeps memory that it once used.
+    Otherwise a returned block must be mapped again, with a page fault for each of its pages, which takes 10 to 20 % of
+    the training step of a small encoder on a CPU. The disadvantage is that the process never returns this memory.
 
     Returns:
-        Whether the settings were changed; only glibc has these settings.
+        Whether the settings were changed; only glibc has them.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

@@ -1,4 +1,4 @@
-"""The interfaces that the loop uses: a learner that computes losses of a batch, and a stream of optimiser steps."""
+"""The interfaces that the loop uses: a learner that computes losses, and a stream of optimiser steps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss as a sum and a count; one place (the loop) divides, by the count of the whole optimiser step.
+    """A loss as a sum and a count; only the loop divides, by the count of the whole optimiser step.
 
     Attributes:
         sum: the sum over the counted items, a scalar tensor with gradient.
         count: number of items in the sum (masked tokens, pairs, examples), or their total weight, known before the
-            forward pass. For a metric it may be a scalar tensor that the pass computes; then ``counts`` does not
-            contain it.
-        weight: its factor in the total; 0: a metric, which is logged but not trained on.
+            forward pass. For a metric, it may be a scalar tensor that the pass computes; ``counts`` then omits it.
+        weight: its factor in the total; 0 for a metric, which is logged but not trained on.
     """
 
     sum: Tensor
@@ -31,10 +30,10 @@ class Batch(Protocol):
     """One micro-batch."""
 
     num_tokens: int  #: real tokens, for throughput and budgets
-    keys: Sequence[str]  #: which rows or examples it holds, for error messages
+    keys: Sequence[str]  #: its rows or examples, for error messages
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on ``device``."""
+        """Return the same batch on ``device``."""
         ...
 
 
@@ -42,48 +41,48 @@ class Learner(nn.Module):
     """An objective or a task over an encoder."""
 
     def counts(self, batch: Any) -> Mapping[str, float]:
-        """The counts of the losses of ``batch``, by name, before the forward pass."""
+        """Return the counts of the losses of ``batch``, by name, before the forward pass."""
         raise NotImplementedError
 
     def losses(self, batch: Any, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        """The losses of ``batch`` by name, and the recurrent state for the next contiguous batch (or None)."""
+        """Return the losses of ``batch`` by name, and the recurrent state for the next contiguous batch (or None)."""
         raise NotImplementedError
 
     def forward(self, batch: Any, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        """Call ``losses``, for the engines of several ranks, which call the module."""
+        """Call ``losses``; the engines for several ranks call the module itself."""
         return self.losses(batch, recurrent_state)
 
     def on_progress(self, fraction: float) -> None:
-        """Change during training, for example by unfreezing more layers; by default it does nothing.
+        """Change the learner during training, for example by unfreezing more layers; the default does nothing.
 
         Args:
-            fraction: share of the budget that is used up before a step, in [0, 1]; the change must depend only on this.
+            fraction: share of the budget used up before a step, in [0, 1]; the change must depend on nothing else.
         """
 
     def parts(self) -> Mapping[str, nn.Module]:
-        """The saved parts by file name: ``model``, the only part that other commands read, and parts for training."""
+        """Return the saved parts by file name: ``model``, which other commands read, and parts only for training."""
         return {"model": self}
 
 
 @runtime_checkable
 class HasBlocks(Protocol):
-    """The interface of an encoder for optimisers."""
+    """An encoder as the optimisers see it."""
 
     def blocks(self) -> Sequence[nn.Module]:
-        """Its repeated layers, whose matrices have the kind ``hidden``."""
+        """Return the repeated layers, whose matrices have the kind ``hidden``."""
         ...
 
 
 @runtime_checkable
 class GivesEmbeddings(Protocol):
-    """The interface for optimisers of a network that stands for a table of embeddings (ELMo's character CNN)."""
+    """A network in place of an embedding table (ELMo's character CNN), as the optimisers see it."""
 
     gives_embeddings: bool  #: whether its parameters have the kind ``embedding``
 
 
 @runtime_checkable
 class HasSplits(Protocol):
-    """The interface of a stacked linear layer for optimisers."""
+    """A stacked linear layer as the optimisers see it."""
 
     muon_splits: int  #: number of matrices that are stacked in the rows of its weight
 
@@ -93,13 +92,13 @@ class Step:
     """The data of one optimiser step on this rank.
 
     Attributes:
-        number: optimiser step, from 0 at the start of the run.
-        epoch: number of epochs seen after this step, with fraction.
-        micro_batches: the micro-batches of this rank, in order.
-        first_micro_batch: number of the first of them over the whole run and all ranks.
-        other_keys: names of the last micro-batches if they come from another stream; these have no such number.
-        fillers: places of micro-batches that repeat rows of the step and do not count: a rank gets them where the step
-            has too few rows, because all ranks make the same number of passes.
+        number: number of the step, from 0 at the start of the run.
+        epoch: number of epochs seen after this step, as a fraction.
+        micro_batches: this rank's micro-batches, in order.
+        first_micro_batch: number of the first micro-batch, counted over the whole run and all ranks.
+        other_keys: names of the last micro-batches if they come from another stream, which does not number them.
+        fillers: positions of micro-batches that repeat rows of the step and do not count; a rank gets them if the step
+            has too few rows, because all ranks run the same number of passes.
     """
 
     number: int
@@ -110,7 +109,7 @@ class Step:
     fillers: Collection[int] = ()
 
     def key(self, place: int) -> tuple[str | int, ...]:
-        """The name of the micro-batch at ``place``, different over the whole run and all ranks (it seeds dropout)."""
+        """Return the name of the micro-batch at ``place``, unique over the run and all ranks (it seeds dropout)."""
         own = len(self.micro_batches) - len(self.other_keys)
         return (self.first_micro_batch + place,) if place < own else self.other_keys[place - own]
 
@@ -120,15 +119,15 @@ class BatchStream(Protocol):
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of optimiser steps of the first epoch, for budgets in epochs."""
+        """The number of optimiser steps in the first epoch, for budgets in epochs."""
         ...
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """Steps from number ``start`` on; the workers of the stream prefetch them."""
+        """Yield steps from number ``start`` on; the stream's workers prefetch them."""
         ...
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """Limit micro-batches to ``tokens`` from the next call of ``steps`` on; the steps contain the same rows.
+        """Limit micro-batches to ``tokens`` from the next call of ``steps`` on; steps keep the same rows.
 
         Raises:
             LmtransferError: smaller micro-batches are not possible.

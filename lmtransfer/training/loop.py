@@ -1,4 +1,4 @@
-"""The training loop; it uses a learner and a stream of steps, and does not depend on model, objective or task."""
+"""The training loop; depends on a learner and a stream of steps, but not on a model, objective or task."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from lmtransfer.training.update import PendingStep, Updater
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
-    """The settings of the loop, for any learner.
+    """Settings of the training loop, for any learner.
 
     Attributes:
         budget: how long to train.
-        until: share of the budget at which training ends; less than 1 if another training continues from there.
+        until: share of the budget at which training ends; less than 1 if another training run continues from there.
         schedule: factor on the learning rates.
         schedule_start: number of steps before the schedule starts.
-        seed: seed of the run; it seeds dropout for each micro-batch.
+        seed: seed of the run; also seeds dropout for each micro-batch.
         device: device of the learner.
         precision: number format.
-        max_grad_norm: the norm of the gradient is clipped to this; None: no clipping.
-        save_every: steps between saves of ``last``, which is also saved at the end and when interrupted.
-        save_at: numbers of tokens, ascending: the model is kept as a revision once that many were seen.
-        log_every: steps between records; evaluations are always logged.
-        max_bad_steps: training fails after this many steps in a row whose loss is not finite.
+        max_grad_norm: upper bound to which the gradient norm is clipped; None disables clipping.
+        save_every: steps between saves of ``last``, which is also saved at the end and on interruption.
+        save_at: token counts, ascending, at which the model is kept as a revision.
+        log_every: steps between log records; evaluations are always logged.
+        max_bad_steps: number of consecutive steps with a non-finite loss after which training fails.
     """
 
     budget: Budget
@@ -65,12 +65,12 @@ class TrainerConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A step whose numbers the host has not read.
+    """A step whose numbers the host has not read yet.
 
     Attributes:
-        made: the step.
-        record: its line of the log, as far as it is known.
-        fraction: share of the budget that is used up after it.
+        made: the pending step.
+        record: its log record, as far as it is known.
+        fraction: share of the budget used up after the step.
     """
 
     made: PendingStep
@@ -80,13 +80,13 @@ class _Unread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The files that a training writes, and its output on the screen.
+    """The checkpoints, log records and screen output of a training run.
 
     Attributes:
-        checkpoints: where to save checkpoints; None saves nothing.
-        trackers: receive the records, such as ``Jsonl``; they are opened and closed by the caller.
-        progress: the line on the screen.
-        callbacks: called after every step; they can add to its record and return messages for the user.
+        checkpoints: where to save checkpoints; None disables saving.
+        trackers: receivers of the log records, such as ``Jsonl``; the caller opens and closes them.
+        progress: the progress line on the screen.
+        callbacks: called after every step; they can extend its record and return messages for the user.
     """
 
     checkpoints: Checkpoints | None = None
@@ -103,12 +103,12 @@ class Trainer:
         stream: the optimiser steps of this rank.
         optimizer: optimiser of the trainable parameters.
         config: the settings.
-        validation: how to measure the learner on held-out data; None: no validation.
-        average: average of the parameters of the optimiser, which is measured and saved instead of the parameters;
-            None: no average.
-        output: files and screen output; by default none.
-        state: state of an earlier training that this one continues; by default the beginning.
-        clock: function that returns the time in seconds.
+        validation: how to evaluate the learner on held-out data; None disables validation.
+        average: average of the optimised parameters, which is evaluated and saved in their place; None disables
+            averaging.
+        output: files and screen output; none by default.
+        state: state of an earlier training run that this one continues; by default a fresh state.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -144,14 +144,14 @@ class Trainer:
         )
         self.snapshot = Snapshot(updater=self.updater, state=self.state, callbacks=self.callbacks, average=average)
         self.saving = Saving(self.snapshot, output.checkpoints, save_at=config.save_at)
-        self._started_at = 0.0  # time of the start, corrected as if there had been no interruptions
+        self._started_at = 0.0  # start time, corrected as if there had been no interruptions
         self._unread: list[_Unread] = []
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
 
     def resume(self) -> None:
-        """Resume from the newest complete checkpoint, or from the start if there is none.
+        """Resume from the newest complete checkpoint, or start afresh if there is none.
 
-        Logs and revisions are cut back to it: what came later is made again.
+        Log records and revisions that are later than the checkpoint are removed, because training produces them again.
         """
         notes = self.saving.restore()
         if self.state.finished == "budget" and self._fraction() < self.config.until:
@@ -166,8 +166,8 @@ class Trainer:
         """Train until the share ``until`` of the budget is used up, or until early stopping.
 
         Raises:
-            Interrupted: SIGTERM or Ctrl-C was received; the step was finished and everything is saved.
-            TrainingError: the loss was not finite several steps in a row, or the memory of the device does not suffice.
+            Interrupted: SIGTERM or Ctrl-C was received; the step was finished and everything was saved.
+            TrainingError: the loss was not finite for several consecutive steps, or the device ran out of memory.
             CheckpointError: a checkpoint cannot be written.
         """
         state = self.state
@@ -182,7 +182,7 @@ class Trainer:
                 self.saving.keep_revisions(seen=-1)
             while state.finished is None or state.evaluation_due:
                 improved = False
-                if state.evaluation_due:  # it is due if the run was interrupted during an evaluation and resumed
+                if state.evaluation_due:  # due if a resumed run was interrupted during an evaluation
                     stop = agreed_stop()
                 else:
                     seen = state.tokens
@@ -217,14 +217,14 @@ class Trainer:
         return every is not None and self.state.step % every == 0
 
     def _fraction(self) -> float:
-        """The share of the budget that is used up."""
+        """Return the share of the budget that is used up."""
         state = self.state
         return self.config.budget.fraction(
             steps=state.step, tokens=state.tokens, seconds=state.seconds, prepared=state.prepared
         )
 
     def _step(self, source: StepSource) -> str | None:
-        """Make one step of the optimiser; a device may still work on it afterwards.
+        """Run one optimiser step; the device may still be working on it when this returns.
 
         Returns:
             The name of a signal that requested any rank to stop, or None.
@@ -260,7 +260,7 @@ class Trainer:
         return first_stop(stop for _, stop in of_ranks)
 
     def _factor(self, fraction: float, tokens: int) -> float:
-        """The factor on the peak learning rates of the step that begins at ``fraction`` and has so many tokens."""
+        """Return the factor on the peak learning rates for a step of ``tokens`` tokens that begins at ``fraction``."""
         state, budget = self.state, self.config.budget
         timed = budget.by_the_clock and not state.step  # only the first step needs the time
         if timed and self.updater.asynchronous:
@@ -277,7 +277,7 @@ class Trainer:
         )
 
     def _record(self) -> dict[str, Any]:
-        """The line of the log about a step, as far as it is known before its numbers are read."""
+        """Return the log record of a step, without the numbers that are still to be read."""
         state = self.state
         return {
             "step": state.step,
@@ -287,7 +287,7 @@ class Trainer:
         }
 
     def _read(self) -> None:
-        """Read the numbers of all steps that were made; the callbacks get them."""
+        """Read the numbers of all pending steps and pass them to the callbacks."""
         start_time = self.clock() if self.updater.asynchronous else 0.0
         unread, self._unread = self._unread, []
         for one, outcome in zip(unread, self.updater.read([one.made for one in unread]), strict=True):
@@ -305,11 +305,11 @@ class Trainer:
             for callback in self.callbacks:
                 for note in callback.on_step_end(outcome, one.record, fraction=one.fraction):
                     self.progress.note(note)
-        if self.updater.asynchronous:  # the device has made these steps now
+        if self.updater.asynchronous:  # by now the device has finished these steps
             self._unlogged_seconds += self.clock() - start_time
 
     def _evaluate(self) -> bool:
-        """Evaluate; returns whether it is the best so far; after an interruption, a resumed run evaluates first."""
+        """Evaluate, and return whether the result is the best so far; resuming repeats an interrupted evaluation."""
         assert self.validation is not None
         try:
             with nullcontext() if self.average is None else self.average.in_place():
@@ -341,6 +341,6 @@ class Trainer:
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
 
     def _set_rate(self) -> None:
-        """Record the real tokens per second since the latest logged step, without evaluations and saves."""
+        """Record the real tokens per second since the last logged step, excluding evaluations and saves."""
         rate = self._unlogged_tokens / self._unlogged_seconds if self._unlogged_seconds else 0.0
         self.state.record["tokens_per_second"] = round(rate, 1)

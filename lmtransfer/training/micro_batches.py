@@ -1,6 +1,6 @@
-"""Forward and backward passes of the micro-batches of a step; their gradients add up to that of one large batch.
+"""Forward and backward passes over the micro-batches of a step; their gradients add up to those of one large batch.
 
-If a micro-batch does not fit the memory of the device, the step is repeated with smaller micro-batches.
+If a micro-batch does not fit in device memory, the step is repeated with smaller micro-batches.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 from lmtransfer.errors import LmtransferError, TrainingError
 from lmtransfer.randomness import derived_seed
 from lmtransfer.training import distributed
+from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
-from lmtransfer.training.parallel import Passes
 from lmtransfer.training.recurrent_state import redistribute
 
-#: Key of the number of tokens, next to the names of the losses, while counts are summed over ranks.
+#: Key of the token count, next to the names of the losses, while counts are summed over ranks.
 _TOKENS = "real tokens of the step"
-#: What libraries of CUDA say when they find no memory for themselves; PyTorch raises a plain ``RuntimeError`` for it.
+#: Error texts of CUDA libraries that run out of memory, for which PyTorch raises a plain ``RuntimeError``.
 _NO_MEMORY = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -32,10 +32,10 @@ _ADVICE = "lower train.micro_batch_tokens or objective.max_length, or take a sma
 
 
 class OutOfDeviceMemory(Exception):
-    """A micro-batch did not fit the device; weights and recurrent states have not changed.
+    """A micro-batch did not fit on the device; weights and recurrent states have not changed.
 
     Attributes:
-        largest: tokens of the largest micro-batch of the step.
+        largest: number of tokens in the largest micro-batch of the step.
     """
 
     def __init__(self, largest: int) -> None:
@@ -45,12 +45,11 @@ class OutOfDeviceMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Accumulated:
-    """The results of the passes of one step, apart from the gradients.
+    """The results of the passes of one step, except the gradients.
 
     Attributes:
-        counts: the count of each loss over the whole step (all micro-batches and ranks), as far as it is known before
-            the passes.
-        tokens: real tokens of the step over all ranks.
+        counts: the count of each loss over the whole step (all micro-batches and ranks), if known before the passes.
+        tokens: number of real tokens in the step over all ranks.
         losses: losses of each micro-batch of this rank, without gradients; empty for a filler.
         recurrent_states: recurrent state after each micro-batch.
     """
@@ -64,24 +63,23 @@ class Accumulated:
 def accumulate(
     passes: Passes, step: Step, *, recurrent_states: dict[int, Any], seed: int, device: torch.device | str
 ) -> Accumulated:
-    """Run every micro-batch forward and backward; the gradients are then those of all ranks.
+    """Run a forward and backward pass over every micro-batch; the resulting gradients are those of all ranks.
 
-    Each loss is divided by its count over the whole step, which is known beforehand. Gradients therefore need no later
-    correction, even if the micro-batches are unequal. At dropout 0 the gradients are the same for any other split of
-    the rows into micro-batches. Numbers from torch's generator belong to the micro-batch, so they change with the
-    split: the masks of dropout, and the classes of a sampled softmax. Other random numbers of an objective belong to
-    its rows.
+    Each loss is divided by its count over the whole step, which is known beforehand, so the gradients need no
+    correction, even for unequal micro-batches. Without dropout, the gradients do not depend on how the rows are split
+    into micro-batches. Numbers from torch's generator (dropout masks and the classes of a sampled softmax) belong to
+    the micro-batch, so they change with the split. Other random numbers of an objective belong to its rows.
 
     Args:
-        step: the micro-batches of this rank; every rank has equally many.
-        recurrent_states: recurrent state before each micro-batch, by the place of the micro-batch in the step.
-        seed: seed of torch's generator; its state depends only on this seed and the number of the micro-batch.
+        step: the micro-batches of this rank; every rank has the same number.
+        recurrent_states: recurrent state before each micro-batch, by its position within the step.
+        seed: seed of torch's generator, whose state depends only on this seed and the number of the micro-batch.
         device: device of the learner.
 
     Raises:
-        OutOfDeviceMemory: the memory of the device did not suffice.
-        TrainingError: the same, with several ranks, of which the others cannot make the step again.
-        MachineError: the exchange of gradients failed, because another rank has ended.
+        OutOfDeviceMemory: the device ran out of memory.
+        TrainingError: the device ran out of memory, with several ranks, of which the others cannot repeat the step.
+        MachineError: the exchange of gradients failed because another rank has ended.
     """
     counts = _step_counts(passes.learner, step)
     result = Accumulated(counts=counts, tokens=int(counts.pop(_TOKENS)))
@@ -117,12 +115,12 @@ def accumulate(
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error means that the memory of a GPU did not suffice, for PyTorch or for a library that it uses."""
+    """Whether an error means that PyTorch, or a library that it uses, ran out of GPU memory."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:
-    """Seed torch's generators; on a CPU only the generator of the CPU, because seeding the others takes 0.5 ms."""
+    """Seed torch's generators; on a CPU only the CPU generator, because seeding the others takes 0.5 ms."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
     else:
@@ -161,14 +159,14 @@ class StepSource:
         self._close()
 
     def next(self) -> Step:
-        """The next step."""
+        """Return the next step."""
         return next(self.steps)
 
     def again(self, step: Step, error: OutOfDeviceMemory) -> tuple[Step, str]:
-        """The same step in micro-batches of half the tokens, and a message for the user.
+        """Return the same step in micro-batches of half the tokens, and a message for the user.
 
         Raises:
-            TrainingError: the stream cannot make smaller micro-batches, for example because a row is longer.
+            TrainingError: the stream cannot build smaller micro-batches, for example because a row is longer.
         """
         tokens = error.largest // 2
         if not tokens:

@@ -1,4 +1,4 @@
-"""Choose the best evaluation, and stop early if no evaluation is better."""
+"""Choose the best evaluation, and stop early if none is better."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from lmtransfer.training.state import TrainState
 
 
 class ModelSelection:
-    """Keeps the best value of one metric, the highest or the lowest.
+    """Keeps track of the best value of one metric, the highest or the lowest.
 
     Args:
-        metric: name of the number of the evaluation that decides.
+        metric: name of the deciding metric in an evaluation.
         higher_is_better: direction of the metric; False for losses.
-        patience: training stops after this many evaluations in a row without a better value; None: no early stopping.
+        patience: training stops after this many evaluations in a row without a better value; None disables early
+            stopping.
 
     Raises:
         ConfigError: ``patience`` is less than 1.
@@ -32,10 +33,10 @@ class ModelSelection:
         self.patience = patience
 
     def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:
-        """Record an evaluation in ``state``; returns whether it is the best so far, False if it is not finite.
+        """Record an evaluation in ``state``; return whether it is the best so far (False if not finite).
 
         Raises:
-            TrainingError: the evaluation does not have the metric.
+            TrainingError: the evaluation lacks the metric.
         """
         if self.metric not in metrics:
             raise TrainingError(
@@ -43,7 +44,7 @@ class ModelSelection:
                 f"{', '.join(sorted(metrics))}"
             )
         value, best = metrics[self.metric], state.best
-        if best is not None:  # this metric's value in the best evaluation: an earlier run may have had another metric
+        if best is not None:  # this metric in the best evaluation: an earlier run may have used another metric
             best = state.best_metrics.get(self.metric, best)
         if math.isfinite(value) and (best is None or (value > best if self.higher_is_better else value < best)):
             state.best, state.best_step, state.evaluations_since_best = value, state.step, 0
@@ -56,15 +57,15 @@ class ModelSelection:
 
 
 class SelectionWithTies(ModelSelection):
-    """Among evaluations with the same main metric, the one with the lowest ``loss`` is the best.
+    """Chooses, among evaluations with the same value of the main metric, the one with the lowest ``loss``.
 
-    Without this rule the earliest of them would be chosen. With a hundred held-out labels this is often a model that
-    has learned almost nothing yet.
+    Without this rule, the earliest would be chosen: with a hundred held-out labels, often a model that has learned
+    almost nothing yet.
     """
 
     @override
     def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:
-        """The evaluation must have ``loss``."""
+        """Record an evaluation, which must contain ``loss``."""
         tied = state.best is not None and metrics.get(self.metric) == state.best
         if tied and metrics["loss"] < state.best_metrics["loss"]:
             state.best = None
@@ -76,9 +77,9 @@ class Validation:
     """How a learner is evaluated on held-out data during training.
 
     Attributes:
-        measure: returns the numbers, which are logged as ``validation/<name>``.
-        every: steps between evaluations; None: evaluate only at the end.
-        selection: chooses the best evaluation, and stops early; None: no checkpoint ``best`` is saved.
+        measure: returns the metrics, which are logged as ``validation/<name>``.
+        every: steps between evaluations; None evaluates only at the end.
+        selection: chooses the best evaluation and stops early; None saves no checkpoint ``best``.
     """
 
     measure: Callable[[], dict[str, float]]

@@ -1,4 +1,4 @@
-"""The largest memory that a training needed: on a GPU that of its tensors, on a CPU that of the process."""
+"""The peak memory use of a training run: that of its tensors on a GPU, that of the process on a CPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ _HIGHEST = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 def forget_peak(device: torch.device) -> None:
-    """Start to measure anew, so that earlier work of this process does not count; macOS cannot do this.
-
-    Args:
-        device: device of the training.
-    """
+    """Restart the measurement, so that earlier work of this process does not count; not supported on macOS."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -27,11 +23,7 @@ def forget_peak(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The largest memory since ``forget_peak``, in bytes.
-
-    Args:
-        device: device of the training.
-    """
+    """Return the peak memory use since ``forget_peak``, in bytes."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError):

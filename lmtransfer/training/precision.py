@@ -1,7 +1,7 @@
-"""Number formats: bfloat16 autocast if the hardware supports it, float16 with a loss scale on older GPUs, float32.
+"""Number formats: bfloat16 autocast if the hardware supports it, float16 with a loss scale on older GPUs, or float32.
 
-If a CPU only emulates a format, it is at least four times slower than float32. Therefore the format is chosen once,
-from the abilities of the hardware, and then used for autocast, Newton-Schulz, frozen features and evaluation.
+A CPU that only emulates a format is at least four times slower than with float32. The format is therefore chosen once,
+from the capabilities of the hardware, and then used for autocast, Newton-Schulz, frozen features and evaluation.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ PrecisionName = Literal["bf16", "fp16", "fp32"]
 
 
 class Precision:
-    """The number format of matrix products; weights, gradients and optimiser state keep their format.
+    """The number format of matrix products; weights, gradients and optimiser state keep theirs.
 
     Args:
         name: ``bf16``, ``fp16`` or ``fp32`` (no autocast: the format of the weights).
         device: device of the learner.
-        init_scale: first loss scale; only fp16 uses a loss scale.
+        init_scale: initial loss scale; only fp16 uses a loss scale.
     """
 
     def __init__(
@@ -36,23 +36,23 @@ class Precision:
         self.scaler = LossScale(init_scale=init_scale) if name == "fp16" else None
 
     def autocast(self) -> AbstractContextManager:
-        """The autocast context for a forward pass."""
+        """Return the autocast context for a forward pass."""
         if self.dtype is torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     @property
     def optimizer_dtype(self) -> torch.dtype:
-        """The format of the products in an optimiser: bfloat16, but float32 where a GPU would only emulate it.
+        """The format of matrix products in an optimiser: bfloat16, or float32 on a GPU that would emulate it.
 
-        With fp16 it is float32, because the range of float16 is too small.
+        With fp16, it is float32, because the range of float16 is too small.
         """
         emulated = self.device.type == "cuda" and fastest_format(self.device).name != "bf16"
         return torch.float32 if self.dtype is torch.float16 or emulated else self.dtype
 
     @property
     def scale(self) -> float:
-        """The factor on the loss before the backward pass; 1 except in float16."""
+        """The factor by which the loss is multiplied before the backward pass; 1 except in float16."""
         return 1.0 if self.scaler is None else self.scaler.scale
 
 
@@ -63,8 +63,8 @@ class LossScale:
     and the scale is halved. After ``growth_interval`` good steps in a row the scale is doubled.
 
     Args:
-        init_scale: the first scale.
-        growth_interval: number of good steps before the scale is doubled.
+        init_scale: initial scale.
+        growth_interval: number of consecutive good steps before the scale is doubled.
     """
 
     def __init__(self, *, init_scale: float = 2.0**16, growth_interval: int = 2000) -> None:
@@ -84,11 +84,11 @@ class LossScale:
             self.good_steps = 0
 
     def state_dict(self) -> dict[str, float]:
-        """The state as plain numbers."""
+        """Return the state as plain numbers."""
         return {"scale": self.scale, "good_steps": self.good_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """The reverse of ``state_dict``."""
+        """Restore the state from ``state_dict``."""
         self.scale = float(state["scale"])
         self.good_steps = int(state["good_steps"])
 
@@ -111,14 +111,14 @@ CUDA_FORMATS: tuple[tuple[tuple[int, int], PrecisionName, str], ...] = (
     ((0, 0), "fp32", "no tensor cores"),
 )
 
-#: Environment variables that limit the CPU instruction set for matrix products. With the limits in ``_WITHOUT_BF16``
+#: Environment variables that limit the CPU instruction set of matrix products. With the limits in ``_WITHOUT_BF16``,
 #: bfloat16 is emulated (oneDNN documentation, "CPU dispatcher control").
 _CEILINGS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 _WITHOUT_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
 
 
 def fastest_format(device: torch.device) -> Format:
-    """The fastest number format of a device, and the reason."""
+    """Return a device's fastest number format and the reason."""
     if device.type == "cuda":
         return cuda_format(torch.cuda.get_device_capability(device))
     if device.type == "cpu":
@@ -127,17 +127,17 @@ def fastest_format(device: torch.device) -> Format:
 
 
 def cuda_format(capability: tuple[int, int]) -> Format:
-    """The format of a GPU by its compute capability."""
+    """Return a GPU's format, by its compute capability."""
     name, reason = next((name, reason) for least, name, reason in CUDA_FORMATS if capability >= least)
     return Format(name, reason)
 
 
 def cpu_format(flags: frozenset[str], environment: Mapping[str, str]) -> Format:
-    """The format of a CPU.
+    """Return a CPU's format.
 
     Args:
-        flags: its features, as Linux names them; empty if unknown (the result is then float32, which may be slower but
-            is always correct).
+        flags: its features, as Linux names them; empty if unknown, in which case the result is float32, which may be
+            slower but is always correct.
         environment: environment variables, which may limit the instruction set.
     """
     ceiling = next((environment[name].upper() for name in _CEILINGS if environment.get(name)), None)
@@ -148,7 +148,7 @@ def cpu_format(flags: frozenset[str], environment: Mapping[str, str]) -> Format:
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The features of the CPU ("flags" on x86, "Features" on ARM); empty if the file does not exist."""
+    """Return the CPU's features ("flags" on x86, "Features" on ARM); empty if the file does not exist."""
     try:
         with cpuinfo.open(encoding="ascii", errors="replace") as file:
             line = next((line for line in file if line.startswith(("flags", "Features"))), "")

@@ -1,4 +1,4 @@
-"""One line that shows the progress of training: live on a terminal, every few seconds if the output is a file."""
+"""One line that shows training progress: live on a terminal, every few seconds if the output is a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Progress:
 
     Args:
         quiet: show only notes.
-        flops_per_token: FLOP per token of training, to show the share of the peak of a GPU (MFU); None: not shown.
+        flops_per_token: training FLOP per token, used to show the share of a GPU's peak (MFU); None hides it.
         peak_flops: dense peak of the device in the training precision, FLOP/s.
     """
 
@@ -48,7 +48,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave the last state of the line on the screen."""
+        """Leave the line in its last state on the screen."""
         if self.live is not None:
             self.live.stop()
             self.live = None
@@ -57,8 +57,8 @@ class Progress:
         """Show the record of one step.
 
         Args:
-            fraction: share of the budget that is used up after the step.
-            prepared: seconds before the first step; the remaining time does not count them.
+            fraction: share of the budget used up after the step.
+            prepared: seconds before the first step, which the remaining time excludes.
             last: show the record in any case, because no step follows.
         """
         if self.quiet:
@@ -79,7 +79,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def line(self, record: Mapping[str, Any], *, fraction: float, prepared: float = 0.0) -> str:
-        """The line that ``show`` prints for a record."""
+        """Return the line that ``show`` prints for a record."""
         parts = [
             f"step {record['step']:,}",
             *([record["phase"]] if "phase" in record else []),
@@ -99,9 +99,9 @@ class Progress:
 
 
 def _named(record: Mapping[str, Any], prefix: str, *, total: float | None) -> list[str]:
-    """The numbers under a prefix; their total comes first, unless it equals one of them."""
+    """Format the numbers under a prefix; their total comes first, unless it equals one of them."""
     numbers = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
-    numbers = {name: value for name, value in numbers.items() if "/" not in name}  # of parts of the text: not shown
+    numbers = {name: value for name, value in numbers.items() if "/" not in name}  # not those on parts of the text
     total = numbers.pop("loss", total)
     if total is not None and total not in numbers.values():
         numbers = {"loss": total, **numbers}
@@ -115,7 +115,7 @@ def _duration(seconds: float) -> str:
 
 
 def _memory_in_use() -> int:
-    """Bytes of GPU memory reserved by this process, or bytes of memory of the process if no GPU is in use."""
+    """Return the bytes of GPU memory reserved by this process, or the memory of the process if no GPU is in use."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_reserved()
     statm = Path("/proc/self/statm")

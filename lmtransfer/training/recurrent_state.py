@@ -1,4 +1,4 @@
-"""The recurrent state of a learner (LSTM states, Transformer-XL memory): nested tensors to detach and to save."""
+"""A learner's recurrent state (LSTM states, Transformer-XL memory): nested tensors to detach and to save."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmtransfer.errors import TrainingError
 
 
 def map_tensors(recurrent_state: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Apply ``function`` to each tensor of a nested structure; values other than tensors stay unchanged."""
+    """Apply ``function`` to each tensor of a nested structure; other values are kept unchanged."""
     if isinstance(recurrent_state, Tensor):
         return function(recurrent_state)
     if isinstance(recurrent_state, tuple | list):
@@ -23,12 +23,12 @@ def map_tensors(recurrent_state: Any, function: Callable[[Tensor], Tensor]) -> A
 
 
 def choose(old: Tensor, before: Any, after: Any) -> Any:
-    """The recurrent state ``before`` a step where ``old`` is true, else the one ``after`` it, on the device.
+    """Return ``before`` where ``old`` is true and ``after`` where it is false, decided on the device.
 
     Args:
-        old: a scalar of truth on the device.
-        before: the state before the step; where it has no tensor of that shape, its tensors are zeros.
-        after: the state after the step.
+        old: a Boolean scalar on the device.
+        before: the recurrent state before the step; where it has no tensor of that shape, zeros take its place.
+        after: the recurrent state after the step.
     """
     if isinstance(after, Tensor):
         fits = isinstance(before, Tensor) and before.shape == after.shape
@@ -42,13 +42,13 @@ def choose(old: Tensor, before: Any, after: Any) -> Any:
 
 
 def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> dict[int, Any]:
-    """Redistribute the recurrent states of the micro-batches of a step to another split of the same rows.
+    """Redistribute the recurrent states of a step's micro-batches over another split of the same rows.
 
     The first dimension of each tensor is the sequences.
 
     Args:
-        recurrent_states: recurrent states by place in the step.
-        sizes: number of sequences of each micro-batch of the next step.
+        recurrent_states: recurrent states by position within the step.
+        sizes: number of sequences in each micro-batch of the next step.
 
     Raises:
         TrainingError: the recurrent states have another number of rows.
@@ -77,21 +77,21 @@ def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> d
 
 
 def _num_rows(recurrent_state: Any) -> int | None:
-    """The number of rows of the tensors of a nested structure; None if it has no tensors with rows."""
+    """Return the number of rows in the tensors of a nested structure; None if it has no tensors with rows."""
     tensors, _ = flatten(recurrent_state)
     return next((len(tensor) for tensor in tensors.values() if tensor.ndim), None)
 
 
 def detached(recurrent_state: Any) -> Any:
-    """The same values, detached, so that no gradient flows into an earlier step."""
+    """Return the same values, detached, so that no gradient flows into an earlier step."""
     return map_tensors(recurrent_state, Tensor.detach)
 
 
 def flatten(recurrent_state: Any, prefix: str = "carry") -> tuple[dict[str, Tensor], Any]:
-    """The tensors of a nested structure by name, and the structure as values that JSON can hold.
+    """Return a nested structure's tensors by name, and the structure as values that JSON can represent.
 
     Raises:
-        TypeError: it holds something other than tensors, plain numbers, strings, None, tuples, lists and dicts.
+        TypeError: it contains something other than tensors, plain numbers, strings, None, tuples, lists and dicts.
     """
     if isinstance(recurrent_state, Tensor):
         return {prefix: recurrent_state}, {"tensor": prefix}
@@ -113,7 +113,7 @@ def flatten(recurrent_state: Any, prefix: str = "carry") -> tuple[dict[str, Tens
 
 
 def unflatten(tensors: Mapping[str, Tensor], structure: Mapping[str, Any]) -> Any:
-    """The reverse of ``flatten``."""
+    """Rebuild the nested structure from the results of ``flatten``."""
     ((kind, value),) = structure.items()
     if kind == "tensor":
         return tensors[value]

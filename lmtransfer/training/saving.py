@@ -1,4 +1,4 @@
-"""Save a run while it trains (``last``, ``best`` and the revisions of ``train.save_at``), and restore it."""
+"""Save a run during training (``last``, ``best`` and the revisions of ``train.save_at``), and restore it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Snapshot:
         updater: the updater, with the learner (weights and buffers, part by part), the optimiser (moments), the
             recurrent states and the loss scale.
         state: the state of the run; it is restored in place.
-        callbacks: the callbacks, whose states are saved.
+        callbacks: the callbacks whose states are saved.
         average: the average of the weights, or None. Once the average has begun, it is saved as the model, and the
             trained weights are saved as "raw".
     """
@@ -47,7 +47,7 @@ class Snapshot:
         self.average = average
 
     def take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Tensors by file, and plain values; every rank must call this, because each has its own recurrent states."""
+        """Return tensors by file, and plain values; every rank must call this, because recurrent states differ."""
         recurrent_states = distributed.gather(
             map_tensors(self.updater.recurrent_states, lambda tensor: tensor.cpu().clone())
         )
@@ -77,24 +77,24 @@ class Snapshot:
         return tensors, state | {"files": [name for name, content in tensors.items() if content]}
 
     def take_model(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """The model alone, and the part of the state that describes it; every rank must call this."""
+        """Return the model alone, and the state that describes it; every rank must call this."""
         tensors, state = self.take()
         entries = ("step", "tokens", "phases", "aliases", "averaged")
         return {"model": tensors["model"]}, {name: state[name] for name in entries if name in state}
 
     def num_model_bytes(self) -> int:
-        """The size of the model, with its heads."""
+        """Return the size of the model with its heads, in bytes."""
         return num_bytes(self.learner.parts()["model"])
 
     def num_bytes(self) -> int:
-        """The approximate size of a checkpoint: weights and two moments; with an average, the weights twice."""
+        """Return the approximate size of a checkpoint: weights and two moments; with an average, the weights twice."""
         parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)
         parts = self.learner.parts()
         averaged = num_bytes(parts["model"]) if self.average is not None else 0
         return 2 * parameters + averaged + sum(num_bytes(part) for part in parts.values())
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
-        """Restore a checkpoint; returns messages for the user.
+        """Restore a checkpoint and return messages for the user.
 
         Raises:
             CheckpointError: the checkpoint has another model, optimiser or precision, or its recurrent state is from
@@ -179,12 +179,12 @@ class Snapshot:
 
 
 class Saving:
-    """Saves the parts of a run; all ranks must call its methods, and the main rank writes.
+    """Saves the parts of a run; all ranks must call its methods, and the main rank writes the files.
 
     Args:
         snapshot: the parts of the run whose state is saved.
-        checkpoints: where to save them; None saves nothing.
-        save_at: numbers of tokens, ascending: the model is kept as a revision once that many were seen.
+        checkpoints: where to save them; None disables saving.
+        save_at: token counts, ascending, at which the model is kept as a revision.
     """
 
     def __init__(self, snapshot: Snapshot, checkpoints: Checkpoints | None, *, save_at: Sequence[int] = ()) -> None:
@@ -215,9 +215,9 @@ class Saving:
         distributed.barrier()
 
     def keep_revisions(self, *, seen: int) -> None:
-        """Keep the model for each point of ``save_at`` that was reached since ``seen`` tokens.
+        """Keep the model for each point of ``save_at`` reached since ``seen`` tokens.
 
-        This comes before the next save of ``last``, so that a run resumed from there has all earlier revisions.
+        This precedes the next save of ``last``, so that a run resumed from there has all earlier revisions.
         """
         reached = self.reached(seen=seen, tokens=self.snapshot.state.tokens)
         if self.checkpoints is None or not reached:
@@ -229,17 +229,17 @@ class Saving:
         distributed.barrier()
 
     def reached(self, *, seen: int, tokens: int) -> list[int]:
-        """The points of ``save_at`` after ``seen`` tokens, up to ``tokens``."""
+        """Return the points of ``save_at`` after ``seen`` tokens, up to ``tokens``."""
         return [point for point in self.save_at if seen < point <= tokens]
 
     def restore(self) -> list[str]:
-        """Restore the newest complete checkpoint, if there is one; returns messages for the user.
+        """Restore the newest complete checkpoint, if there is one, and return messages for the user.
 
         If the newest checkpoint is ``best``, a crash happened before ``last`` was saved, possibly at the end of
-        training. Then ``last`` is saved now.
+        training. ``last`` is then saved now.
 
         Raises:
-            CheckpointError: no checkpoint is complete, or it does not fit.
+            CheckpointError: no checkpoint is complete, or the checkpoint does not fit the run.
         """
         if self.checkpoints is None:
             raise ValueError("a trainer without checkpoints cannot resume")
@@ -253,7 +253,7 @@ class Saving:
         return [*notes, f"resuming after step {checkpoint.step:,} from {checkpoint.folder}"]
 
     def drop_later_revisions(self) -> None:
-        """Remove the revisions of steps after the present one: they are made again."""
+        """Remove the revisions of steps after the present one, because training will save them again."""
         if self.checkpoints is not None and distributed.is_main():
             self.checkpoints.drop_revisions(after=self.snapshot.state.step)
         distributed.barrier()

@@ -1,7 +1,7 @@
-"""Signals during training request a stop: training finishes the current step and saves everything.
+"""Signals that request a stop during training: training finishes the current step and saves everything.
 
-Such requests are SIGTERM, SIGHUP (the terminal was closed), Ctrl-C (once or several times), and the loss of the reader
-of standard output or standard error.
+They are SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C (once or several times). Losing the reader of standard
+output or standard error has the same effect.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _requested: signal.Signals | None = None
 
 
 class StopDuringEvaluation(Exception):
-    """A stop was requested during an evaluation: the loop saves, and evaluates again when the run is resumed."""
+    """A stop was requested during an evaluation: the loop saves, and repeats the evaluation when the run is resumed."""
 
 
 def stop_requested() -> str | None:
-    """The name of the signal that requested this process to stop, or None."""
+    """Return the name of the signal that requested this process to stop, or None."""
     return None if _requested is None else _requested.name
 
 
 def agreed_stop() -> str | None:
-    """The name of a signal that requested *any* rank to stop, or None; the result is the same on all ranks."""
+    """Return the name of a signal that requested *any* rank to stop, or None; the same on all ranks."""
     return first_stop(distributed.gather(stop_requested()))
 
 
 def first_stop(of_ranks: Iterable[str | None]) -> str | None:
-    """The first name among those of ``stop_requested`` of the ranks, or None."""
+    """Return the first name among the ranks' results of ``stop_requested``, or None."""
     return next((name for name in of_ranks if name), None)
 
 
@@ -57,7 +57,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Catch requests to stop inside the block; does nothing outside the main thread."""
+    """Catch requests to stop inside the block; without effect outside the main thread."""
     global _requested
     _requested = None
     if threading.current_thread() is not threading.main_thread():
@@ -72,7 +72,7 @@ def stop_on_signals() -> Iterator[None]:
     try:
         with lost_readers(_request):
             yield
-        missed = stop_requested()  # a signal after the last step, which the loop no longer checked
+        missed = stop_requested()  # arrived after the loop's last check
     except Interrupted:
         decide()
         raise

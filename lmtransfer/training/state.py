@@ -26,7 +26,7 @@ class PhaseStart(TypedDict):
 
 
 class SavedState(TypedDict, total=False):
-    """The content of ``state.json`` in a checkpoint; a checkpoint that was not saved by training has only the step."""
+    """The content of ``state.json``; a checkpoint that was not saved by training has only the step."""
 
     step: Required[Whole]
     skipped: Whole
@@ -60,21 +60,22 @@ class TrainState:
 
     Attributes:
         step: number of optimiser steps taken from the stream; batch ``step`` is the next one.
-        skipped: number of these steps without an update (a loss that was not finite, an fp16 overflow), as far as the
-            host has read them.
-        tokens: real tokens of the steps, over all ranks.
-        seconds: training time, evaluation and saving included.
+        skipped: number of these steps without an update (a non-finite loss, an fp16 overflow), as far as the host has
+            read them.
+        tokens: number of real tokens in these steps, over all ranks.
+        seconds: training time, including evaluation and saving.
         prepared: the part of ``seconds`` before the first step, which was spent on counting.
-        epoch: number of epochs seen, with fraction.
+        epoch: number of epochs seen, as a fraction.
         metrics: the latest evaluation.
         best_metrics: the best evaluation.
-        best: best value of the main metric, or None before the first evaluation.
+        best: best value of the main metric; None before the first evaluation.
         best_step: the step with the best value.
         evaluations_since_best: number of evaluations since the best one, for early stopping.
         finished: why training ended ("budget" or "patience"), or None.
-        record: the line of ``metrics.jsonl`` of the latest step, as far as it is known.
-        evaluation_due: the evaluation of the latest step was interrupted; a resumed run evaluates first.
-        shares_used: shares of a budget in seconds at each step since the latest logged line, to log with the next line.
+        record: the log record (in ``metrics.jsonl``) of the latest step, as far as it is known.
+        evaluation_due: whether the evaluation of the latest step was interrupted; a resumed run evaluates first.
+        shares_used: used shares of a budget in seconds at each step since the last logged line; logged with the next
+            line.
         phases: the phases that have begun, for a run with phases; see ``PhaseStart``.
     """
 
@@ -96,12 +97,12 @@ class TrainState:
     phases: list[PhaseStart] = field(default_factory=list)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as plain values."""
+        """Return the state as plain values."""
         return asdict(self)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> TrainState:
-        """The reverse of ``state_dict``; other keys are ignored."""
+        """Build the state from ``state_dict`` values; other keys are ignored."""
         return cls(**{f.name: values[f.name] for f in fields(cls)})
 
     def update(self, other: TrainState) -> None:

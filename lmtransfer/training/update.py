@@ -1,7 +1,7 @@
-"""One optimiser step: forward and backward for every micro-batch, then one update with the mean over all of them.
+"""One optimiser step: forward and backward passes over every micro-batch, then one update with the mean gradient.
 
-On a GPU the host launches a step and goes on; the device itself decides whether the weights change. The numbers of the
-step stay on the device until the host reads them, with those of other steps.
+On a GPU the host launches a step and continues; the device itself decides whether the weights change. The numbers of a
+step stay on the device until the host reads them together with those of other steps.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.training import distributed
+from lmtransfer.training.data_parallel import Passes, gradient_norm, own_part
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.micro_batches import Accumulated, OutOfDeviceMemory, accumulate
 from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.parallel import Passes, gradient_norm, own_part
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.recurrent_state import choose
 
@@ -31,13 +31,13 @@ class StepResult:
         losses: mean of each named loss over the whole step (all micro-batches and ranks), before the update; losses
             with a count of 0 are omitted.
         loss: weighted total of the losses.
-        tokens: real tokens of the step over all ranks.
-        gradient_norm: norm of the gradient before clipping.
+        tokens: number of real tokens in the step over all ranks.
+        gradient_norm: gradient norm before clipping.
         factor: factor on the peak learning rates.
         updated: whether the weights changed.
-        overflowed: the float16 gradients overflowed, and only the loss scale changed.
+        overflowed: whether the float16 gradients overflowed, in which case only the loss scale changed.
         loss_scale: loss scale after the step; 1 except in float16.
-        bad_keys: keys of the micro-batches of all ranks whose loss was not finite.
+        bad_keys: keys of the micro-batches, on any rank, whose loss was not finite.
     """
 
     losses: dict[str, float]
@@ -56,14 +56,14 @@ class PendingStep:
     """A step whose numbers the device may still be computing.
 
     Attributes:
-        tokens: its real tokens over all ranks.
-        counts: count of each loss over all micro-batches and ranks, as far as it was known before the passes.
+        tokens: number of its real tokens over all ranks.
+        counts: count of each loss over all micro-batches and ranks, if known before the passes.
         losses: losses of each micro-batch of this rank.
-        keys: which rows or examples each of them holds.
-        norm: norm of the gradient, times the loss scale.
+        keys: the rows or examples in each of these micro-batches.
+        norm: gradient norm, multiplied by the loss scale.
         skipped: 1 if the weights did not change, else 0.
-        scale: the loss scale of the step.
-        scale_after: the loss scale after it.
+        scale: loss scale of the step.
+        scale_after: loss scale after the step.
         overflowed: see ``StepResult``.
         factor: factor on the peak learning rates.
     """
@@ -81,10 +81,10 @@ class PendingStep:
 
 
 class Updater:
-    """Makes optimiser steps.
+    """Takes optimiser steps.
 
-    The recurrent state of a learner belongs to a place in the step: micro-batch j of step k continues micro-batch j of
-    step k - 1.
+    The recurrent state of a learner belongs to a position within the step: micro-batch j of step k continues
+    micro-batch j of step k - 1.
 
     Args:
         learner: computes the losses.
@@ -92,10 +92,10 @@ class Updater:
         seed: seed of the run; it seeds dropout.
         device: device of the learner.
         precision: number format.
-        max_grad_norm: the norm of the gradient is clipped to this; None: no clipping.
+        max_grad_norm: upper bound to which the gradient norm is clipped; None disables clipping.
 
     Attributes:
-        asynchronous: the device works while the host does something else.
+        asynchronous: whether the device works while the host does something else.
     """
 
     def __init__(
@@ -120,22 +120,22 @@ class Updater:
         optimizer.multiply_in(precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> StepResult:
-        """Train on the data of one step, and wait for its numbers."""
+        """Train on the data of one step and wait for its numbers."""
         return next(self.read([self.make(step, factor=factor)]))
 
     def make(self, step: Step, *, factor: Callable[[int], float]) -> PendingStep:
         """Train on the data of one step.
 
-        If a loss or the gradient is not finite on any rank, weights, optimiser state and recurrent states do not
+        If a loss or the gradient is not finite on any rank, the weights, optimiser state and recurrent states do not
         change.
 
         Args:
-            step: the share of this rank in the step.
-            factor: factor on the peak learning rates, as a function of the real tokens of the step over all ranks; it
-                is called on every rank after the gradients are computed.
+            step: this rank's share of the step.
+            factor: returns the factor on the peak learning rates, given the number of real tokens in the step over all
+                ranks; called on every rank after the gradients are computed.
 
         Raises:
-            OutOfDeviceMemory: the memory of the device did not suffice; nothing has changed.
+            OutOfDeviceMemory: the device ran out of memory; nothing has changed.
         """
         try:
             passed = accumulate(
@@ -168,14 +168,15 @@ class Updater:
         )
 
     def _waits(self) -> bool:
-        """Whether the host decides about the update, for which it waits for the device.
+        """Whether the host decides about the update, and therefore waits for the device.
 
-        On a CPU nothing is gained otherwise. The scale of the next float16 loss depends on the gradients of this one.
+        On a CPU, not waiting would gain nothing. In float16, the scale of the next loss depends on the gradients of
+        this one.
         """
         return not self.asynchronous or self.precision.scaler is not None or not self.optimizer.skips_on_device
 
     def _update_here(self, passed: Accumulated, norm: Tensor, skipped: Tensor) -> bool:
-        """Update the weights, unless ``skipped`` is 1; returns whether the float16 gradients overflowed."""
+        """Update the weights unless ``skipped`` is 1, and return whether the float16 gradients overflowed."""
         scale, scaler = self.precision.scale, self.precision.scaler
         skips = bool(skipped)
         overflowed = skips and scaler is not None and _losses_are_finite(passed)
@@ -188,7 +189,7 @@ class Updater:
         return overflowed
 
     def _update_there(self, passed: Accumulated, norm: Tensor, skipped: Tensor) -> None:
-        """Let the device update the weights, unless ``skipped`` is 1."""
+        """Let the device update the weights unless ``skipped`` is 1."""
         gradients = [own_part(p.grad) for p in self.optimizer.parameters if p.grad is not None]
         if self.max_grad_norm is not None and gradients:
             torch._foreach_mul_(gradients, (self.max_grad_norm / norm).clamp(max=1.0))
@@ -199,7 +200,7 @@ class Updater:
         }
 
     def read(self, updates: Sequence[PendingStep]) -> Iterator[StepResult]:
-        """The numbers of steps, in order; waits until the device has made them. Every rank must call this."""
+        """Yield the numbers of steps in order, as soon as the device has finished them; every rank must call this."""
         of_ranks = distributed.gather(_of_this_rank(updates))
         for place, one in enumerate(updates):
             yield _result(one, [steps[place] for steps in of_ranks])
@@ -207,13 +208,13 @@ class Updater:
 
 @dataclass(frozen=True, slots=True)
 class _OfRank:
-    """The numbers of one rank in a step.
+    """One rank's numbers for a step.
 
     Attributes:
-        losses: for each loss of each micro-batch its name, sum and weight, and the count that the pass found, if any.
-        norm: norm of the gradient.
+        losses: name, sum and weight of each loss of each micro-batch, and the count if the pass computed it.
+        norm: gradient norm.
         skipped: whether the weights did not change.
-        bad_keys: keys of the micro-batches whose losses are not finite.
+        bad_keys: keys of the micro-batches with a non-finite loss.
     """
 
     losses: list[tuple[str, float, float, float | None]]
@@ -223,7 +224,7 @@ class _OfRank:
 
 
 def _of_this_rank(steps: Sequence[PendingStep]) -> list[_OfRank]:
-    """The numbers of this rank, which are copied to the host together."""
+    """Return this rank's numbers, copied to the host in one transfer."""
     tensors = [_on_device(step) for step in steps]
     if not tensors:
         return []
@@ -232,14 +233,14 @@ def _of_this_rank(steps: Sequence[PendingStep]) -> list[_OfRank]:
 
 
 def _on_device(step: PendingStep) -> list[Tensor]:
-    """The numbers of a step that the device has: sums and counts of the losses, whether it was skipped, the norm."""
+    """Return a step's numbers that are on the device: sums and counts of the losses, the skip flag, the norm."""
     losses = [loss for of_batch in step.losses for loss in of_batch.values()]
     counts = [loss.count for loss in losses if isinstance(loss.count, Tensor)]
     return [*(loss.sum for loss in losses), *counts, step.skipped, step.norm]
 
 
 def _of_rank(step: PendingStep, on_device: Sequence[float]) -> _OfRank:
-    """The numbers of this rank; ``on_device`` are the values of ``_on_device``."""
+    """Return this rank's numbers; ``on_device`` holds the values from ``_on_device``."""
     losses = [(name, loss) for of_batch in step.losses for name, loss in of_batch.items()]
     *numbers, skipped, norm = on_device
     sums, counts = numbers[: len(losses)], iter(numbers[len(losses) :])
@@ -255,7 +256,7 @@ def _of_rank(step: PendingStep, on_device: Sequence[float]) -> _OfRank:
 
 
 def _result(step: PendingStep, of_ranks: Sequence[_OfRank]) -> StepResult:
-    """Mean of each loss over all micro-batches and ranks, and their weighted total."""
+    """Compute the mean of each loss over all micro-batches and ranks, and the weighted total."""
     weights: dict[str, float] = {}
     totals: dict[str, float] = {}
     counts = dict(step.counts)
@@ -280,14 +281,14 @@ def _result(step: PendingStep, of_ranks: Sequence[_OfRank]) -> StepResult:
 
 
 def _not_finite(passed: Accumulated, norm: Tensor) -> Tensor:
-    """1 if a loss that counts something, or the gradient, is not finite, else 0: a float32 scalar on the device."""
+    """Return 1 (float32, on the device) if the gradient or a loss with a nonzero count is not finite, else 0."""
     losses = [loss.sum for of_batch in passed.losses for loss in of_batch.values() if _counts(loss)]
     numbers = torch.stack([*(loss.reshape(()).to(norm) for loss in losses), norm])
     return (~numbers.isfinite()).any().float()
 
 
 def _losses_are_finite(passed: Accumulated) -> bool:
-    """Whether all losses that count something are finite, on all ranks."""
+    """Whether all losses with a nonzero count are finite on all ranks."""
     losses = [loss.sum for of_batch in passed.losses for loss in of_batch.values() if _counts(loss)]
     return all(distributed.gather(all(bool(loss.isfinite()) for loss in losses)))
 
@@ -298,11 +299,11 @@ def _counts(loss: Loss) -> bool:
 
 @torch.no_grad()
 def _scale_gradients(parameters: Sequence[nn.Parameter], factor: float) -> None:
-    """Multiply all gradients by ``factor``, in place; does nothing if ``factor`` is 1."""
+    """Multiply all gradients by ``factor`` in place, unless it is 1."""
     if factor != 1:
         torch._foreach_mul_([own_part(p.grad) for p in parameters if p.grad is not None], factor)
 
 
 def _clip_factor(norm: float, max_norm: float | None) -> float:
-    """The factor that clips a gradient of norm ``norm`` to ``max_norm``; 1 if it is smaller or there is no limit."""
+    """Return the factor that clips ``norm`` to ``max_norm``; 1 if it is smaller or there is no limit."""
     return 1.0 if max_norm is None or norm <= max_norm else max_norm / norm

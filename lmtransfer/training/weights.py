@@ -1,4 +1,4 @@
-"""The weights of a module as safetensors: stable names, tied tensors stored once, ties kept on loading."""
+"""A module's weights as safetensors: stable names, tied tensors stored once, ties preserved on loading."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError, listed
 from lmtransfer.training.checkpoints import STATE, open_checkpoint
-from lmtransfer.training.parallel import shard_like, whole
+from lmtransfer.training.data_parallel import shard_like, whole
 
 
 def _entries(module: nn.Module) -> dict[str, Tensor]:
-    """Every persistent parameter and buffer by name; a shared tensor appears under each of its names."""
+    """Return every persistent parameter and buffer by name; a shared tensor appears under each of its names."""
     return dict(module.state_dict(keep_vars=True))
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and persistent buffers of a module by name; a shared tensor only under its first name.
+    """Return a module's parameters and persistent buffers by name; a shared tensor only under its first name.
 
-    Of a sharded module they are gathered, so every rank must call this.
+    Those of a sharded module are gathered, so every rank must call this.
     """
     seen: set[int] = set()
     copies = {}
@@ -33,19 +33,19 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 
 
 def num_bytes(module: nn.Module) -> int:
-    """The size of what ``weights`` returns."""
+    """Return the size of the tensors that ``weights`` returns, in bytes."""
     entries = {id(tensor): tensor for tensor in _entries(module).values()}
     return sum(tensor.numel() * tensor.element_size() for tensor in entries.values())
 
 
 def num_parameters(module: nn.Module) -> int:
-    """The number of entries in the parameters of a module, each counted once; unsaved copies do not count."""
+    """Return the number of entries in a module's parameters, each counted once; unsaved copies do not count."""
     entries = {id(tensor): tensor for tensor in _entries(module).values()}
     return sum(tensor.numel() for tensor in entries.values() if isinstance(tensor, nn.Parameter))
 
 
 def aliases(module: nn.Module) -> dict[str, str]:
-    """The other names of shared tensors, each with the name under which the tensor is saved."""
+    """Return the other names of shared tensors, each with the name under which the tensor is saved."""
     first: dict[int, str] = {}
     return {
         name: first[id(tensor)]
@@ -56,7 +56,7 @@ def aliases(module: nn.Module) -> dict[str, str]:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-    """Copy saved weights into the module, in place, so that tied tensors stay tied.
+    """Copy saved weights into the module in place, so that tied tensors stay tied.
 
     Args:
         saved: tensors by name; a shared tensor may have any of its names.
@@ -67,12 +67,12 @@ def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str 
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-    """Check that saved weights fit a module; the module may be on the device ``meta``, so that it needs no memory."""
+    """Check that saved weights fit a module; a module on the device ``meta`` needs no memory."""
     _fitting(module, saved, source)
 
 
 def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of each tensor of a module and its saved tensor."""
+    """Pair each tensor of a module with its saved tensor."""
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}
     for name, tensor in _entries(module).items():
@@ -97,7 +97,7 @@ def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> lis
 
 
 def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:
-    """The weights of a checkpoint whose names start with ``prefix``, under all their names, without the prefix.
+    """Read the weights of a checkpoint whose names start with ``prefix``, under all their names, without the prefix.
 
     Args:
         folder: folder of the checkpoint, such as ``<run>/checkpoints/best``; its hashes are verified.

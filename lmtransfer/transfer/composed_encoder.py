@@ -1,4 +1,4 @@
-"""An encoder with what turns its layers into vectors: one for each text, or one for each token.
+"""An encoder with the modules that turn its layers into vectors: one per text, or one per token.
 
 Shape legend: T tokens of a packed batch, B sequences, D width, E width of a composed vector, L layers.
 """
@@ -18,13 +18,13 @@ from lmtransfer.transfer.pooling import Pooling
 
 
 class ComposedEncoder(nn.Module):
-    """Runs an encoder, a reading, a composition and, if wanted, the encoder's own pooler, in this order.
+    """Runs an encoder, a reading, a composition and, optionally, the encoder's own pooler, in this order.
 
     Args:
         encoder: the encoder.
-        reading: makes one vector per token from the encoder's layers, such as the last layer or a scalar mix.
-        composition: turns tokens into vectors: one per sequence, or one per token.
-        use_pooler: put the encoder's own pooler after the composition.
+        reading: builds one vector per token from the encoder's layers, such as the last layer or a scalar mix.
+        composition: turns tokens into vectors: one per sequence or one per token.
+        use_pooler: whether to apply the encoder's own pooler after the composition.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class ComposedEncoder(nn.Module):
         return self.composition.output_dim
 
     def vectors(self, packed: PackedBatch) -> Tensor:
-        """The vectors of a batch, float32, (B, E) or (T, E), without filler."""
+        """Return the vectors of a batch, float32, (B, E) or (T, E), without filler."""
         return self._pooled(self._compose(self._layers(packed), packed))
 
     def _layers(self, packed: PackedBatch) -> Sequence[Tensor]:
-        """The layers that the reading needs, at the real tokens that the composition uses."""
+        """Return the layers that the reading needs, for the real tokens that the composition uses."""
         encoder = self.encoder
         indices = self.reading.indices
         tokens = self.composition.tokens

@@ -1,11 +1,11 @@
 """Fit the linear head of a frozen encoder to its optimum: a convex problem, without learning rate, epochs or chance.
 
 The head minimises ``C * sum of losses + ||W||^2 / 2`` over its weights W and its biases, which are not penalised:
-logistic regression for labels, sets of labels and tags, ridge regression for numbers. C has the meaning that it has in
-scikit-learn's multinomial logistic regression, and is chosen by cross-validation inside the training examples.
+logistic regression for labels, sets of labels and tags, ridge regression for numbers. C has the same meaning as in
+scikit-learn's multinomial logistic regression, and is chosen by cross-validation within the training examples.
 
-The problem is solved in coordinates in which its curvature is nearly the same in all directions: the eigenvectors of
-the inputs' covariance, each scaled by the root of the curvature along it. There L-BFGS needs tens of iterations.
+The problem is solved in coordinates with nearly the same curvature in all directions: the eigenvectors of the inputs'
+covariance, each scaled by the root of the curvature along it. There L-BFGS needs tens of iterations.
 
 Shape legend: R rows (sequences, or words for tagging), E width of the head's input, K logits, F eigenvectors.
 """
@@ -32,27 +32,27 @@ from lmtransfer.transfer.scoring import Outputs, evaluation_mode, score_outputs
 #: The values of C to choose from.
 STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 FOLDS = 3
-#: With more rows a head is trained in batches: features may be larger than the memory, and a penalty matters less.
+#: With more rows, a head is trained in batches: features may exceed the memory, and a penalty matters less.
 MOST_ROWS = 20_000
-#: Curvature of a loss per row, for the scale of the coordinates; the cross-entropy of two labels has at most this.
+#: Curvature of a loss per row, which scales the coordinates; an upper bound for the cross-entropy of two labels.
 _CURVATURE = 0.25
-#: Eigenvalues that are smaller than this share of the largest are rounding.
+#: Eigenvalues smaller than this share of the largest are rounding errors.
 _RANK = 1e-12
-#: Far below what the float32 of the head rounds away.
+#: Far below the head's float32 rounding.
 _EXACT = {"maxiter": 5000, "maxfun": 10_000, "ftol": 1e-12, "gtol": 1e-8, "maxcor": 20}
-#: Enough to choose C, in a third of the time.
+#: Close enough to choose C, in a third of the time.
 _CLOSE = {"maxiter": 500, "maxfun": 1000, "ftol": 1e-7, "gtol": 1e-5, "maxcor": 20}
 _SEQUENCES_AT_ONCE = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The choice that a fit made.
+    """The choice made by a fit.
 
     Attributes:
         strength: C.
         score: the main metric of this C over the examples, each answered by a fit on the other folds.
-        tries: C, score and loss of every value that was tried, and whether all its answers are the same.
+        tries: C, score and loss of every value tried, and whether all its answers are the same.
     """
 
     strength: float
@@ -63,12 +63,13 @@ class Optimum:
 def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     """Choose C by the task's main metric (ties: loss), then fit the head on all examples.
 
-    Values of C are tried from the smallest on, until two in a row have a worse score and loss than an earlier one.
+    Values of C are tried in ascending order, until two in a row have a worse score and loss than an earlier one.
 
-    A C whose answers are all the same is chosen only if those of every C are: such a head shows nothing of the encoder.
+    A C whose answers are all the same is chosen only if every C has this problem: such a head reveals nothing about the
+    encoder.
 
     Args:
-        learner: a learner whose head is convex; the head gets the solution.
+        learner: a learner with a convex head, which gets the solution.
         source: the training examples with their features.
         task: the task, which scores the answers to held-out examples.
     """
@@ -108,7 +109,7 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
 
 
 def _gets_worse(tries: list[dict[str, Any]]) -> bool:
-    """Whether the last two values of C have both a worse score and a worse loss than an earlier one."""
+    """Whether the last two values of C both have a worse score and a worse loss than an earlier value."""
     return any(
         all(one["score"] < earlier["score"] and one["loss"] > earlier["loss"] for one in tries[-2:])
         for earlier in tries[:-2]
@@ -116,7 +117,7 @@ def _gets_worse(tries: list[dict[str, Any]]) -> bool:
 
 
 def head_inputs(learner: TaskLearner, source: TaskSource) -> Tensor:
-    """The input of the linear layer for each row of the targets, float64, (R, E)."""
+    """Return the linear layer's input for each target row, float64, (R, E)."""
     scale, parts = learner.standardising, []
     with torch.no_grad():
         for start in range(0, len(source.encoded), _SEQUENCES_AT_ONCE):
@@ -129,7 +130,7 @@ def head_inputs(learner: TaskLearner, source: TaskSource) -> Tensor:
 
 
 def folds_of(encoded: EncodedExamples) -> np.ndarray:
-    """The fold of each example: groups of examples are dealt label by label, in the order of the file."""
+    """Return the fold of each example; groups of examples are dealt label by label, in file order."""
     labels: dict[str, int] = {}
     units = [example.group or f"\0{place}" for place, example in enumerate(encoded.examples)]
     for unit, example in zip(units, encoded.examples, strict=True):
@@ -143,8 +144,8 @@ class Problem:
 
     Args:
         inputs_RE: inputs of the linear layer, float64.
-        targets: the targets, one for each row.
-        head: gives the loss of logits.
+        targets: the targets, one per row.
+        head: computes the loss of logits.
     """
 
     def __init__(self, inputs_RE: Tensor, targets: Targets[Tensor], head: Head) -> None:
@@ -162,12 +163,12 @@ class Problem:
         self.coordinates_RF1 = functional.pad(centred_RE @ self.vectors_EF, (0, 1), value=1.0)  # the bias comes last
 
     def solve(self, strength: float, *, start: Tensor | None = None, options: dict[str, Any] = _EXACT) -> Tensor:
-        """The optimum, float64, (K, F + 1): the weights of the coordinates, and the bias.
+        """Return the optimum, float64, (K, F + 1): the weights of the coordinates, and the bias.
 
         Args:
             strength: C.
-            start: the solution for another C, to begin from.
-            options: when to stop.
+            start: the solution for another C, as the starting point.
+            options: stopping criteria.
         """
         num = len(self.coordinates_RF1)
         penalty_F1 = functional.pad(torch.ones_like(self.values_F), (0, 1)) / (strength * num)
@@ -176,7 +177,7 @@ class Problem:
         shape = (self.head.num_logits, len(scale_F1))
 
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
-            """The mean loss and the penalty, divided by C and R as well; and its gradient."""
+            """Return the mean loss plus the penalty, divided by C and R, and its gradient."""
             weight_KF1 = torch.from_numpy(point).view(shape) * scale_F1
             logits_RK = (self.coordinates_RF1 @ weight_KF1.T).requires_grad_()
             loss = self.head.row_loss(logits_RK, self.targets) / num
@@ -190,6 +191,6 @@ class Problem:
         return torch.from_numpy(point).view(shape) * scale_F1
 
     def linear(self, solution_KF1: Tensor) -> tuple[Tensor, Tensor]:
-        """A solution as weight (K, E) and bias (K,) of the linear layer."""
+        """Convert a solution to the linear layer's weight (K, E) and bias (K,)."""
         weight_KE = solution_KF1[:, :-1] @ self.vectors_EF.T
         return weight_KE, solution_KF1[:, -1] - weight_KE @ self.mean_E

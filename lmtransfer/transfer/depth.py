@@ -1,8 +1,8 @@
-"""The depth of each parameter of an encoder below the head, for layer-wise learning rates and gradual unfreezing.
+"""The depth of each encoder parameter below the head, for layer-wise learning rates and gradual unfreezing.
 
 A parameter belongs to the lowest layer whose values depend on it. This is computed from the autograd graph of one
-forward pass, so it works for every encoder, for any names and sharing of modules. All parameters of a block have the
-layer of the block's topmost parameter, because an encoder may use some of them earlier with weight 0, so that they
+forward pass, so it works for every encoder, whatever the names and sharing of modules. All parameters in a block have
+the layer of the block's topmost parameter, because an encoder may use some of them earlier with weight 0, so that they
 always have a gradient.
 """
 
@@ -19,16 +19,16 @@ from lmtransfer.models.base import Encoder
 
 
 def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection[int]) -> dict[str, int]:
-    """The depth of each parameter of an encoder by name: 1 for the topmost layer that is read, most for the embeddings.
+    """Return the depth of each encoder parameter by name: 1 for the topmost layer read, most for the embeddings.
 
-    Only layers with their own parameters are counted, so layers that share parameters count as one (ALBERT: Lan et al.
-    2020). Parameters after the topmost block, such as a last norm, belong to this block. Parameters that no read layer
-    depends on have no depth: poolers, higher layers, and parameters that only pretraining uses.
+    Only layers with their own parameters count, so layers that share parameters count as one (ALBERT: Lan et al. 2020).
+    Parameters after the topmost block, such as a last norm, belong to that block. Parameters that no read layer depends
+    on have no depth: poolers, higher layers, and parameters that only pretraining uses.
 
     Args:
         encoder: an encoder; its mode, flags and gradients are restored afterwards.
-        sample: any batch that it can read, on its device.
-        read: the layers that are read, from 0 (embeddings) to its ``num_layers``.
+        sample: any batch that the encoder can read, on its device.
+        read: the layers to read, from 0 (embeddings) to ``num_layers``.
     """
     named = dict(encoder.named_parameters())
     flags, was_training = {name: parameter.requires_grad for name, parameter in named.items()}, encoder.training
@@ -60,7 +60,7 @@ def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection
 
 
 def _new_leaves(output: Tensor, seen: set[Any]) -> list[Tensor]:
-    """The leaves of the autograd graph of ``output``, without those found by earlier calls with the same ``seen``."""
+    """Return the leaves of ``output``'s autograd graph, except those found in earlier calls with the same ``seen``."""
     leaves, ahead = [], [output.grad_fn]
     while ahead:
         node: Any = ahead.pop()
@@ -74,11 +74,11 @@ def _new_leaves(output: Tensor, seen: set[Any]) -> list[Tensor]:
 
 
 def rate_scales(depths: Mapping[str, int], *, decay: float, gap: bool = False) -> dict[str, float]:
-    """Factors on the learning rate by parameter name: ``decay`` to the power of the depth.
+    """Return factors on the learning rate by parameter name: ``decay`` to the power of the depth.
 
     Args:
         depths: depths by parameter name, from ``depths_below_head``.
-        decay: ratio of the rate of a layer to that of the layer above it.
-        gap: put one more factor between the head and the topmost layer, as the published ELECTRA code does.
+        decay: ratio of a layer's rate to that of the layer above it.
+        gap: whether to apply one more factor between the head and the topmost layer, as in the published ELECTRA code.
     """
     return {name: decay ** (depth + gap) for name, depth in depths.items()}

@@ -1,4 +1,4 @@
-"""Vectors of texts by an encoder: encode, sort by length, pack, compose, and restore the order.
+"""Text vectors from an encoder: encode, sort by length, pack, compose, and restore the order.
 
 Shape legend: N texts, E width of a vector.
 """
@@ -26,7 +26,7 @@ from lmtransfer.transfer.scoring import EVALUATION_TOKENS
 from lmtransfer.transfer.standardising import Standardising
 from lmtransfer.transfer.vector_method import VectorMethod
 
-#: Characters of the first beginning that is tried, for each token that is needed.
+#: Number of characters to try first for each token needed.
 _CHARACTERS_A_TOKEN = 32
 _GROWTH = 4
 _SPACE = re.compile(r"[ \t\r\n]")
@@ -36,13 +36,13 @@ _NUM_SPECIALS = 2
 
 
 def beginning(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
-    """A beginning of the text with the same first tokens and more than ``num_tokens`` of them, else the whole text.
+    """Return a prefix of the text with the same first tokens and more than ``num_tokens`` of them, or the whole text.
 
-    The beginning ends before white space, because no token goes over it. So a text of ten million characters costs
-    hardly more than a page.
+    The prefix ends before white space, because no token crosses it. A text of ten million characters thus costs hardly
+    more than a page.
 
     Args:
-        num_tokens: how many of the first tokens are needed.
+        num_tokens: number of first tokens that are needed.
     """
     size = _CHARACTERS_A_TOKEN * num_tokens
     while size < len(text):
@@ -62,8 +62,8 @@ class Embedded:
 
     Attributes:
         vectors: float32, shape (N, E), in the order of the texts.
-        num_cut: number of texts that lost tokens to the longest input.
-        num_tokens: tokens that the encoder read, special tokens included.
+        num_cut: number of texts truncated to the maximum length.
+        num_tokens: number of tokens that the encoder read, including special tokens.
     """
 
     vectors: np.ndarray
@@ -72,19 +72,19 @@ class Embedded:
 
 
 class Embedder:
-    """Texts in, one vector each out. A text's vector does not depend on the other texts.
+    """Turns each text into one vector that does not depend on the other texts.
 
     A text is read as "[CLS] text [SEP]", and its end is cut if it has too many tokens. An empty text is "[CLS] [SEP]".
 
     Args:
         model: encoder, reading and composition, on the device and in evaluation mode.
         method: the settings of reading and composition.
-        tokenizer: the tokenizer of the run.
+        tokenizer: the run's tokenizer.
         hardware: device and precision.
-        max_length: texts are cut to this many tokens, specials included; None: the longest input of the encoder.
-        standardising: mean and deviation of such vectors over the training part of the run's task; None: unknown.
-        normalise: whether each vector gets the length 1.
-        batch_tokens: most tokens of a batch.
+        max_length: maximum number of tokens per text, including special tokens; None for the encoder's maximum.
+        standardising: mean and deviation of such vectors over the training part of the run's task; None if unknown.
+        normalise: whether to scale each vector to length 1.
+        batch_tokens: maximum number of tokens in a batch.
 
     Raises:
         ConfigError: ``max_length`` leaves no space for text, or is longer than the encoder can read.
@@ -120,7 +120,7 @@ class Embedder:
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> Embedded:
-        """The vectors of some texts, all of which are in memory."""
+        """Return the vectors of some texts, all in memory."""
         room = self.max_length - _NUM_SPECIALS
         prefixes = [beginning(text, self.tokenizer, num_tokens=room) for text in texts]
         examples = [TextExample(id=str(number), text=text) for number, text in enumerate(prefixes)]
@@ -141,12 +141,12 @@ class Embedder:
 
 
 def finished(vectors_NE: np.ndarray, *, standardising: Standardising | None, normalise: bool) -> np.ndarray:
-    """The vectors, standardised first and then divided by their Euclidean lengths, as far as wanted.
+    """Return the vectors, optionally standardised and then divided by their Euclidean lengths.
 
     Args:
         vectors_NE: float32.
-        standardising: subtracts a mean and divides by a deviation; None: no scaling.
-        normalise: whether each vector gets the length 1; a vector of zeros stays.
+        standardising: subtracts a mean and divides by a deviation; None for no scaling.
+        normalise: whether to scale each vector to length 1; a zero vector is unchanged.
     """
     found_NE = torch.from_numpy(vectors_NE)
     if standardising is not None:

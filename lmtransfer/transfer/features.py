@@ -1,7 +1,7 @@
 """Inputs of heads, computed before training: all features of a frozen encoder, or a sample for a trained encoder.
 
-The features of a frozen encoder are kept, so that an epoch of probing only computes the head. If neither reading nor
-composition has parameters, the inputs of the head are kept. Otherwise the layers that are read are kept for each token.
+The features of a frozen encoder are stored, so that a probing epoch only computes the head. If neither reading nor
+composition has parameters, the head's inputs are stored. Otherwise the layers that are read are stored for each token.
 
 Shape legend: S sequences, R rows (sequences or tokens), D width, E width of a composed vector.
 """
@@ -28,7 +28,7 @@ from lmtransfer.transfer.scoring import EVALUATION_TOKENS, evaluation_mode
 #: Larger features go to a memory-mapped file.
 MAX_BYTES_IN_MEMORY = 512 * 2**20
 
-#: Most examples to compute mean and deviation of the head's inputs, if the encoder is trained.
+#: Maximum number of examples for computing the mean and deviation of the head's inputs, if the encoder is trained.
 MOST_SAMPLED = 4096
 
 
@@ -38,24 +38,24 @@ class FeatureTable:
     Args:
         values: float32, shape (R, E) or (R, layers, D).
         starts: first row of each sequence, int64, shape (S,).
-        lengths: rows of each sequence, int64, shape (S,).
+        lengths: number of rows in each sequence, int64, shape (S,).
     """
 
     def __init__(self, values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
         self.values, self.starts, self.lengths = values, starts, lengths
 
     def rows(self, row_ids: np.ndarray) -> Tensor:
-        """The features of these sequences, end to end, in this order."""
+        """Return the features of these sequences, end to end, in the given order."""
         lengths = self.lengths[row_ids]
         first = np.cumsum(lengths) - lengths
         where = np.repeat(self.starts[row_ids] - first, lengths) + np.arange(lengths.sum())
         return torch.from_numpy(np.asarray(self.values[where]))
 
     def parts(self, *, most_rows: int = 1 << 16) -> Iterator[Tensor]:
-        """The features of all sequences, end to end, a few sequences at a time.
+        """Yield the features of all sequences, end to end, a few sequences at a time.
 
         Args:
-            most_rows: most rows of a part, unless a single sequence has more.
+            most_rows: maximum number of rows in a part, unless a single sequence has more.
         """
         start, rows = 0, 0
         for stop, length in enumerate(self.lengths):
@@ -66,7 +66,7 @@ class FeatureTable:
         yield self.rows(np.arange(start, len(self.lengths)))
 
     def select(self, indices: np.ndarray) -> FeatureTable:
-        """The sequences at ``indices``, in that order; shares the values."""
+        """Return the sequences at ``indices``, in the given order, sharing the values."""
         return FeatureTable(self.values, self.starts[indices], self.lengths[indices])
 
 
@@ -85,10 +85,10 @@ def compute_features(
     Args:
         learner: a learner with a frozen encoder.
         folder: folder for a memory-mapped file if the features are large; the file has no name, so it is deleted when
-            the process ends. None: always in memory.
+            the process ends. None to keep them in memory.
         device: device of the learner.
-        autocast: makes the context of the forward pass (precision).
-        max_tokens: most tokens of a batch.
+        autocast: creates the context of the forward pass (precision).
+        max_tokens: maximum number of tokens in a batch.
         max_bytes_in_memory: larger features go to the file.
 
     Raises:
@@ -127,15 +127,15 @@ def sampled_features(
     most_examples: int = MOST_SAMPLED,
     max_tokens: int = EVALUATION_TOKENS,
 ) -> Iterator[Tensor]:
-    """The current inputs of a learner's head for its training examples or a sample of them; the same on each rank.
+    """Yield the current inputs of a learner's head for training examples or a sample, the same on each rank.
 
     Args:
         learner: the learner, in any mode; it is run in evaluation mode, without gradients.
-        source: the examples; if there are more than ``most_examples``, a sample at equal distances is used.
+        source: the examples; if there are more than ``most_examples``, an evenly spaced sample is used.
         device: device of the learner.
-        autocast: makes the context of the forward pass (precision).
+        autocast: creates the context of the forward pass (precision).
         most_examples: see ``source``.
-        max_tokens: most tokens of a batch.
+        max_tokens: maximum number of tokens in a batch.
 
     Yields:
         (B, E), or (T, E) if the head reads tokens; sequences sorted by length.

@@ -1,7 +1,7 @@
 """Which parts of the encoder are trained.
 
-Every rule is a ``Freezing``. It names the parameters that are trained, sets the encoder's mode while the rest of the
-learner is trained, and decides which layers are trained at which time.
+Every rule is a ``Freezing``, which names the trained parameters, sets the encoder's mode while the rest of the learner
+is trained, and decides when each layer is trained.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Freezing(Protocol):
     """A rule that decides which parameters of an encoder are trained.
 
     Attributes:
-        frozen: whether the encoder never changes, so that its features can be computed once and kept.
+        frozen: whether the encoder never changes, so that its features can be computed once and stored.
     """
 
     frozen: bool
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """The parameters of the encoder that are trained at some time; all others never get a gradient."""
+        """Return the encoder parameters that are trained at some time; all others never get a gradient."""
         ...
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
@@ -39,7 +39,7 @@ class Freezing(Protocol):
         Args:
             depth: depth of the layer below the head; 1 is the topmost layer.
             deepest: depth of the lowest layer, the embeddings.
-            fraction: share of the budget that is used up, in [0, 1].
+            fraction: share of the budget already used, in [0, 1].
         """
         ...
 
@@ -50,15 +50,15 @@ class Frozen:
     frozen = True
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """None."""
+        """Return no parameters."""
         return ()
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
-        """Set evaluation mode, always."""
+        """Set evaluation mode in any case."""
         encoder.eval()
 
     def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """Always False."""
+        """Return False."""
         return False
 
 
@@ -68,15 +68,15 @@ class Full:
     frozen = False
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """All of them."""
+        """Return all parameters."""
         return encoder.parameters()
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
-        """The learner's own mode."""
+        """Set the learner's own mode."""
         encoder.train(training)
 
     def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """Always True."""
+        """Return True."""
         return True
 
 
@@ -84,22 +84,22 @@ class LowRankUpdates(Full):
     """Only the low-rank updates of LoRA are trained (Hu et al. 2021, section 4.1); see ``transfer.lora``."""
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """Both matrices of each update."""
+        """Return both matrices of each update."""
         updates = [module for module in encoder.modules() if isinstance(module, LowRankUpdate)]
         return [parameter for update in updates for parameter in update.parameters()]
 
 
 class Biases(Full):
-    """Only the biases are trained, those of norms included (BitFit: Ben Zaken et al. 2022, section 3).
+    """Only the biases are trained, including those of norms (BitFit: Ben Zaken et al. 2022, section 3).
 
-    The biases of queries in relative attention belong to them, because its linear layers have none.
+    The query biases of relative attention are included, because its linear layers have no biases.
     """
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """Every bias once.
+        """Return every bias once.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: the encoder has no biases.
         """
         biases = {
             id(parameter): parameter
@@ -119,10 +119,10 @@ class Gradual(Full):
     """Gradual unfreezing (Howard & Ruder 2018, section 3.3): first only the head, then one more layer at a time.
 
     The layers are unfrozen at equal intervals, the topmost first and the embeddings last. A frozen layer gets no
-    gradient, so no optimiser changes it, neither by weight decay nor by momentum.
+    gradient, so the optimiser does not change it by weight decay or momentum either.
 
-    Difference from the paper: the paper unfreezes one layer each epoch. Here the intervals are shares of the budget,
-    for any kind of budget and number of layers. (The paper's schedule over 3 layers and embeddings in 5 epochs is
+    Difference from the paper: the paper unfreezes one layer per epoch. Here the intervals are shares of the budget, for
+    any kind of budget and number of layers. (The paper's schedule over 3 layers and embeddings in 5 epochs is
     ``share=0.8``.)
 
     Args:
@@ -141,12 +141,12 @@ class Gradual(Full):
         self.share = share
 
     def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """True from ``share * depth / deepest`` of the budget on."""
+        """Return True from ``share * depth / deepest`` of the budget on."""
         return fraction >= self.share * depth / deepest - 1e-9
 
 
 class FixedEmbeddings:
-    """Another rule with a frozen embedding layer: everything that layer 0 depends on never changes.
+    """Another rule with a frozen embedding layer: nothing that layer 0 depends on ever changes.
 
     These parameters get no gradient, and the optimiser does not get them.
 
@@ -160,13 +160,13 @@ class FixedEmbeddings:
         self.rule = rule
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """Those of the rule; the embedding parameters are known only later, from the depths of the parameters."""
+        """Return the rule's parameters; which are embeddings is known only later, from the depths."""
         return self.rule.parameters(encoder)
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
-        """Set the mode of the rule."""
+        """Set the rule's mode."""
         self.rule.set_mode(encoder, training)
 
     def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """False for the lowest layer; the rule decides for the other layers."""
+        """Return False for the lowest layer; the rule decides for the other layers."""
         return depth < deepest and self.rule.is_trained_at(depth, deepest=deepest, fraction=fraction)

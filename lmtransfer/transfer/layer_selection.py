@@ -1,6 +1,6 @@
-"""Read an encoder's layers: the last layer, any layer, several layers concatenated, or a scalar mix.
+"""Selection of an encoder's layers: the last layer, any layer, several layers concatenated, or a scalar mix.
 
-Shape legend: T tokens of a packed batch, D width, L layers above the embedding layer, R layers that are read.
+Shape legend: T tokens of a packed batch, D width, L layers above the embedding layer, R selected layers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from lmtransfer.transfer.segments import at, owners, segment_sum
 
 
 class LayerSelection(nn.Module):
-    """The base class of layer selections: layers in, one vector per token out.
+    """The base class of layer selections, which turn layers into one vector per token.
 
     Args:
-        indices: the layers it needs, from 0 (embeddings) to L.
+        indices: the layers that the selection needs, from 0 (embeddings) to L.
         widths: width of the result in multiples of the encoder's width.
 
     Attributes:
-        reads_padded: whether it works token by token, so that it can also read padded rows; exported graphs need this.
+        reads_padded: whether the selection works token by token, so that it can also read padded rows, as exported
+            graphs require.
     """
 
     reads_padded: bool = True
@@ -34,11 +35,11 @@ class LayerSelection(nn.Module):
         self.widths = widths
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """The needed layers, (T, D) each, and the sequences' lengths (B,) to one tensor (T, widths * D)."""
+        """Combine the needed layers, (T, D) each, of sequences with lengths (B,) into one tensor (T, widths * D)."""
         raise NotImplementedError
 
     def learned(self) -> dict[str, Any] | None:
-        """Its trained parameters as plain numbers; None if it has no parameters."""
+        """Return the trained parameters as plain numbers; None if there are none."""
         return None
 
 
@@ -58,16 +59,16 @@ class OneLayer(LayerSelection):
         super().__init__(indices=(layer_number(index, num_layers=num_layers, setting=f"{key}={index}"),))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """((T, D),) -> (T, D)."""
+        """Return the layer, ((T, D),) -> (T, D)."""
         return layers[0]
 
 
 class SideBySide(LayerSelection):
-    """Several layers, concatenated in each token's vector, such as word embeddings and vectors in context.
+    """Several layers concatenated into each token's vector, such as word embeddings and contextual vectors.
 
     Args:
-        indices: 0 is the embedding layer, L the last; negative numbers count from the end. A layer that is given twice,
-            such as 0 and the last of word vectors, is read once.
+        indices: 0 is the embedding layer, L the last; negative numbers count from the end. A duplicate layer, such as 0
+            and the last layer of word vectors, is read once.
         num_layers: L of the encoder.
         key: the user's setting, for messages.
 
@@ -83,12 +84,12 @@ class SideBySide(LayerSelection):
         super().__init__(indices=tuple(numbers), widths=len(numbers))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """R tensors (T, D) -> (T, R * D), float32."""
+        """Concatenate R tensors, (T, D) -> (T, R * D), float32."""
         return torch.cat([layer.float() for layer in layers], dim=1)
 
 
 def layer_number(index: int, *, num_layers: int, setting: str) -> int:
-    """The number of a layer, 0 to L, for an index that may count from the end.
+    """Return the layer number, 0 to L, for an index that may count from the end.
 
     Args:
         index: -L - 1 to L.
@@ -111,13 +112,14 @@ class ScalarMix(LayerSelection):
 
     The scalars start at 0 (equal weights) and gamma at 1.
 
-    Difference from the paper: the optional layer norm without parameters has its mean and variance over the positions
-    and features of each sequence, not over all real positions of the batch. Therefore a sentence's vector does not
-    depend on the other sentences of the batch.
+    Difference from the paper: the optional layer norm without parameters computes its mean and variance over the
+    positions and features of each sequence rather than over all real positions of the batch. A sentence's vector
+    therefore does not depend on the other sentences in the batch.
 
     Args:
         num_layers: L of the encoder.
-        layer_norm: normalise each layer first; helps if the scales of the layers differ much (pre-norm encoders).
+        layer_norm: whether to normalise each layer first, which helps if the layers' scales differ greatly (pre-norm
+            encoders).
     """
 
     def __init__(self, *, num_layers: int, layer_norm: bool = False) -> None:
@@ -127,12 +129,12 @@ class ScalarMix(LayerSelection):
         self.gamma = nn.Parameter(torch.ones(()))
 
     def learned(self) -> dict[str, Any]:
-        """``gamma``, and ``weights``: softmax(s), one per layer from the embeddings up, as plain numbers."""
+        """Return ``gamma``, and ``weights``: softmax(s), one per layer from the embeddings up, as plain numbers."""
         weights = torch.softmax(self.scalars.detach().double(), dim=0)
         return {"gamma": float(self.gamma.detach()), "weights": weights.tolist()}
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """L + 1 tensors (T, D) -> (T, D), float32."""
+        """Mix L + 1 tensors, (T, D) -> (T, D), float32."""
         weights = torch.softmax(self.scalars, dim=0)
         hidden = [layer.float() for layer in layers]
         if self.layer_norm:

@@ -14,7 +14,7 @@ from lmtransfer.models.layers.attention.base import AttentionLayer
 from lmtransfer.models.layers.lora import LoraLinear, LowRankUpdate, replace_layers
 from lmtransfer.models.layers.stacked_linear import StackedLinear
 
-#: The value of ``matrices`` that stands for all of them.
+#: The value of ``matrices`` that stands for all matrices.
 ALL = "all"
 
 
@@ -23,9 +23,9 @@ class Matrix:
     """One matrix of a block.
 
     Attributes:
-        name: its name, the same in all blocks: ``query``, ``key``, ``value``, ``output``, ``expand``, ...
+        name: name of the matrix, the same in all blocks: ``query``, ``key``, ``value``, ``output``, ``expand``, ...
         layer: the linear layer that holds it.
-        number: its number among the matrices that are stacked in the layer.
+        number: index among the matrices stacked in the layer.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Matrix:
 
 
 def matrices_of(encoder: Encoder) -> list[Matrix]:
-    """The matrices of an encoder that can have a low-rank update: those of its blocks with attention, each once."""
+    """Return an encoder's matrices that can have a low-rank update: those of its attention blocks, each once."""
     blocks = [block for block in encoder.blocks() if any(isinstance(part, AttentionLayer) for part in block.modules())]
     return list(dict.fromkeys(matrix for block in blocks for matrix in _matrices_in(block)))
 
@@ -83,7 +83,7 @@ class Lora:
         return [self.matrices] if isinstance(self.matrices, str) else list(self.matrices)
 
     def adapt(self, encoder: Encoder) -> None:
-        """Give the matrices their updates, in place; the encoder computes the same as before."""
+        """Add the matrices' updates in place, without changing the encoder's outputs."""
         chosen = self._chosen(encoder)
         updates: dict[nn.Linear, dict[int, LowRankUpdate]] = {}
         for matrix in chosen:

@@ -1,4 +1,4 @@
-"""The method of transfer in a config: which parameters are trained, which layers are read, and how they are pooled."""
+"""The transfer method in a config: which parameters are trained, which layers are read, and how they are pooled."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from lmtransfer.transfer.pooling import BiLstmStates, Compared, EveryToken, Pool
 from lmtransfer.transfer.rates import FreezeName, Rates
 from lmtransfer.transfer.vector_method import Layers, PoolingName, VectorMethod
 
-#: The base of the heads that a task may name.
+#: The base class of the heads that a task may name.
 _HEADS = ("lmtransfer.transfer.heads.base.Head",)
 
 
 class TransferMethod(VectorMethod):
-    """Builds the learner of a task for an encoder.
+    """Builds a task's learner on an encoder.
 
     ``pooling=family`` is the encoder family's published classification head (``encoder.family_head``): BERT's own tanh
     pooler over [CLS] (Devlin et al. 2019), a new dense layer over the first token with tanh (RoBERTa: Liu et al.
@@ -46,8 +46,8 @@ class TransferMethod(VectorMethod):
 
     A pooler is trained as part of the head: at the full rate, from the first step on.
 
-    Tagging and spans need one vector for each token, so nothing is pooled. Of the values of ``pooling`` only ``bilstm``
-    has an effect then: the states of the LSTM are between encoder and head.
+    Tagging and spans need one vector for each token, so nothing is pooled. The only value of ``pooling`` that then has
+    an effect is ``bilstm``, which puts the states of an LSTM between encoder and head.
 
     Args:
         freeze: "frozen" trains only the head (with scalar mix and pooling layers); "full" trains everything; "gradual"
@@ -62,7 +62,7 @@ class TransferMethod(VectorMethod):
             section 3.1). "auto": "apart" if all tokens are pooled, because a short pretraining does not teach the
             encoder to compare tokens across texts.
         pieces: how a word's tokens become one vector, for tagging: its "first" token (Devlin et al. 2019, section 5.3),
-            its "last" token, or their "mean". "auto" takes a vector that has seen the whole word: the last token in
+            its "last" token, or their "mean". "auto" uses a vector that has seen the whole word: the last token in
             causal encoders, the mean for static word vectors, else the first token.
         head_hidden_dim: width of a hidden layer in the head, with tanh unless the family has another activation; null:
             a linear head, or the family's head.
@@ -170,7 +170,7 @@ class TransferMethod(VectorMethod):
         """Set the encoder's attention, unless it is "auto".
 
         Raises:
-            ConfigError: the encoder does not support this attention.
+            ConfigError: the encoder does not support this kind of attention.
         """
         if self.attention == "auto":
             return
@@ -180,19 +180,19 @@ class TransferMethod(VectorMethod):
             raise ConfigError(f"transfer.attention={self.attention}: {error}; use auto") from error
 
     def resolved_pieces(self, encoder: Encoder) -> Pieces:
-        """Which tokens of a word give its label with this encoder, for tagging."""
+        """Return which of a word's tokens determine its label with this encoder, for tagging."""
         if self.pieces != "auto":
             return self.pieces
         return "last" if encoder.attention == "causal" else "mean" if encoder.attention == "none" else "first"
 
     def learner(self, encoder: Encoder, *, head: HeadSpec, seed: int) -> TaskLearner:
-        """Build the task's learner; new parameters depend on ``seed`` only, and torch's generator does not change.
+        """Build the task's learner; new parameters depend on ``seed`` only, and torch's generator is unchanged.
 
         Args:
             encoder: the encoder; becomes part of the learner.
 
         Raises:
-            ConfigError: the method does not fit the encoder.
+            ConfigError: the method does not suit the encoder.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "head"))
@@ -204,7 +204,7 @@ class TransferMethod(VectorMethod):
             if head.pairs and self._reads_apart(composition):
                 composition = Compared(composition)
             module = self._head(encoder, head, input_dim=composition.output_dim)
-            self._adapt(encoder, reading)  # last: the head of a seed is the same for all methods
+            self._adapt(encoder, reading)  # last, so that a seed gives the same head with all methods
             return TaskLearner(
                 encoder=encoder,
                 reading=reading,
@@ -216,7 +216,7 @@ class TransferMethod(VectorMethod):
             )
 
     def lr_scales(self, learner: TaskLearner) -> dict[str, float]:
-        """Factors on the learning rate by the learner's parameter names; parameters without an entry have 1.
+        """Return factors on the learning rate by parameter name; parameters without an entry have factor 1.
 
         Args:
             learner: a learner of this method, after ``arrange``.
@@ -224,7 +224,7 @@ class TransferMethod(VectorMethod):
         return self.rates.scales(learner)
 
     def _adapt(self, encoder: Encoder, reading: LayerSelection) -> None:
-        """Give the encoder the low-rank updates of LoRA."""
+        """Add LoRA's low-rank updates to the encoder."""
         if self.lora is None:
             return
         self.lora.adapt(encoder)

@@ -1,4 +1,4 @@
-"""Open a run of any kind as an ``Embedder``: pretrained, imported, probed or finetuned."""
+"""Runs of any kind, opened as an ``Embedder``: pretrained, imported, probed or finetuned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.embedder import Embedder
-from lmtransfer.transfer.experiment.choose_settings import with_trained_start
+from lmtransfer.transfer.experiment.build_settings import with_trained_start
 from lmtransfer.transfer.experiment.trained import open_trained, task_of
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
@@ -33,9 +33,9 @@ class VectorChoice:
     """The user's choice of layers and pooling.
 
     Attributes:
-        layers: the layers that are read; None: as the run's head reads them, or the last layer if it has no head.
-        pooling: how the tokens of a text become one vector; None: as for the run's head, or as the publisher of an
-            imported model does, or the mean.
+        layers: the layers to read; None to use those of the run's head, or the last layer if it has no head.
+        pooling: how the tokens of a text become one vector; None to use the pooling of the run's head or of an imported
+            model's publisher, or else the mean.
         prefix: what the user writes before ``layers`` and ``pooling``, for messages.
     """
 
@@ -45,7 +45,7 @@ class VectorChoice:
 
     @classmethod
     def of(cls, *, layers: Any, pooling: Any, prefix: str = "") -> VectorChoice:
-        """Check plain values.
+        """Build a choice from plain values.
 
         Raises:
             ConfigError: a value is not among the choices.
@@ -68,11 +68,11 @@ class VectorChoice:
 
 @dataclass(frozen=True, slots=True)
 class _Trained:
-    """A run of a task with its weights.
+    """A task's run with its weights.
 
     Attributes:
-        method: its method of transfer.
-        learner: its learner.
+        method: the run's transfer method.
+        learner: the run's learner.
     """
 
     method: TransferMethod
@@ -80,26 +80,26 @@ class _Trained:
 
     @property
     def pooling(self) -> Pooling | None:
-        """What makes one vector of one text; None if the head reads tokens."""
+        """The module that makes one vector from one text; None if the head reads tokens."""
         composition = self.learner.composition
         if self.learner.head.per == "token":
             return None
         return composition.each if isinstance(composition, Compared) else composition
 
     def reads_like(self, method: VectorMethod) -> bool:
-        """Whether the head gets one vector a text, from these layers and with this pooling."""
+        """Whether the head gets one vector per text, from these layers and with this pooling."""
         own = self.method
         same = (method.layers_given, method.pooling) == (own.layers_given, own.pooling)
         return same and self.pooling is not None
 
     def standardising(self, method: VectorMethod) -> Standardising | None:
-        """Mean and deviation of the vectors of a method over the training part; None if they are unknown."""
+        """Return the mean and deviation of a method's vectors over the training part; None if unknown."""
         is_whole = self.learner.composition is self.pooling
         return self.learner.standardising if is_whole and self.reads_like(method) else None
 
 
 def run_to_embed(path: str, *, trust: bool = False) -> SavedRun:
-    """Open the run that the user named; of a task's run with several seeds, the first seed."""
+    """Open the run that the user named; for a task's run with several seeds, the first seed."""
     config = run_folder(path, key="run").read_config()
     folder = trained_folders(path)[0] if _is_of_task(config) else path
     return open_saved(folder, key="run", trust=trust)
@@ -108,18 +108,18 @@ def run_to_embed(path: str, *, trust: bool = False) -> SavedRun:
 def embedder_of(
     saved: SavedRun, choice: VectorChoice, *, hardware: Hardware, max_length: int | None = None
 ) -> Embedder:
-    """The run's encoder with the chosen layers and pooling, on the device and in evaluation mode.
+    """Return the run's encoder with the chosen layers and pooling, on the device and in evaluation mode.
+
+    Without layers and pooling, an imported model builds vectors as its publisher does.
 
     Args:
         saved: a run of any kind.
         choice: layers and pooling.
-        max_length: texts are cut to this many tokens; None: the longest input of the encoder, or the publisher's limit.
-
-    Without layers and pooling, an imported model makes vectors as its publisher does.
+        max_length: maximum number of tokens per text; None for the encoder's maximum or the publisher's limit.
 
     Raises:
-        ConfigError: the choice does not fit the encoder, needs weights that the run does not have, or is missing
-            although lmtransfer cannot do what the publisher does.
+        ConfigError: the choice does not suit the encoder, needs weights that the run lacks, or is missing although
+            lmtransfer cannot reproduce the publisher's method.
         RunDirectoryError: the run has no checkpoint.
         CheckpointError: its weights do not fit its configuration.
     """
@@ -149,7 +149,7 @@ def embedder_of(
 
 
 def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
-    """How the publisher of an imported model makes vectors; empty if that is unknown or the user chose otherwise."""
+    """Return how an imported model's publisher builds vectors; empty if unknown or if the user chose otherwise."""
     published = saved.config.get("vectors")
     if not isinstance(published, dict) or choice.layers is not None or choice.pooling is not None:
         return {}
@@ -162,7 +162,7 @@ def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
 
 
 def with_random_encoder(embedder: Embedder, saved: SavedRun) -> Embedder:
-    """The control of an embedder: the same in everything, but the encoder has random weights."""
+    """Return the control of an embedder: identical, but with random encoder weights."""
     model, hardware = embedder.model, embedder.hardware
     encoder = new_encoder(saved.model_node, saved.tokenizer, seed=derived_seed(0, "control"))
     encoder.attend(model.encoder.attention)
@@ -186,12 +186,12 @@ def _is_of_task(config: dict[str, Any]) -> bool:
 def _trained(saved: SavedRun, hardware: Hardware) -> _Trained:
     method: TransferMethod = build(saved.component("transfer"))
     learner = open_trained(saved, task_of(saved), hardware)
-    merge_updates(learner.encoder)  # the same function, in the names that every export knows
+    merge_updates(learner.encoder)  # the same function, with the names that every export knows
     return _Trained(method, learner)
 
 
 def pretrained_encoder(saved: SavedRun) -> Encoder:
-    """The encoder of a run without a task, with the attention of its last training, on the CPU."""
+    """Return the encoder of a run without a task, with the attention of its last training, on the CPU."""
     weights = hold_encoder(saved)
     encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
     encoder.attend(attention_of(saved, encoder))
@@ -200,7 +200,7 @@ def pretrained_encoder(saved: SavedRun) -> Encoder:
 
 
 def _method(choice: VectorChoice, trained: _Trained | None) -> VectorMethod:
-    """The choice with what the user left open."""
+    """Return the choice, completed where the user left it open."""
     layers, pooling = choice.layers, choice.pooling
     if trained is None:
         return VectorMethod(layers=_or(layers, "last"), pooling=pooling or "mean", prefix=choice.prefix)
@@ -222,7 +222,7 @@ def _or(layers: Layers | None, otherwise: Layers) -> Layers:
 def _refuse_untrained(
     method: VectorMethod, encoder: Encoder, saved: SavedRun, trained: _Trained | None, prefix: str
 ) -> None:
-    """Raise if a module of the method would have random weights."""
+    """Raise an error if a module of the method would have random weights."""
     if method.layers == "mix" and (trained is None or trained.method.layers != "mix"):
         raise ConfigError(
             f"{prefix}layers=mix: the weights of a mix are trained on a task (transfer.layers=mix), and "

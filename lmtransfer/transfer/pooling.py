@@ -1,9 +1,9 @@
-"""Compose the encoder's tokens to the input of a head: one vector per sequence, or one per token.
+"""Composition of the encoder's tokens into a head's input: one vector per sequence, or one per token.
 
-The vector of a sequence is its first or last token, the mean, the maximum, a BiLSTM, or attention pooling.
+A sequence's vector is its first or last token, the mean, the maximum, a BiLSTM, or attention pooling.
 
-All compositions work on packed sequences, so there is no padding that could be pooled by mistake. Compositions that
-also support padded rows have ``of_rows``, for exported graphs.
+All compositions work on packed sequences, so no padding can be pooled by mistake. Compositions that also support padded
+rows have ``of_rows``, for exported graphs.
 
 Shape legend: T tokens of a packed batch, B sequences, L slots of a padded row, D width, E width of the result.
 """
@@ -23,15 +23,15 @@ Tokens = Literal["first", "last", "all"]
 
 
 class Pooling(nn.Module):
-    """The base class of compositions: tokens in, one vector per sequence or one per token out.
+    """The base class of compositions, which turn tokens into one vector per sequence or one per token.
 
     Args:
         output_dim: E.
 
     Attributes:
-        tokens: which tokens it uses; an encoder may skip the others in its last layer.
-        reads_padded: whether it defines ``of_rows``.
-        of_pairs: whether it gets the texts of each pair as two sequences: first, second, first and so on.
+        tokens: which tokens the composition uses; an encoder may skip the others in its last layer.
+        reads_padded: whether ``of_rows`` is defined.
+        of_pairs: whether the texts of each pair are two sequences: first, second, first and so on.
     """
 
     tokens: Tokens = "all"
@@ -43,11 +43,11 @@ class Pooling(nn.Module):
         self.output_dim = output_dim
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """Compose.
+        """Compose the tokens.
 
         Args:
             hidden: (T, D), or (B, D) if ``tokens`` is one token per sequence.
-            lengths: tokens of each sequence, int64, shape (B,), on the host.
+            lengths: number of tokens in each sequence, int64, shape (B,), on the host.
 
         Returns:
             float32, shape (B, E), or (T, E).
@@ -55,12 +55,12 @@ class Pooling(nn.Module):
         raise NotImplementedError
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same for padded rows, for exported graphs: (B, L, D) -> (B, E), or (B, L, E)."""
+        """Return the same result for padded rows, for exported graphs: (B, L, D) -> (B, E), or (B, L, E)."""
         raise NotImplementedError
 
 
 class OneToken(Pooling):
-    """The vector of a sequence's first token ([CLS]) or last token ([SEP]; causal encoders need this one).
+    """The vector of a sequence's first token ([CLS]) or last token ([SEP]), which causal encoders need.
 
     Args:
         dim: D.
@@ -72,7 +72,7 @@ class OneToken(Pooling):
         self.tokens = which
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """(B, D) -> (B, D)."""
+        """Return the token, (B, D) -> (B, D)."""
         return hidden.float()
 
     @override
@@ -85,7 +85,7 @@ class OneToken(Pooling):
 
 
 class Mean(Pooling):
-    """The mean over all tokens of a sequence, specials included.
+    """The mean over all tokens of a sequence, including special tokens.
 
     Args:
         dim: D.
@@ -95,7 +95,7 @@ class Mean(Pooling):
         super().__init__(output_dim=dim)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """(T, D) -> (B, D)."""
+        """Compute the mean, (T, D) -> (B, D)."""
         return segment_sum(hidden.float(), lengths) / at(lengths, hidden.device)[:, None]
 
     @override
@@ -105,7 +105,7 @@ class Mean(Pooling):
 
 
 class Max(Pooling):
-    """The maximum of each feature over all tokens of a sequence, specials included.
+    """The maximum of each feature over all tokens of a sequence, including special tokens.
 
     Args:
         dim: D.
@@ -115,7 +115,7 @@ class Max(Pooling):
         super().__init__(output_dim=dim)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """(T, D) -> (B, D)."""
+        """Compute the maximum, (T, D) -> (B, D)."""
         return segment_max(hidden.float(), lengths)
 
     @override
@@ -137,7 +137,7 @@ class AttentionPooling(Pooling):
         self.score = nn.Linear(attention_dim, 1, bias=False)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """(T, D) -> (B, D)."""
+        """Compute the weighted mean, (T, D) -> (B, D)."""
         hidden_TD = hidden.float()
         scores_T = self.score(torch.tanh(self.project(hidden_TD))).float().squeeze(1)
         highest_B = segment_max(scores_T.detach(), lengths)
@@ -169,7 +169,7 @@ class BiLstmStates(Pooling):
         self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """(T, D) -> (T, 2 * hidden_dim)."""
+        """Return the states, (T, D) -> (T, 2 * hidden_dim)."""
         return lstm_states(self.lstm, hidden, lengths)
 
 
@@ -177,7 +177,7 @@ class BiLstm(BiLstmStates):
     """The maximum over the states of a bidirectional LSTM (Conneau et al. 2017, section 3.2.2)."""
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """(T, D) -> (B, 2 * hidden_dim)."""
+        """Compute the maximum, (T, D) -> (B, 2 * hidden_dim)."""
         return segment_max(super().forward(hidden, lengths), lengths)
 
 
@@ -195,7 +195,7 @@ class Compared(Pooling):
         self.each = each
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """(T, D) and (2 B,) -> (B, 4 E)."""
+        """Compose the pairs, (T, D) and (2 B,) -> (B, 4 E)."""
         first_BE, second_BE = self.each(hidden, lengths).unflatten(0, (-1, 2)).unbind(1)
         return torch.cat([first_BE, second_BE, (first_BE - second_BE).abs(), first_BE * second_BE], dim=1)
 
@@ -211,7 +211,7 @@ class EveryToken(Pooling):
         super().__init__(output_dim=dim)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """(T, D) -> (T, D), float32."""
+        """Return the tokens, (T, D) -> (T, D), float32."""
         return hidden.float()
 
     @override

@@ -1,4 +1,4 @@
-"""The learning rates of the parts of a learner, as factors on the optimiser's rate."""
+"""The learning rates of a learner's parts, as factors on the optimiser's rate."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lmtransfer.transfer.learner import TaskLearner
 
 FreezeName = Literal["frozen", "full", "gradual", "joint", "lora", "bitfit"]
 
-#: The settings of whole layers and of their unfreezing, each with the value that has no effect.
+#: The settings of whole layers and of unfreezing, each with the value that has no effect.
 _OF_LAYERS = {"layer_decay": 1.0, "layer_decay_gap": False, "embedding_rate": 1.0, "unfreeze_share": 0.5}
-#: What is trained by the methods that do not train whole layers.
+#: What is trained by methods that do not train whole layers.
 _TRAINED = {
     "frozen": "no layer is trained",
     "lora": "only low-rank updates are trained, in all layers at the same rate",
@@ -54,13 +54,13 @@ class Rates:
                 )
 
     def check(self, freeze: FreezeName, *, unfreeze_share: float) -> None:
-        """Refuse settings that have no effect on what a method trains.
+        """Reject settings that have no effect on what a method trains.
 
         Args:
             unfreeze_share: the share of the budget after which everything is trained.
 
         Raises:
-            ConfigError: lists all such settings.
+            ConfigError: some settings have no effect; the message lists them all.
         """
         if freeze not in _TRAINED:
             return
@@ -81,7 +81,7 @@ class Rates:
             raise ConfigError(problems)
 
     def scales(self, learner: TaskLearner) -> dict[str, float]:
-        """Factors on the learning rate by the learner's parameter names; parameters without an entry have 1.
+        """Return factors on the learning rate by parameter name; parameters without an entry have factor 1.
 
         Args:
             learner: a learner, after ``arrange``.

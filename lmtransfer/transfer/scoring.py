@@ -1,4 +1,4 @@
-"""Score a learner on examples: sort by length, pack, run the head, and restore the order.
+"""Scoring of a learner on examples: sort by length, pack, run the head, and restore the order.
 
 Shape legend: S sequences, R rows of targets, K columns of a head's outputs.
 """
@@ -27,9 +27,9 @@ from lmtransfer.tasks.targets import Targets
 from lmtransfer.training import distributed
 from lmtransfer.transfer.learner import TaskLearner
 
-#: Tokens of an evaluation batch: enough to keep two cores busy, few enough for a laptop's memory.
+#: Tokens per evaluation batch: enough to keep two cores busy, few enough for a laptop's memory.
 EVALUATION_TOKENS = 4096
-#: Answers of regression that differ by less, relative to their size or to 1, are the same.
+#: Regression answers that differ by less, relative to their size or to 1, are the same.
 _ROUNDING = 1e-6
 
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -37,7 +37,7 @@ Autocast = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The outputs of a head for a set of examples.
+    """A head's outputs for a set of examples.
 
     Attributes:
         values: float32, shape (R, K), in the order of the targets.
@@ -54,9 +54,9 @@ class Evaluation:
 
     Attributes:
         metrics: value of each metric, the main metric first; ``loss`` last.
-        outputs: outputs of the head, float32, shape (R, K).
-        collapsed: whether all predicted labels (or scores) are the same although the gold ones are not.
-        answers: the answer to each example; None if not requested, or if it cannot be kept.
+        outputs: the head's outputs, float32, shape (R, K).
+        collapsed: whether all predicted labels (or scores) are the same although the gold ones differ.
+        answers: the answer to each example; None if not requested, or if it cannot be stored.
         calibration: calibration of the probabilities as plain values; None if not requested, or if the task has none.
     """
 
@@ -68,10 +68,10 @@ class Evaluation:
 
     @property
     def entries(self) -> dict[str, Any]:
-        """What a result says besides the metrics, as far as the answers were requested.
+        """The entries of a result besides the metrics, as far as the answers were requested.
 
-        ``calibration`` of the probabilities, ``classes`` with the scores of each (see ``metrics.by_class``), and
-        ``undefined``: why metrics count as 0.
+        ``calibration`` of the probabilities, ``classes`` with the scores of each class (see ``metrics.by_class``), and
+        ``undefined`` with the reasons why metrics count as 0.
         """
         if self.answers is None:
             return {} if self.calibration is None else {"calibration": self.calibration}
@@ -98,14 +98,14 @@ def run_head(
 ) -> Outputs:
     """Run the head on every sequence once, for any number of ranks.
 
-    Only the outputs need memory that grows with the set. The result does not depend on the batch sizes. Each rank
-    computes a share of the batches and returns all outputs.
+    Only the outputs' memory grows with the set. The result does not depend on the batch sizes. Each rank computes a
+    share of the batches and returns all outputs.
 
     Args:
         learner: the learner; its mode is restored afterwards.
         device: device of the learner.
-        autocast: makes the context of the forward pass (precision).
-        max_tokens: most tokens of a batch.
+        autocast: creates the context of the forward pass (precision).
+        max_tokens: maximum number of tokens in a batch.
     """
     encoded = source.encoded
     scored = all(example.has_gold for example in encoded.examples)
@@ -151,13 +151,13 @@ def evaluate(
         task: the task; its head is the learner's.
         source: the examples, all with gold answers.
         device: device of the learner.
-        autocast: makes the context of the forward pass (precision).
-        max_tokens: most tokens of a batch.
-        keep: also return calibration and the answer to each example, as far as the task supports it and there are not
+        autocast: creates the context of the forward pass (precision).
+        max_tokens: maximum number of tokens in a batch.
+        keep: whether to return calibration and the answer to each example, if the task supports it and there are not
             too many examples.
 
     Raises:
-        DataError: examples without a gold answer (published test sets).
+        DataError: an example has no gold answer (published test sets).
     """
     encoded = source.encoded
     hidden = sum(not example.has_gold for example in encoded.examples)
@@ -175,7 +175,7 @@ def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, kee
 
     Args:
         encoded: the examples, all with gold answers.
-        outputs: outputs of the head for all of them.
+        outputs: the head's outputs for all examples.
         keep: see ``evaluate``.
     """
     answers, scored = task.answers(encoded, outputs.values), None
@@ -194,12 +194,12 @@ def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, kee
 
 
 def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarray]) -> bool:
-    """Whether all answers are the same although the gold answers are not; always False for spans.
+    """Whether all answers are the same although the gold answers differ; always False for spans.
 
     Numbers that differ only by float32 rounding, which depends on the batch, are the same.
 
     Args:
-        outputs: outputs of the head, shape (R, K).
+        outputs: the head's outputs, shape (R, K).
         targets: the targets with the gold answers.
     """
     predicted, gold = head.predicted(outputs), head.gold(targets)
@@ -211,7 +211,7 @@ def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarra
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """A context in which a module is in evaluation mode; its mode is restored afterwards."""
+    """Put a module in evaluation mode inside the block; restore its mode afterwards."""
     was_training = module.training
     module.eval()
     try:

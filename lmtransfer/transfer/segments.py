@@ -14,7 +14,7 @@ from lmtransfer.data.batch import upload
 
 
 def segment_sum(values_TD: Tensor, lengths: Tensor) -> Tensor:
-    """The sum over each sequence, (T, D) -> (B, D).
+    """Return the sum over each sequence, (T, D) -> (B, D).
 
     Args:
         values_TD: packed sequences.
@@ -25,32 +25,32 @@ def segment_sum(values_TD: Tensor, lengths: Tensor) -> Tensor:
 
 
 def segment_max(values: Tensor, lengths: Tensor) -> Tensor:
-    """The maximum of each feature over each sequence, (T, ...) -> (B, ...); ``lengths`` as for ``segment_sum``."""
-    # unsafe: the kernel does not check that the lengths add up to T, for which a GPU would make the host wait.
+    """Return the maximum of each feature over each sequence, (T, ...) -> (B, ...); see ``segment_sum``."""
+    # unsafe: the kernel skips the check that the lengths add up to T, for which a GPU would make the host wait.
     return torch.segment_reduce(values, "max", lengths=at(lengths, values.device), axis=0, unsafe=True)
 
 
 def at(lengths: Tensor, device: torch.device) -> Tensor:
-    """The lengths on ``device``; the host does not wait for it."""
+    """Return the lengths on ``device`` without making the host wait."""
     return lengths if lengths.device == device else upload(lengths.numpy(), device)
 
 
 def owners(lengths: Tensor, *, num_tokens: int) -> Tensor:
-    """The number of the sequence that each token belongs to, int64, shape (T,).
+    """Return the sequence number of each token, int64, shape (T,).
 
     Args:
-        lengths: tokens of each sequence, int64, shape (B,).
-        num_tokens: the sum of ``lengths``, given so that no device synchronisation is needed.
+        lengths: number of tokens in each sequence, int64, shape (B,).
+        num_tokens: the sum of ``lengths``, passed to avoid a device synchronisation.
     """
     sequences = torch.arange(len(lengths), device=lengths.device)
     return torch.repeat_interleave(sequences, lengths, output_size=num_tokens)
 
 
 def time_major_order(lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """The order of packed tokens for PyTorch's LSTMs: first all first tokens, with the longest sequence first.
+    """Return the order of packed tokens for PyTorch's LSTMs: by position, with the longest sequence first.
 
     Args:
-        lengths: tokens of each sequence, int64, shape (B,), on the host.
+        lengths: number of tokens in each sequence, int64, shape (B,), on the host.
 
     Returns:
         The token at each index of that order, int64, shape (T,); and the number of sequences with a token at each
@@ -66,7 +66,7 @@ def time_major_order(lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def lstm_states(lstm: nn.LSTM, hidden_TD: Tensor, lengths: Tensor) -> Tensor:
-    """The states of an LSTM over packed sequences, (T, D) -> (T, E), always in float32.
+    """Return the states of an LSTM over packed sequences, (T, D) -> (T, E), always in float32.
 
     In lower precision, rounding errors would accumulate over the recurrence.
 

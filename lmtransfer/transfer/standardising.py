@@ -1,4 +1,4 @@
-"""Standardise the inputs of a head, so that the head does not depend on the scale of the encoder's vectors.
+"""Standardise a head's inputs, so that the head does not depend on the scale of the encoder's vectors.
 
 Shape legend: N sequences or tokens, E width of a head's input, C logits.
 """
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-#: A feature whose deviation is less than this share of its mean is treated as constant; smaller values are rounding.
+#: A feature whose deviation is below this share of its mean is treated as constant; smaller values are rounding.
 _LEAST_DEVIATION = 1e-4
 
 
 class Standardising(nn.Module):
     """Subtracts each feature's mean and divides by its deviation over the training part (scikit-learn: StandardScaler).
 
-    Mean and deviation are buffers, which are saved with a checkpoint. Before ``fit`` the module does not change its
+    Mean and deviation are buffers, which are saved with a checkpoint. Before ``fit``, the module does not change its
     input.
 
     Args:
@@ -33,7 +33,7 @@ class Standardising(nn.Module):
         self.register_buffer("deviation", torch.ones(dim))
 
     def forward(self, features: Tensor) -> Tensor:
-        """(N, E) -> (N, E), float32."""
+        """Standardise features, (N, E) -> (N, E), float32."""
         return (features.float() - self.mean) / self.deviation
 
     @torch.no_grad()
@@ -71,7 +71,7 @@ class Standardising(nn.Module):
             layer: the layer, with E inputs and a bias.
 
         Returns:
-            The maximum over its outputs of the sum of |W m / d|; these sums cancel with the new bias.
+            The maximum over outputs of the sum of |W m / d|; these sums cancel with the new bias.
         """
         weight_CE = layer.weight.double() / self.deviation.double()
         bias_C = layer.bias.double() - weight_CE @ self.mean.double()

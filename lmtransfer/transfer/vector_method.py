@@ -1,4 +1,4 @@
-"""How a text becomes a vector, as settings: which layers are read, and how the tokens are pooled."""
+"""How a text becomes a vector, as settings: which layers to read, and how to pool the tokens."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lmtransfer.transfer.layer_selection import LayerSelection, OneLayer, Scalar
 from lmtransfer.transfer.pooling import AttentionPooling, BiLstm, Max, Mean, OneToken, Pooling
 
 PoolingName = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
-#: The same with "family" resolved.
+#: A pooling with "family" resolved.
 ResolvedPooling = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
-#: ``last``, the number of a layer (0: embeddings), a list of layers, or ``mix`` (ELMo's scalar mix of all layers).
+#: ``last``, a layer number (0: embeddings), a list of layers, or ``mix`` (ELMo's scalar mix of all layers).
 Layers = Literal["last", "mix"] | int | Sequence[Literal["last"] | int]
 
 
@@ -23,10 +23,10 @@ class VectorMethod:
     """Builds the modules between an encoder and the vector of a text; see ``TransferMethod`` for the choices.
 
     Args:
-        layers: the layers that are read.
+        layers: the layers to read.
         pooling: how the tokens of a text become one vector.
-        mix_layer_norm: normalise layers before mixing them.
-        lstm_dim: units of each direction with ``pooling=bilstm``.
+        mix_layer_norm: whether to normalise layers before mixing them.
+        lstm_dim: units per direction with ``pooling=bilstm``.
         attention_dim: width of the scoring layer with ``pooling=attention``.
         prefix: what the user writes before ``layers`` and ``pooling``, for messages.
     """
@@ -50,19 +50,19 @@ class VectorMethod:
 
     @property
     def layers_given(self) -> str:
-        """``layers`` as a user writes it."""
+        """``layers`` as written by a user."""
         return str(self.layers) if isinstance(self.layers, int | str) else f"[{','.join(map(str, self.layers))}]"
 
     def __str__(self) -> str:
         return f"pooling={self.pooling}, layers={self.layers_given}"
 
     def resolved_pooling(self, encoder: Encoder) -> ResolvedPooling:
-        """The pooling for this encoder, with "family" resolved.
+        """Return the pooling for this encoder, with "family" resolved.
 
         Raises:
-            ConfigError: pooling of a token that has seen only itself (the first of a causal encoder, the last of a
-                backward encoder, any token of static word vectors); or a family's pooler with another layer than the
-                last.
+            ConfigError: the pooling takes a token that has seen only itself (the first of a causal encoder, the last of
+                a backward encoder, any token of static word vectors); or combines a family's pooler with a layer other
+                than the last.
         """
         key = f"{self.prefix}pooling"
         if encoder.attention == "none" and self.pooling in ("cls", "last_token"):
@@ -99,7 +99,7 @@ class VectorMethod:
         return self.pooling == "family" and encoder.family_head.pooled and encoder.pooler is not None
 
     def composed(self, encoder: Encoder) -> ComposedEncoder:
-        """The encoder with its reading and its composition; new parameters are random."""
+        """Return the encoder with its reading and composition; new parameters are random."""
         reading = self.reading(encoder.num_layers)
         return ComposedEncoder(
             encoder=encoder,
@@ -109,7 +109,7 @@ class VectorMethod:
         )
 
     def reading(self, num_layers: int) -> LayerSelection:
-        """The module that makes one vector per token from an encoder's layers."""
+        """Build the module that makes one vector per token from an encoder's layers."""
         key = f"{self.prefix}layers"
         if self.layers == "mix":
             return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
@@ -120,7 +120,7 @@ class VectorMethod:
         return SideBySide(indices=indices, num_layers=num_layers, key=key)
 
     def composition(self, encoder: Encoder, dim: int) -> Pooling:
-        """The module that makes one vector per text from its tokens' vectors of width ``dim``."""
+        """Build the module that makes one vector per text from its tokens' vectors of width ``dim``."""
         pooling = self.resolved_pooling(encoder)
         if pooling == "cls":
             return OneToken(dim=dim, which="first")

@@ -96,7 +96,7 @@ def _made_up(rng: np.random.Generator) -> list[str]:
 
 
 def _train_tokenizer(path: Path, folder: Path) -> None:
-    from lmtransfer.tokenizers.train import SentencePieceTrainer
+    from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 
     trainer = SentencePieceTrainer(kind="unigram", vocab_size=4096, max_characters=1_000_000, allow_fewer=True)
     with path.open(encoding="utf-8") as lines:

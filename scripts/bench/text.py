@@ -25,7 +25,7 @@ from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.train import SentencePieceTrainer
+from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 
 from .finetuning import examples_of
 from .made_up import text_file

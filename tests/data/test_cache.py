@@ -29,7 +29,7 @@ from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
-from lmtransfer.tokenizers.train import SentencePieceTrainer
+from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 
 
 @pytest.fixture(autouse=True)

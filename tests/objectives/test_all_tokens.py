@@ -17,10 +17,10 @@ from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.full_sentences import FullSentences
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
 from lmtransfer.training.micro_batches import accumulate
-from lmtransfer.training.parallel import Passes
 from lmtransfer.training.precision import Precision
 
 TOKENIZER = NumberTokenizer()

@@ -19,8 +19,8 @@ from lmtransfer.objectives.corruption.words import NGrams, Spans, WholeWords
 from lmtransfer.objectives.corruption.words import words_of as parsed_words
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
+from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 
 SPECIAL = [0, 1, 2, 3]
 

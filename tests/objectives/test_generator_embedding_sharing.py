@@ -25,10 +25,10 @@ from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.continued import take_heads
+from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.learner import Step
 from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.optim.parameters import classify
-from lmtransfer.training.parallel import Passes
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.weights import aliases, load_weights, num_parameters, weights
 

@@ -30,11 +30,11 @@ from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.full_sentences import FullSentences
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
 from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.optim.parameters import classify
-from lmtransfer.training.parallel import Passes
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.weights import aliases, load_weights, weights
 

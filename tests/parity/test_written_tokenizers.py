@@ -24,8 +24,8 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.published import PublishedTokenizer
-from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
+from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
 from lmtransfer.tokenizers.trainer import LineCounts
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer

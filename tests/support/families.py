@@ -21,10 +21,10 @@ from lmtransfer.system.ranks import end_process
 from lmtransfer.training import distributed
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
+from lmtransfer.training.data_parallel import own_part, shard
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.optim.optimizers import AdamW, Muon
 from lmtransfer.training.optim.schedules import Linear
-from lmtransfer.training.parallel import own_part, shard
 from support.objective_table import built
 
 STEPS = 12

@@ -26,11 +26,11 @@ from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
+from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Loss
 from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.model_selection import ModelSelection
-from lmtransfer.training.parallel import Passes
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.trackers.jsonl import Jsonl
 

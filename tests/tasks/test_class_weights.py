@@ -20,8 +20,8 @@ from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.micro_batches import accumulate
-from lmtransfer.training.parallel import Passes
 from lmtransfer.training.precision import Precision
 from lmtransfer.transfer.heads.sequences import ClassificationHead
 from lmtransfer.transfer.learner import TaskLearner

@@ -20,7 +20,7 @@ from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 from lmtransfer.tasks.qa.windows import encode_questions, window_starts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.characters import character_ids
-from lmtransfer.tokenizers.train import SentencePieceTrainer
+from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
 from lmtransfer.tokenizers.trainer import LineCounts
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer

@@ -9,8 +9,8 @@ import pytest
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.tagging.entities import entities, word_spans
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
+from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
 
 TEXT = 'Ada  ("the Countess") lived in London, not in Bath; she knew Mr. Babbage.'

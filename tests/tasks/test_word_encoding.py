@@ -18,8 +18,8 @@ from lmtransfer.tasks.tagging.word_encoding import NO_TOKEN, encode_words, word_
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.characters import character_ids
-from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
+from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 from lmtransfer.tokenizers.train_words import WordTokenizerTrainer
 from lmtransfer.tokenizers.words import WordTokenizer
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
+from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
 from lmtransfer.transfer.embedder import beginning
 

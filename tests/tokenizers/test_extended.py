@@ -28,8 +28,8 @@ from lmtransfer.tokenizers.added_tokens import CHINESE, read_words
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
+from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
 from lmtransfer.tokenizers.trainer import LineCounts
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer

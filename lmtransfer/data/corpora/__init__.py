@@ -1,1 +1,1 @@
-"""Corpora: documents from files, from the hub and from installed libraries; their split."""
+"""Corpora: documents from files, from the hub and from installed libraries, and their splits."""

@@ -33,14 +33,14 @@ class BaseCorpus(Corpus):
     """Caps, split and fingerprint for a source of documents.
 
     Args:
-        name: short name, part of cache folders and of messages.
-        max_documents: maximum number of documents to read, from the first.
-        max_words: read documents until they have this many words together; the last document is read completely.
-        validation_fraction: share that is held out, 0 (nothing) to below 1.
+        name: short name, used in cache folders and messages.
+        max_documents: maximum number of documents to read, from the start.
+        max_words: number of words after which reading stops, at the end of a document.
+        validation_fraction: share to hold out, from 0 (nothing) to below 1.
         split_unit: ``document``: the hash of a document's text decides its part, and each part has at least one
-            document if there are two different ones. ``paragraphs``: the last paragraphs of each document are held out,
-            about ``validation_fraction`` of it, for corpora of few, long documents. ``auto``: ``paragraphs`` if there
-            are fewer than 20 documents, else ``document``.
+            document if there are two distinct documents. ``paragraphs``: the last paragraphs of each document are held
+            out, about ``validation_fraction`` of it, for corpora of few, long documents. ``auto``: ``paragraphs`` if
+            there are fewer than 20 documents, else ``document``.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class BaseCorpus(Corpus):
 
     @abstractmethod
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
-        """All documents of the source."""
+        """Yield all documents of the source."""
 
     @abstractmethod
     def _content(self) -> dict[str, Any]:
-        """Digests of the content and settings that determine the documents of ``_read``; ready for JSON."""
+        """Return digests of the content and settings that determine the documents of ``_read``, ready for JSON."""
 
     def documents(self) -> Iterator[Document]:
-        """The documents, in the source's order; afterwards ``notes`` has the irregularities."""
+        """Yield the documents in the source's order; afterwards ``notes`` has the irregularities."""
         self.notes.clear()
         self._meter = Meter()
         for document in self._capped(self.notes, self._meter):
@@ -96,7 +96,7 @@ class BaseCorpus(Corpus):
         return text_hash(document.text) < self._threshold
 
     def fingerprint(self) -> str:
-        """Hex digest of the source's content and of every setting that changes the documents or their split."""
+        """Return a hex digest of the source's content and of all settings that change the documents or their split."""
         settings = {
             "reader": READER_VERSION,
             "content": self._content(),
@@ -138,16 +138,16 @@ class FileCorpus(BaseCorpus):
         path: a file, a folder (searched at any depth, or of ``datasets.save_to_disk``) or a pattern, or a list of
             them; ``train.txt`` also finds ``train.txt.xz``. Relative paths start at the folder where the command was
             started.
-        name: short name, part of cache folders and of messages.
+        name: short name, used in cache folders and messages.
         format: ``text``, or a table: ``tsv``, ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects), ``parquet``
             (or arrow); ``auto``: by the suffix, and as text if the suffix is unknown.
         boundary: what separates the documents of text files: ``blank_line``, ``file`` (a file is a document),
             ``line`` (a line is a document), ``heading`` (WikiText's ``= Title =``) or ``doc`` (WikiExtractor's
             ``<doc ...>``). ``auto``: ``doc`` for a file that begins with ``<doc id=...>``, else ``blank_line`` for a
             single file, ``file`` for a folder, a pattern or a list.
-        text_field: the column of a table, or field of JSON, with the text; None: ``text`` or ``sentence``.
-        delimiter: the character between the columns of tables, or ``tab``; None: the one with which the first line
-            names the columns.
+        text_field: the column of a table, or field of JSON, with the text; None for ``text`` or ``sentence``.
+        delimiter: the character between the columns of tables, or ``tab``; None for the separator with which the first
+            line names the columns.
         line_break: a mark for a line end in the rows of tables, such as ``<br />``.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8 and names the line; ``replace`` replaces and
             counts them.
@@ -158,7 +158,7 @@ class FileCorpus(BaseCorpus):
         cache_dir: folder for cached digests of large source files; None computes the digests each time.
 
     Raises:
-        ConfigError: a value out of its range.
+        ConfigError: a value is out of range.
         DataError: there is no file to read at ``path``.
     """
 

@@ -1,4 +1,4 @@
-"""Corpora in the data folder; if the files are missing, the same text is read from the hub."""
+"""Corpora in the data folder; missing files are read from the hub instead."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from lmtransfer.errors import DataError
 class DataFolderCorpus(Corpus):
     """A corpus in the data folder or on the hub.
 
-    The files are searched in ``data_root`` first. If they are not there, the text is loaded from the hub, if the hub
-    has it.
+    The files are searched for in ``data_root`` first. If they are missing, the text is loaded from the hub, if it has a
+    copy.
 
     Args:
-        name: short name, part of cache folders and of messages.
+        name: short name, used in cache folders and messages.
         files: its files, relative to ``data_root``; ``train.txt`` also finds ``train.txt.xz``.
         boundary: what separates documents (see ``FileCorpus``).
-        hub_dataset: name on the hub, or a local folder with a copy (see ``HubCorpus``); None: the hub has no copy.
+        hub_dataset: name on the hub, or a local folder with a copy (see ``HubCorpus``); None if the hub has no copy.
         hub_subset: the hub data set's configuration.
         hub_split: the hub data set's split.
         hub_validation_split: the hub's split that is held out; None holds out ``validation_fraction`` of ``hub_split``.
         hub_line_break: a mark for a line end in the hub's copy, such as ``<br />``.
-        instead: advice for the case that neither source works; the last sentence of the error message.
+        instead: advice if neither source works; the last sentence of the error message.
         encoding_errors: see ``FileCorpus``.
         max_documents: see ``BaseCorpus``.
         max_words: see ``BaseCorpus``.
@@ -43,7 +43,7 @@ class DataFolderCorpus(Corpus):
         cache_dir: folder for cached digests of large source files; None computes the digests each time.
 
     Raises:
-        ConfigError: a value out of its range.
+        ConfigError: a value is out of range.
         DataError: neither source works; the message names both. (The hub is used only when the text is first needed.)
     """
 

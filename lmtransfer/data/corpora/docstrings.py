@@ -1,8 +1,8 @@
-"""The docstrings of installed libraries as prose, read from source files; nothing is imported or run.
+"""The docstrings of installed libraries as prose, extracted from source files without importing or running them.
 
-It handles the conventions of reStructuredText, numpydoc, Google style, Sphinx fields and Markdown, as far as they
-separate English text from other text. It reads line by line and never raises. Unclear text is kept if it consists of
-words.
+The extraction knows the conventions of reStructuredText, numpydoc, Google style, Sphinx fields and Markdown, as far as
+needed to separate English text from other text. It works line by line and never raises. Ambiguous text is kept if it
+consists of words.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MIN_PARAGRAPH_WORDS = 3
 MIN_PROSE_SHARE = 0.5
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
-# Start of a block that ends at the next blank line: a doctest with its output, or a table with rulers of several parts.
+# Start of a block that ends at the next blank line: a doctest with its output, or a table with multi-part rulers.
 _TO_BLANK_LINE = re.compile(r"\s*(?:>>>|In \[\d*\]:|\$ |=+(?:\s+=+)+\s*$)")
 _DIRECTIVE = re.compile(r"\.\.\s+([\w:-]+?)::\s*(.*)")
 _PROSE_DIRECTIVES = frozenset(
@@ -58,7 +58,7 @@ _SECTION = re.compile(
     re.IGNORECASE,
 )
 
-# Markup inside a line: a mark that must occur in the line (most lines have none), a pattern and its replacement.
+# Inline markup: a mark that must occur in the line (most lines have none), a pattern and its replacement.
 _INLINE = (
     ("http", re.compile(r"https?://[^\s<>)\]`]+"), ""),
     ("`", re.compile(r":[\w:.+-]+:`~?\.?([^`<]*?)(?:\s*<[^>`]*>)?`"), r"\1"),  # :role:`title <target>`
@@ -75,9 +75,9 @@ _INLINE = (
 _SPACE_BEFORE_MARK = re.compile(r" (?=[.,;:!?)](?:\s|$))")
 _EDGES = "\"'()[]{}<>,.;:!?*-\u2013\u2014\u2018\u2019\u201c\u201d"
 
-_VERSION = 1  # increase it when the same sources would give other docstrings
+_VERSION = 1  # increase when the same sources would produce different docstrings
 _AT_ONCE = 32  # files
-_WORTH_A_PROCESS = 500  # files; reading fewer takes less time than starting a process
+_WORTH_A_PROCESS = 500  # files; fewer are read faster than a process starts
 MIN_WORDS = 8
 _Scope = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _COMPOUND = (
@@ -88,13 +88,13 @@ _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
 def prose(docstring: str) -> str:
-    """The English text of a docstring without indentation, one paragraph per line; empty if there is none."""
+    """Return the English text of a docstring without indentation, one paragraph per line; empty if there is none."""
     paragraphs = (_plain(" ".join(lines)) for lines in _paragraphs(_without_code(docstring.expandtabs().split("\n"))))
     return "\n".join(paragraph for paragraph in paragraphs if is_prose(paragraph))
 
 
 def is_prose(paragraph: str) -> bool:
-    """Whether at least half of a paragraph's tokens are words, and at least three of them."""
+    """Whether at least half of a paragraph's tokens, and at least three, are words."""
     tokens = paragraph.split()
     words = sum(map(_is_word, tokens))
     return words >= MIN_PARAGRAPH_WORDS and words >= MIN_PROSE_SHARE * len(tokens)
@@ -113,10 +113,10 @@ def _indent(line: str) -> int:
 
 
 def _without_code(lines: list[str]) -> Iterator[str]:
-    """The lines without doctests, fenced and literal blocks, tables, rulers, and directives without prose."""
+    """Yield the lines without doctests, fenced and literal blocks, tables, rulers, and directives without prose."""
     fence = ""
     dropping = False
-    block: int | None = None  # lines with a larger indentation belong to a dropped block
+    block: int | None = None  # lines with more indentation than this belong to a dropped block
     for line in lines:
         text = line.strip()
         if fence:
@@ -153,7 +153,7 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Lines grouped by paragraph: a blank line, a list item, a field or another indentation starts a new paragraph."""
+    """Group lines into paragraphs: a blank line, list item, field or change of indentation starts a new paragraph."""
     paragraph: list[str] = []
     indent = 0
     hanging = False
@@ -164,7 +164,7 @@ def _paragraphs(lines: Iterator[str]) -> Iterator[list[str]]:
         if text and (item or _FIELD.match(text)):
             begins = True
         elif text and paragraph and _indent(line) != indent:
-            # The first continuation of an item may be indented; any other change begins a paragraph.
+            # The first continuation line of an item may be indented; any other change begins a paragraph.
             begins = not (hanging and len(paragraph) == 1 and _indent(line) > indent and not _GOOGLE_ITEM.match(text))
             indent = indent if begins else _indent(line)
         elif text and _GOOGLE_ITEM.match(text) and _indent(line) > 0:
@@ -198,12 +198,12 @@ class Docstring:
     """The prose of one docstring.
 
     Attributes:
-        library: name of the library it comes from.
+        library: name of its library.
         module: dotted name of its module.
         name: qualified name of the documented object within the module; empty for the module itself.
-        text: its paragraphs, one per line.
-        identity: 64-bit hash of the text without case, white space and libraries' names; equal for docstrings that
-            differ only in these.
+        text: the paragraphs, one per line.
+        identity: 64-bit hash of the text without case, white space and library names; equal for docstrings that differ
+            only in these.
     """
 
     library: str
@@ -220,7 +220,7 @@ class DocstringSet:
     Attributes:
         items: the docstrings.
         digest: hex digest of all docstrings.
-        notes: counts of skipped files that do not parse and of repeated docstrings.
+        notes: counts of skipped unparsable files and of repeated docstrings.
     """
 
     items: tuple[Docstring, ...]
@@ -239,9 +239,9 @@ def read_docstrings(
 
     Args:
         libraries: import names, or ``stdlib``.
-        cache_dir: folder for the result; if it is not writable, the docstrings are read again each time.
+        cache_dir: folder for the result; if it is not writable, each call reads the docstrings again.
         num_workers: number of worker processes; the result does not depend on it.
-        on_progress: called with the share of the files that has been read, 0 to 1.
+        on_progress: called with the share of the files read so far, 0 to 1.
 
     Raises:
         DataError: a library is missing, or a worker process was killed.
@@ -328,20 +328,20 @@ def _recall(memo: Path) -> DocstringSet | None:
         items = tuple(Docstring(*item) for item in value["items"])
         if _digest(items) == value["digest"]:
             return DocstringSet(items, value["digest"], Notes(value["counts"], value["first"]))
-    except (OSError, ValueError, TypeError, KeyError):  # missing or damaged: read the sources again
+    except (OSError, ValueError, TypeError, KeyError):  # missing or damaged: the sources are read again
         pass
     return None
 
 
 def read_source(file: SourceFile) -> tuple[list[Docstring], Notes]:
-    """The docstrings of a module with at least 8 words of prose, and notes; none if the file cannot be parsed."""
+    """Return a module's docstrings with at least 8 words of prose, and notes; none if the file cannot be parsed."""
     notes = Notes()
     docstrings = []
     defined: Counter[str] = Counter()
     try:
         for name, docstring in docstrings_of(file.path.read_bytes()):
             defined[name] += 1
-            if defined[name] > 1:  # overloads, properties, definitions by platform
+            if defined[name] > 1:  # overloads, properties, platform-specific definitions
                 name = f"{name}#{defined[name]}"
             text = prose(clean(docstring, str(file.path), notes))
             if len(text.split()) >= MIN_WORDS:
@@ -354,7 +354,7 @@ def read_source(file: SourceFile) -> tuple[list[Docstring], Notes]:
 
 
 def docstrings_of(source: bytes) -> Iterator[tuple[str, str]]:
-    """Name and docstring (without indentation) of a module and of its classes and functions, in source order.
+    """Yield name and docstring (without indentation) of a module and of its classes and functions, in source order.
 
     Raises:
         SyntaxError, ValueError, RecursionError: this interpreter cannot parse ``source``.
@@ -379,7 +379,7 @@ def docstrings_of(source: bytes) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    # A syntax tree has many small objects and no cycles, so garbage collection would only cost time.
+    # A syntax tree has many small objects and no cycles, so garbage collection would only waste time.
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 
-#: Number of random numbers that are drawn at once.
+#: Number of random numbers to draw at once.
 _BLOCK = 8192
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def shuffled(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
-    """The items in random order, with at most ``buffer`` of them in memory.
+    """Yield the items in random order, with at most ``buffer`` of them in memory.
 
-    The first ``buffer`` items fill the buffer. Each later item takes the place of a random one, which is given out. In
-    the end the buffer is given out in random order. So an item is at most ``buffer`` places earlier than in the source,
-    and, rarely, much later. The order depends only on the number of items and on ``buffer``, not on a run's seed, so
-    that all runs read the same text.
+    The first ``buffer`` items fill the buffer. Each later item replaces a random item in the buffer, which is yielded.
+    At the end, the remaining items are yielded in random order. An item therefore comes at most ``buffer`` places
+    earlier than in the source and, rarely, much later. The order depends only on the number of items and on ``buffer``,
+    not on a run's seed, so that all runs read the same text.
 
     Args:
         buffer: number of items in memory, at least 1.
@@ -59,13 +59,13 @@ def shuffled(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
 
 
 def check_dataset_folder(folder: Path) -> None:
-    """Check that a local data set names only files in its own folder, since `datasets` reads whatever it names.
+    """Check that a local data set names only files in its own folder, since `datasets` reads any file that it names.
 
-    A folder of ``save_to_disk`` names its files in ``state.json`` and ``dataset_dict.json``; a copy of a repository in
-    the ``configs`` of its card.
+    A folder of ``save_to_disk`` names its files in ``state.json`` and ``dataset_dict.json``; a copy of a repository
+    names them in the ``configs`` of its card.
 
     Raises:
-        DataError: it names a path outside or an address, or a link leads out of it.
+        DataError: the data set names an outside path or an address, or a link leads out of the folder.
     """
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
@@ -91,31 +91,31 @@ def check_dataset_folder(folder: Path) -> None:
 
 
 def _configs(card: Any) -> Any:
-    """The part of a card that names files."""
+    """Return the part of a card that names files."""
     return {"configs": card.get("configs")} if isinstance(card, Mapping) else None
 
 
 class HubCorpus(BaseCorpus):
     """A data set from the Hugging Face hub, by name, or from a local folder.
 
-    Offline, a data set that was loaded before is read from the cache of `datasets` (not with ``streaming``). A local
-    folder can be used in place of a name: one written by ``save_to_disk``, or a copy of the hub repository.
+    Offline, a previously loaded data set is read from the cache of `datasets` (not with ``streaming``). A local folder
+    can be used in place of a name: one written by ``save_to_disk``, or a copy of the hub repository.
 
-    With ``streaming``, only the text that is used is read: with ``max_words`` or ``max_documents``, the first part of a
-    large data set. It is tokenised once into the cache, from which training reads, so a resumed run needs no network
-    if ``revision`` is a commit.
+    With ``streaming``, only the required text is read: with ``max_words`` or ``max_documents``, the first part of a
+    large data set. It is tokenised once into the cache, from which training reads, so a resumed run needs no network if
+    ``revision`` is a commit.
 
     Args:
         dataset: name on the hub (``Salesforce/wikitext``) or a local folder.
-        name: short name, part of cache folders and of messages.
+        name: short name, used in cache folders and messages.
         subset: the data set's configuration, if it has several.
         split: the split to read.
         validation_split: a split that is held out completely; None holds out ``validation_fraction`` of ``split``.
         revision: commit, tag or branch on the hub; None is the newest.
         streaming: read from the hub without a copy on disk.
         shuffle_buffer: number of documents in a shuffle buffer (see ``shuffled``), which are in memory. The caps then
-            take a mixed sample, not the first documents. With ``streaming``, the files of the data set are also read in
-            random order, if a record is a document. 0: the order of the source.
+            take a mixed sample rather than the first documents. With ``streaming``, the files of the data set are also
+            read in random order, if a record is a document. 0: the order of the source.
         text_field: the column with the text.
         boundary: ``record``: a record is a document; ``heading``: a record is a line, and a document begins at a line
             ``= Title =``, as in WikiText.
@@ -127,7 +127,7 @@ class HubCorpus(BaseCorpus):
         cache_dir: folder for cached digests of large source files; None computes the digests each time.
 
     Raises:
-        ConfigError: a value out of its range.
+        ConfigError: a value is out of range.
         DataError: the data set cannot be loaded, or has no such column; raised at the first read.
     """
 
@@ -204,7 +204,7 @@ class HubCorpus(BaseCorpus):
                 )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
             raise DataError(self._missing(f"{type(error).__name__}: {error}", split)) from None
-        # A stream of JSON lines has no column names before its first record.
+        # A stream of JSON lines has no column names before the first record.
         columns = loaded.column_names or list(next(self._records(loaded, f"{self.dataset}[{split}]"), {}))
         if columns and self.text_field not in columns:
             names = ", ".join(columns)
@@ -212,7 +212,7 @@ class HubCorpus(BaseCorpus):
         return loaded.select_columns([self.text_field])
 
     def open(self) -> None:
-        """Load the data set, so that a missing data set raises before any work."""
+        """Load the data set, so that a missing one raises before any work."""
         _ = self._loaded, self._held_out
 
     def _missing(self, reason: str, split: str) -> str:
@@ -225,7 +225,7 @@ class HubCorpus(BaseCorpus):
         )
 
     def documents(self) -> Iterator[Document]:
-        """The documents of ``split`` (capped, without copies of held-out ones), then those of ``validation_split``."""
+        """Yield the documents of ``split`` (capped, without copies of held-out ones), then of ``validation_split``."""
         if self.validation_split is None:
             yield from super().documents()
             return
@@ -243,7 +243,7 @@ class HubCorpus(BaseCorpus):
         return self._documents_of(self._held_out, f"{self.dataset}[{self.validation_split}]", notes, Meter())
 
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
-        meter.total = 0 if self.streaming else len(self._loaded)  # counted in records here
+        meter.total = 0 if self.streaming else len(self._loaded)  # in records
         label = f"{self.dataset}[{self.split}]"
         if not self.shuffle_buffer:
             return self._documents_of(self._loaded, label, notes, meter)
@@ -268,12 +268,12 @@ class HubCorpus(BaseCorpus):
                 yield document
 
     def _records(self, records: Iterable[Any], label: str) -> Iterator[Mapping[str, Any]]:
-        """The records, with one error for all that can go wrong on the way to them."""
+        """Yield the records, turning every failure on the way into one kind of error."""
         source, number = iter(records), 0
         while True:
             try:
                 record = next(source, None)
-            except Exception as error:  # its class depends on the HTTP library and on the file format
+            except Exception as error:  # the class depends on the HTTP library and on the file format
                 raise DataError(
                     f"corpus={self.name}: {label} cannot be read after row {number} ({type(error).__name__}: "
                     f"{first_line(error)}); check the network and the data set. The same command continues: completed "
@@ -297,7 +297,7 @@ class HubCorpus(BaseCorpus):
         }
 
     def _source_digest(self) -> str:
-        """Digest of the data set's files; with streaming from the hub, the name and the commit instead."""
+        """Return the digest of the data set's files; when streaming from the hub, of the name and the commit."""
         if self.folder:
             files = sorted(path for path in self.folder.rglob("*") if path.is_file() and not path.name.startswith("."))
         elif self.streaming:

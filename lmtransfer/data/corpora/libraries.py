@@ -1,4 +1,4 @@
-"""The installed Python libraries whose docstrings are read: find their sources, and blank out their names.
+"""The installed Python libraries whose docstrings are read: locate their sources, and blank out their names.
 
 No library is imported.
 """
@@ -21,15 +21,15 @@ from lmtransfer.errors import DataError
 STDLIB = "stdlib"
 LIBRARIES = (STDLIB, "torch", "numpy", "pandas", "sympy", "networkx", "huggingface_hub", "datasets")
 
-# Tests, bundled code, and modules whose docstrings are generated (encodings) or have little prose.
+# Tests, bundled code, and modules whose docstrings are generated (encodings) or contain little prose.
 _SKIPPED_FOLDERS = frozenset(
     ("site-packages", "dist-packages", "test", "tests", "_vendor", "encodings", "ensurepip", "idlelib",
      "lib2to3", "pydoc_data", "turtledemo", "lib-dynload", "__pycache__")
 )  # fmt: skip
 BLANK = "_"
 
-# Names that are not part of any other English word are blanked everywhere. Short aliases are blanked only as a whole
-# sequence of letters: as a word, or as a part of an identifier such as hf_hub_download.
+# Names that are not part of any other English word are blanked everywhere; short aliases only as a whole sequence of
+# letters: as a word, or as part of an identifier such as hf_hub_download.
 _NAME = re.compile(
     r"[ci]?python(?:ic)?\d*|(?:py)?torch|numpy|pandas|sympy|networkx|huggingface|datasets?", re.IGNORECASE
 )
@@ -39,7 +39,7 @@ _OF_TWO_WORDS = re.compile(
 )
 _RUN = re.compile(r"[^\W_]+")
 _CAMEL_ALIAS = re.compile(r"Hf(?=[A-Z])")
-_MARK = "\x00"  # temporary mark of a blank, until neighbouring blanks are merged
+_MARK = "\x00"  # temporary mark of a blank, until adjacent blanks are merged
 _NEIGHBOURS = re.compile(rf"{_MARK}(?:[\s_.-]*{_MARK})+")
 
 
@@ -48,9 +48,9 @@ class Library:
     """An installed library.
 
     Attributes:
-        name: its import name, or ``stdlib``.
+        name: the import name, or ``stdlib``.
         root: the folder of its modules.
-        version: its version; ``unknown`` if there is no metadata.
+        version: the version; ``unknown`` without metadata.
     """
 
     name: str
@@ -64,8 +64,8 @@ class SourceFile:
 
     Attributes:
         library: name of its library.
-        module: its dotted name.
-        path: its file.
+        module: dotted name of the module.
+        path: path of the source file.
     """
 
     library: str
@@ -77,7 +77,7 @@ def find_library(name: str) -> Library:
     """Locate a library by its import name.
 
     Raises:
-        DataError: the library is not installed, or is installed without its sources.
+        DataError: the library is not installed, or is installed without sources.
     """
     if name == STDLIB:
         return Library(name, Path(sysconfig.get_path("stdlib")), platform.python_version())
@@ -95,10 +95,10 @@ def find_library(name: str) -> Library:
 
 
 def source_files(library: Library) -> list[SourceFile]:
-    """The modules of a library, without tests and bundled code, sorted by name.
+    """Return the modules of a library, without tests and bundled code, sorted by name.
 
     Raises:
-        DataError: there are no source files (an installation of byte code only).
+        DataError: there are no source files (the installation has byte code only).
     """
     prefix = [] if library.name == STDLIB else [library.name]
     files = []
@@ -127,11 +127,11 @@ def _python_files(root: Path) -> Iterator[Path]:
 
 
 def blank_names(text: str) -> str:
-    """``text`` with the names and aliases of the eight libraries of ``python_docs`` replaced by ``_``.
+    """Replace the names and aliases of the eight libraries of ``python_docs`` in ``text`` with ``_``.
 
-    Blanked are python, torch, numpy, pandas, sympy, networkx, hugging face and dataset(s), alone or within longer
-    names; np, pd, nx, hf, hub, stdlib and standard library as words or parts of identifiers. Adjacent blanks are merged
-    into one.
+    These are blanked: python, torch, numpy, pandas, sympy, networkx, hugging face and dataset(s), alone or within
+    longer names; np, pd, nx, hf, hub, stdlib and standard library, as words or parts of identifiers. Adjacent blanks
+    are merged.
     """
     text = _OF_TWO_WORDS.sub(_MARK, text.replace(_MARK, " "))
     text = _RUN.sub(lambda match: _blank_run(match[0]), text)

@@ -19,22 +19,23 @@ _MIXTURE_VERSION = 1
 
 
 class MixtureCorpus(Corpus):
-    """Several corpora with one vocabulary, such as one Wikipedia for each language.
+    """Several corpora with one vocabulary, such as one Wikipedia per language.
 
-    Large parts are sampled less often than by their size, and small parts more often: q_i ~ p_i^alpha (Conneau and
-    Lample 2019, section 3.1). p_i is a part's share of the characters (for the sample that the tokenizer is trained on)
-    or of the rows (in training). The paper uses 0.5 for the vocabulary and 0.7 for training; here one alpha is used for
-    both. In the paper each batch has one language; here a batch mixes the rows of all parts. Weights replace the
-    smoothed proportions. Caps limit what a part gives to an epoch (see ``Sampling``); they do not apply to the sample
-    for the tokenizer.
+    Large parts are sampled less often than their size suggests, and small parts more often: q_i ~ p_i^alpha (Conneau
+    and Lample 2019, section 3.1). p_i is a part's share of the characters (for the sample that the tokenizer is trained
+    on) or of the rows (in training). The paper uses 0.5 for the vocabulary and 0.7 for training; here one alpha is used
+    for both. In the paper each batch has one language; here a batch mixes the rows of all parts. Weights replace the
+    smoothed proportions. Caps limit a part's contribution to an epoch (see ``Sampling``); they do not apply to the
+    sample for the tokenizer.
 
     Args:
-        name: short name, part of cache folders and of messages.
+        name: short name, used in cache folders and messages.
         parts: the corpora, by the name under which their losses are reported (a language, for example).
         alpha: 1 samples by size, 0 samples all parts equally.
-        weights: weight of each part, above 0, with any sum: its share of the tokens in place of the smoothed one.
-        max_tokens: the most tokens that a part gives to an epoch of the mixture, by name.
-        max_epochs: the most passes over a part in an epoch of the mixture, by name.
+        weights: weight of each part, above 0, with any sum: the part's share of the tokens in place of the smoothed
+            share.
+        max_tokens: maximum number of tokens that a part contributes to an epoch of the mixture, by name.
+        max_epochs: maximum number of passes over a part in an epoch of the mixture, by name.
 
     Raises:
         ConfigError: fewer than two parts, a name that cannot be part of a metric's name, alpha outside [0, 1], a weight
@@ -67,7 +68,7 @@ class MixtureCorpus(Corpus):
         self.notes = Notes()
 
     def documents(self) -> Iterator[Document]:
-        """The documents of all parts, one part after the other, each with its part of the split."""
+        """Yield the documents of all parts, one part after the other, each with its part of the split."""
         self.notes.clear()
         for part, corpus in self.parts.items():
             for document in corpus.documents():
@@ -77,11 +78,11 @@ class MixtureCorpus(Corpus):
                 self.notes.add(kind, f"{part}: {note['first']}", int(note["count"]))
 
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document``, which ``documents`` gave, belongs to the validation part of its corpus."""
+        """Whether ``document``, which ``documents`` yielded, belongs to the validation part of its corpus."""
         return bool(document.held_out)
 
     def fingerprint(self) -> str:
-        """Hex digest of the parts' content and of their proportions in ``training_lines``."""
+        """Return a hex digest of the parts' content and of their proportions in ``training_lines``."""
         prints = {part: corpus.fingerprint() for part, corpus in self.parts.items()}
         settings = {"version": _MIXTURE_VERSION, "alpha": self.sampling.alpha, "parts": list(prints.items())}
         if self.sampling.weights is not None:
@@ -89,7 +90,7 @@ class MixtureCorpus(Corpus):
         return blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
     def training_lines(self) -> Iterator[str]:
-        """The lines of the training documents, with each part's share of the characters (see ``Sampling.shares``).
+        """Yield the training documents' lines, with each part's share of the characters (see ``Sampling.shares``).
 
         The total is about the number of characters of all parts together. Each line is repeated by the ratio of the
         wanted to the original share. The fractional part is decided by a random draw that depends only on the part's

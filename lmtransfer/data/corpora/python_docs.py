@@ -1,8 +1,8 @@
 """The built-in corpus: the prose of the Python docstrings that are installed on every user's machine.
 
-It has the docstrings of the standard library and of seven libraries that lmtransfer depends on, so that pretraining
-needs no download. Its downstream task is to classify docstrings by library. The modules of the task's dev and test
-parts are not in the corpus.
+It contains the docstrings of the standard library and of seven libraries that lmtransfer depends on, so that
+pretraining needs no download. Its downstream task is to classify docstrings by library. The modules of the task's dev
+and test parts are not in the corpus.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 HELD_OUT: dict[Split, tuple[int, float]] = {"test": (200, 0.2), "dev": (120, 0.12)}  # documents, share of a library
 MAX_MODULE_DOCUMENTS = 40
-MIN_TASK_WORDS = 15  # shorter texts, such as "Return True if the two are equal.", do not show the library
+MIN_TASK_WORDS = 15  # shorter texts, such as "Return True if the two are equal.", do not reveal the library
 
 
 class PythonDocs(BaseCorpus):
-    """One document for each docstring, ordered by module, without the modules of the task's dev and test parts.
+    """One document per docstring, ordered by module, without the modules of the task's dev and test parts.
 
     Args:
-        name: short name, part of cache folders and of messages.
+        name: short name, used in cache folders and messages.
         max_documents: see ``BaseCorpus``.
         max_words: see ``BaseCorpus``.
         validation_fraction: see ``BaseCorpus``.
-        cache_dir: folder for the extracted docstrings; None: see ``default_cache_dir``.
+        cache_dir: folder for the extracted docstrings; None for ``default_cache_dir``.
 
     Raises:
-        ConfigError: a value out of its range.
+        ConfigError: a value is out of range.
         DataError: a library is missing; raised at the first read.
     """
 
@@ -94,7 +94,7 @@ class PythonDocs(BaseCorpus):
 
 
 def module_splits(docstrings: Iterable[Docstring]) -> dict[tuple[str, str], Split]:
-    """The split of each module, by (library, module).
+    """Return the split of each module, by (library, module).
 
     In each library, modules are taken in the order of the hashes of their names. They go to the test part until it has
     200 documents (or 20 % of the library's), then to the dev part until it has 120 (12 %), then to the train part.
@@ -121,7 +121,7 @@ def module_splits(docstrings: Iterable[Docstring]) -> dict[tuple[str, str], Spli
 
 
 def pretraining_docstrings(docstrings: Sequence[Docstring]) -> list[Docstring]:
-    """The docstrings of the train modules, without those that a dev or test module has too (ignoring library names)."""
+    """Return the train modules' docstrings, except those that a dev or test module has too (ignoring library names)."""
     splits = module_splits(docstrings)
     sides = [splits[item.library, item.module] for item in docstrings]
     held_out = {item.identity for side, item in zip(sides, docstrings, strict=True) if side != "train"}
@@ -131,18 +131,18 @@ def pretraining_docstrings(docstrings: Sequence[Docstring]) -> list[Docstring]:
 
 
 def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = None) -> dict[Split, list[Docstring]]:
-    """Docstrings by split with the libraries' names blanked out, the same number for each library.
+    """Return docstrings by split with library names blanked out, the same number for each library.
 
     A text that occurs in two libraries or in two splits is removed from all. A dev or test text is removed if at least
-    half of its words are in paragraphs that also occur in train modules. If a library has too many texts, the texts
-    with the smallest hashes are kept, so that the choice does not depend on any order.
+    half of its words are in paragraphs that also occur in train modules. If a library has too many texts, those with
+    the smallest hashes are kept, so that the choice does not depend on any order.
 
     Args:
-        max_per_library: maximum number of examples of a library in a split.
-        cache_dir: folder for the extracted docstrings; None: see ``default_cache_dir``.
+        max_per_library: maximum number of examples per library in a split.
+        cache_dir: folder for the extracted docstrings; None for ``default_cache_dir``.
 
     Returns:
-        Docstrings with their text on one line, by library (in the order of ``LIBRARIES``) and hash.
+        Docstrings with their text on one line, ordered by library (as in ``LIBRARIES``) and hash.
 
     Raises:
         DataError: a library is missing.
@@ -172,14 +172,14 @@ def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = N
 
 
 def share_known(text: str, known: Set[str]) -> float:
-    """The share of a text's words whose paragraph is in ``known`` (case folded)."""
+    """Return the share of a text's words whose paragraph is in ``known`` (case-folded)."""
     paragraphs = text.casefold().split("\n")
     words = [len(paragraph.split()) for paragraph in paragraphs]
     return sum(n for n, paragraph in zip(words, paragraphs, strict=True) if paragraph in known) / sum(words)
 
 
 def _blanked(docstrings: Iterable[Docstring], most: int) -> list[Docstring]:
-    """The first ``most`` docstrings by hash that have enough words, not counting blanks."""
+    """Return the first ``most`` docstrings by hash that have enough words, not counting blanks."""
     ordered = sorted(docstrings, key=lambda item: item.identity)
     texts = ((item, blank_names(item.text).split()) for item in ordered)
     enough = (

@@ -1,4 +1,4 @@
-"""Read documents from files: text, or a column of a table, one document in memory at a time."""
+"""Read documents from files: text files, or a column of a table, one document in memory at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmtransfer.errors import DataError
 
 Boundary = Literal["blank_line", "file", "line", "heading", "doc"]
 
-#: Suffixes of the files that are read from a folder; tables and JSON there are often about the texts, not the texts.
+#: Suffixes of the files to read from a folder; tables and JSON there often describe the texts rather than contain them.
 FOLDER_SUFFIXES = tuple(suffix for suffix in FORMATS if suffix not in (".tsv", ".csv", ".json"))
 MAX_DOCUMENT_CHARACTERS = 1 << 24
 _INDENTED = re.compile(r"(?:\t| {2})\s*\S")
@@ -27,28 +27,28 @@ _HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
 
 
 def format_of(path: Path) -> TextFormat:
-    """The format of a file by its name; text if the name does not decide."""
+    """Return a file's format by its name; text if the name does not decide."""
     return format_by_name(path) or "text"
 
 
 def is_extracted(path: Path) -> bool:
-    """Whether a text file is one that WikiExtractor wrote: its first line is ``<doc id=...>``."""
+    """Whether WikiExtractor wrote a text file: its first line is ``<doc id=...>``."""
     lines = read_lines(path, encoding_errors="replace")
     return bool(_DOC.fullmatch(next((line for _, line in lines if line.strip()), "")))
 
 
 def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Notes) -> Iterator[Document]:
-    """Join lines to documents.
+    """Join lines into documents.
 
     A document of more than ``MAX_DOCUMENT_CHARACTERS`` (16 million: several long novels) is cut at a line end, so that
-    a file without any boundary does not fill the memory; the cuts are counted.
+    a file without boundaries does not fill the memory; the cuts are counted.
 
     Args:
         lines: pairs of ``file:line`` and text.
         boundary: ``blank_line``: blank lines separate documents; ``file``: all lines are one document; ``line``: each
-            line that is not blank is a document; ``heading``: a document begins at a line ``= Title =`` after a blank
-            line, as in WikiText; ``doc``: lines ``<doc ...>`` and ``</doc>``, which are no text, stand around a
-            document, as in the files of WikiExtractor.
+            non-blank line is a document; ``heading``: a document begins at a line ``= Title =`` after a blank line, as
+            in WikiText; ``doc``: lines ``<doc ...>`` and ``</doc>``, which are not text, enclose a document, as in the
+            files of WikiExtractor.
     """
     paragraphs: list[str] = []
     key, size, blank_before = "", 0, True
@@ -78,7 +78,7 @@ def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Note
 
 
 def _stripped(line: str, where: str, notes: Notes) -> str:
-    """A line without the white space at its ends; what a model will not see of it is counted."""
+    """Return a line without the white space at its ends; count text that a model will not see."""
     if _INDENTED.match(line):
         notes.add("indented lines, whose indentation is lost (every tokenizer reads white space as one space)", where)
     line = line.strip()
@@ -88,7 +88,7 @@ def _stripped(line: str, where: str, notes: Notes) -> str:
 
 
 def as_document(text: object, where: str, notes: Notes, line_break: str | None = None) -> Document | None:
-    """Make a document of a record's text: strip lines and drop blank lines; None (counted) if no text is left.
+    """Build a document from a record's text: strip lines and drop blank ones; None (counted) if no text is left.
 
     Args:
         text: the record's text; None counts as empty.
@@ -168,14 +168,14 @@ def read_documents(
     notes: Notes,
     meter: Meter,
 ) -> Iterator[Document]:
-    """Documents of one file, streamed.
+    """Yield the documents of one file.
 
     Args:
         path: the file, plain or compressed.
-        file_format: the format of the file; None: by its name, and as text if the name does not decide.
+        file_format: the format of the file; None to decide by its name, with text as the fallback.
         boundary: what separates the documents of a text file (see ``join_lines``).
-        text_field: the column of a table, or field of JSON, with the text; None: ``text`` or ``sentence``.
-        delimiter: the character between the columns of a table; None: see ``TableLayout``.
+        text_field: the table column or JSON field with the text; None for ``text`` or ``sentence``.
+        delimiter: the character between the columns of a table; None to decide as in ``TableLayout``.
         encoding_errors: what to do with bytes that are not UTF-8 (see ``lmtransfer.data.text_lines.decode``).
         line_break: a mark for a line end in the rows of a table.
         meter: counts the bytes read from disk.

@@ -1,4 +1,4 @@
-"""How much each part of a mixture gives to an epoch: smoothed proportions or weights, and caps."""
+"""Each part's contribution to an epoch of a mixture: smoothed proportions or weights, and caps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def smoothed(sizes: np.ndarray, alpha: float) -> np.ndarray:
-    """The smoothed proportions q_i = p_i^alpha / sum_j p_j^alpha of parts, where p_i is the share of part i.
+    """Return the smoothed proportions q_i = p_i^alpha / sum_j p_j^alpha of parts, where p_i is the share of part i.
 
     Conneau and Lample, "Cross-lingual Language Model Pretraining" (NeurIPS 2019), section 3.1.
 
@@ -19,7 +19,7 @@ def smoothed(sizes: np.ndarray, alpha: float) -> np.ndarray:
         alpha: 1 keeps the shares by size, 0 gives all parts the same proportion.
 
     Returns:
-        float64, shape (parts,), with the sum 1; a part of size 0 has the proportion 0.
+        float64, shape (parts,), summing to 1; a part of size 0 has proportion 0.
     """
     sizes = np.asarray(sizes, dtype=np.float64)
     weights = np.where(sizes > 0, (sizes / sizes.sum()) ** alpha, 0.0)
@@ -30,16 +30,17 @@ def smoothed(sizes: np.ndarray, alpha: float) -> np.ndarray:
 class Sampling:
     """How the parts of a mixture are sampled.
 
-    An epoch of a mixture has as much text as all parts together. Each part gives its share of it. A part whose share is
-    larger than the part is repeated. A cap limits what a part gives to an epoch, and the other parts fill up what is
-    left, in proportion to their shares. If all parts are capped, the epoch is shorter. (Chung et al. 2023, "UniMax",
+    An epoch of a mixture has as much text as all parts together. Each part contributes its share. A part smaller than
+    its share is repeated. A cap limits a part's contribution to an epoch, and the other parts fill the gap in
+    proportion to their shares. If all parts are capped, the epoch is shorter. (Chung et al. 2023, "UniMax",
     arXiv:2304.09151, cap the number of passes over a language in the same way, over the whole run.)
 
     Attributes:
         alpha: exponent of the smoothed proportions (see ``smoothed``); not used if there are weights.
-        weights: weight of each part, above 0: its share of the tokens is its weight divided by the sum. None: alpha.
-        max_tokens: the most tokens that a part gives to an epoch, by name; parts that are not named have no limit.
-        max_epochs: the most passes over a part in an epoch, by name; parts that are not named have no limit.
+        weights: weight of each part, above 0: the part's share of the tokens is its weight divided by the sum. None to
+            use ``alpha``.
+        max_tokens: maximum number of tokens that a part contributes to an epoch, by name; other parts have no limit.
+        max_epochs: maximum number of passes over a part in an epoch, by name; other parts have no limit.
     """
 
     alpha: float = 0.7
@@ -48,7 +49,7 @@ class Sampling:
     max_epochs: Mapping[str, float] = field(default_factory=dict)
 
     def problems(self, parts: Iterable[str]) -> Iterator[str]:
-        """What is wrong with the settings for a mixture of these parts: one message for each problem."""
+        """Yield one message for each problem with the settings for a mixture of these parts."""
         names = list(parts)
         there = f"the parts are {', '.join(names)}"
         if not 0 <= self.alpha <= 1:
@@ -70,7 +71,7 @@ class Sampling:
         return bool(self.max_tokens or self.max_epochs)
 
     def shares(self, sizes: Mapping[str, float]) -> dict[str, float]:
-        """The share of each part of the given sizes, with the sum 1; a part of size 0 has the share 0.
+        """Return each part's share, summing to 1; a part of size 0 has share 0.
 
         Args:
             sizes: size of each part in tokens or characters.
@@ -80,11 +81,11 @@ class Sampling:
     def amounts(
         self, sizes: Mapping[str, float], *, tokens_per_unit: Mapping[str, float] | None = None
     ) -> dict[str, float]:
-        """How much each part gives to an epoch, in the unit of ``sizes``, with fractions; capped amounts are whole.
+        """Return each part's contribution to an epoch, in units of ``sizes``: fractional, but whole if capped.
 
         Args:
             sizes: size of each part, in tokens or in rows.
-            tokens_per_unit: mean number of tokens in a unit of each part (the length of a row); None: 1.
+            tokens_per_unit: mean number of tokens per unit of each part (the length of a row); None for 1.
         """
         names = list(sizes)
         size = np.array([sizes[name] for name in names], dtype=np.float64)
@@ -108,11 +109,11 @@ class Sampling:
 
 
 def _filled(shares: np.ndarray, total: float, most: np.ndarray) -> np.ndarray:
-    """``total`` divided by ``shares``, but at most ``most``: what a part may not take goes to the others.
+    """Divide ``total`` by ``shares``, up to ``most`` per part; what exceeds a part's maximum goes to the others.
 
     Args:
-        shares: float64, shape (parts,), with the sum 1.
-        most: the most that each part takes, may be infinite, shape (parts,).
+        shares: float64, shape (parts,), summing to 1.
+        most: maximum of each part, may be infinite, shape (parts,).
     """
     amounts = shares * total
     full = np.zeros(len(shares), dtype=bool)

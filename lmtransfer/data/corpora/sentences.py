@@ -1,10 +1,10 @@
-"""A rule-based sentence splitter: fast, without a model, accurate enough for pairs and row boundaries.
+"""A rule-based sentence splitter: fast, without a model, accurate enough for sentence pairs and row boundaries.
 
-A line end is always a boundary. Inside a line, a sentence ends at ``. ! ?`` (and the same marks in other scripts),
-including closing quotes and brackets, if white space follows and the next character can begin a sentence. A lower-case
-letter or a mark such as a comma cannot. A full stop after an abbreviation, an initial or the number of a list item
-does not end a sentence. Full-width marks (as in Chinese and Japanese) end a sentence without white space. A sentence
-longer than ``MAX_CHARACTERS`` is cut at white space, so that a 10 MB line does not become one sentence.
+A line end is always a boundary. Inside a line, a sentence ends at ``. ! ?`` (or the corresponding marks of other
+scripts), including closing quotes and brackets, if white space follows and the next character can begin a sentence. A
+lower-case letter or a mark such as a comma cannot. A full stop after an abbreviation, an initial or a list item's
+number does not end a sentence. Full-width marks (as in Chinese and Japanese) end a sentence without white space. A
+sentence longer than ``MAX_CHARACTERS`` is cut at white space, so that a 10 MB line does not become one sentence.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MAX_CHARACTERS = 4000
 _CLOSERS = "\"'\u2019\u201d\u201c\u00bb\u203a)\\]}"
 _CONTINUES = frozenset(".,;:!?)]}%/\u2026")
 _MARKS = r"[.!?\u2026\u061f\u06d4\u0964\u0965\u0589\u1362\u17d4\u104b]"
-#: White space before a line end, or a run of marks, is tried from its first character only: from each one, a long run
-#: without an end would take time by the square of its length.
+#: White space before a line end, or a run of marks, is tried only from its first character: trying each character of a
+#: long run without an end would take quadratic time.
 _CANDIDATE = re.compile(
     rf"(?<![^\S\n])[^\S\n]*\n\s*|(?<!{_MARKS}){_MARKS}+[{_CLOSERS}]*(?:[^\S\n]\u00bb)?\s+"
     r"|[\u3002\uff01\uff1f\uff61]+[\u300d\u300f\u201d\u2019\uff09\u3011]*\s*"
@@ -45,7 +45,7 @@ _FIRST_WORDS = _words(
 
 
 def _is_abbreviation(text: str, stop: int, following: int) -> bool:
-    """Whether the full stop at ``stop`` belongs to the word before it; the next word starts at ``following``."""
+    """Whether the full stop at ``stop`` belongs to the preceding word; the next word starts at ``following``."""
     match = _LAST_WORD.search(text, max(0, stop - 24), stop)
     word = match.group() if match else ""
     folded = word.lower()
@@ -60,7 +60,7 @@ def _is_abbreviation(text: str, stop: int, following: int) -> bool:
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
-    """Whether the candidate ends a sentence, decided by its marks and the text after it."""
+    """Whether the candidate ends a sentence, judging by its marks and the following text."""
     start, end = match.span()
     if end == len(text) or "\n" in match.group():
         return True
@@ -77,7 +77,7 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
 
 
 def _append(spans: list[tuple[int, int]], text: str, start: int, end: int) -> None:
-    """Add a span; if it is longer than ``MAX_CHARACTERS``, cut it at white space."""
+    """Append a span, cut at white space if it is longer than ``MAX_CHARACTERS``."""
     while end - start > MAX_CHARACTERS:
         space = max(text.rfind(" ", start, start + MAX_CHARACTERS), text.rfind("\t", start, start + MAX_CHARACTERS))
         cut = space + 1 if space > start else start + MAX_CHARACTERS
@@ -88,10 +88,10 @@ def _append(spans: list[tuple[int, int]], text: str, start: int, end: int) -> No
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
-    """Character spans [start, end) of the sentences of a text.
+    """Return the character spans [start, end) of a text's sentences.
 
-    The spans are contiguous and cover the text exactly: white space after a sentence belongs to it. A text of only
-    white space is one span. An empty text has no span.
+    The spans are contiguous and cover the text exactly: white space after a sentence belongs to it. A text consisting
+    only of white space is one span. An empty text has no span.
     """
     spans: list[tuple[int, int]] = []
     start = 0

@@ -1,8 +1,8 @@
 """The files of a corpus: resolve ``corpus.path`` to files in a fixed order, and compute their digests.
 
-Digests are cached, so that a large corpus is not hashed again before every run. The key is path, size, inode and both
-time stamps. A digest is cached only if the file had not changed for some seconds when it was hashed. Otherwise an edit
-within the clock's resolution would not be detected.
+Digests are cached, so that a large corpus is not hashed again before every run. The key consists of path, size, inode
+and both timestamps. A digest is cached only if the file had not changed for a few seconds when it was hashed. Otherwise
+an edit within the clock's resolution would go undetected.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Located:
 
     Attributes:
         files: absolute paths.
-        named: whether the user named each file itself (not a folder or a pattern that matches several files).
-        left_out: tables and JSON in a folder, which are not read.
+        named: whether the user named each file individually (not a folder or a pattern that matches several files).
+        left_out: unread tables and JSON files in a folder.
     """
 
     files: tuple[str, ...]
@@ -44,10 +44,9 @@ class Located:
 def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
     """Find the files that ``paths`` name.
 
-    Each entry is a file (its name also finds a compressed file), a folder, which is searched at any depth for texts and
-    may be one of ``datasets.save_to_disk``, or a pattern with ``*``. Relative paths start at the folder where the
-    command was started. In a folder, hidden files are skipped, and also compressed copies of files that exist
-    uncompressed.
+    Each entry is a file (its name also matches a compressed file), a folder, which is searched recursively for texts
+    and may be a folder of ``datasets.save_to_disk``, or a pattern with ``*``. Relative paths start at the folder where
+    the command was started. In a folder, hidden files and compressed copies of uncompressed files are skipped.
 
     Args:
         paths: one entry or several.
@@ -91,7 +90,7 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
 
 
 def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
-    """Texts below a folder, and tables and JSON, sorted by path; without compressed copies of uncompressed files."""
+    """Return the texts in a folder, and the tables and JSON, sorted by path, without copies of uncompressed files."""
     texts: dict[str, str] = {}
     others: dict[str, str] = {}
     for parent, folders, names in os.walk(folder):
@@ -112,11 +111,11 @@ def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
 
 
 def source_digest(path: Path, memo_folder: Path | None = None) -> str:
-    """128-bit hex digest of a file's bytes.
+    """Return the 128-bit hex digest of a file's bytes.
 
     Args:
         path: the file, absolute.
-        memo_folder: folder with the cached digests (``source_digests.json``); None always reads the file.
+        memo_folder: folder with the cached digests (``source_digests.json``); None to always read the file.
     """
     before = _stamp(path)
     if memo_folder is None or before[0] < _WORTH_REMEMBERING_BYTES:
@@ -137,7 +136,7 @@ def source_digest(path: Path, memo_folder: Path | None = None) -> str:
 def _remembered(memo: Path) -> dict[str, dict[str, object]]:
     try:
         known = json.loads(memo.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # no cache file yet, or a damaged one: the digests are computed again
+    except (OSError, ValueError):  # the cache file is missing or damaged: the digests are computed again
         return {}
     return known if isinstance(known, dict) else {}
 

@@ -1,8 +1,8 @@
 """Training and validation parts, decided by content, never by position or chance.
 
-The hash of a document's text decides. Therefore duplicates are always in the same part, and a corpus that grows keeps
-its split. With only a few (long) documents, such as five novels, a hash would hold out a fifth of the text or nothing.
-In that case the last paragraphs of each document are held out.
+The hash of a document's text decides. Duplicates are therefore always in the same part, and a growing corpus keeps its
+split. With only a few (long) documents, such as five novels, a hash would hold out a fifth of the text or nothing. In
+that case the last paragraphs of each document are held out.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ HASH_RANGE = 1 << 64
 
 
 def text_hash(text: str) -> int:
-    """64-bit hash of a text, the same on every machine."""
+    """Return the 64-bit hash of a text, the same on every machine."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 def hash_threshold(texts: Iterable[str], fraction: float) -> int:
-    """The hash below which a document is held out.
+    """Return the hash below which a document is held out.
 
     It is ``fraction`` of the hash's range, moved only as far as needed for both parts to have a document. (This needs
-    two different documents.) Reads only until both parts have a document: about ``1 / fraction`` documents.
+    two different documents.) Reading stops when both parts have a document, after about ``1 / fraction`` documents.
 
     Args:
         texts: the corpus's texts.
-        fraction: share to hold out, 0 to 1; 0 holds out nothing.
+        fraction: share to hold out, 0 (nothing) to 1.
     """
     if fraction == 0:
         return 0
@@ -48,9 +48,9 @@ def hash_threshold(texts: Iterable[str], fraction: float) -> int:
 def split_ending(document: Document, fraction: float) -> Iterator[Document]:
     """Cut a document in two: the beginning for training, the ending for validation.
 
-    An ending with ``fraction`` of the characters would start inside a paragraph. The cut is at the end of that
-    paragraph. If no text is left after it, the cut is at the start of the last paragraph. A document with one paragraph
-    is cut at the start of a sentence. A document with a single sentence is for training.
+    An ending with ``fraction`` of the characters would usually start inside a paragraph. The cut is at the end of that
+    paragraph or, if no text is left after it, at the start of the last paragraph. A document with one paragraph is cut
+    at the start of a sentence. A document with a single sentence is for training.
     """
     text = document.text
     target = round(len(text) * (1 - fraction))

@@ -12,19 +12,20 @@ from lmtransfer.data.screening.shingles import shingles, word_hashes
 class EvaluationTexts:
     """An index of evaluation texts by their n-grams.
 
-    A document holds a text if it has at least the share ``min_overlap`` of the text's n-grams. (PaLM calls an example
-    contaminated if at least 70 % of its 8-grams are in the training data: Chowdhery et al. 2022, arXiv:2204.02311,
-    section 8. There the n-grams may come from different documents, here they are in one.) A text with less than
-    ``ngram_words`` words is not searched for, because such texts occur by chance.
+    A document contains a text if it has at least the share ``min_overlap`` of the text's n-grams. (PaLM calls an
+    example contaminated if at least 70 % of its 8-grams are in the training data: Chowdhery et al. 2022,
+    arXiv:2204.02311, section 8. There the n-grams may come from different documents; here they must be in one.) A text
+    with fewer than ``ngram_words`` words is not searched for, because such texts occur by chance.
 
     Args:
-        texts: the texts by the name of their set, such as ``sst2 dev``; memory grows with them, not with the corpus.
-        ngram_words: words of an n-gram.
-        min_overlap: share of a text's n-grams, above 0 to 1.
+        texts: the texts by the name of their set, such as ``sst2 dev``; memory grows with the texts, not with the
+            corpus.
+        ngram_words: words per n-gram.
+        min_overlap: required share of a text's n-grams, above 0 to 1.
 
     Attributes:
-        num_texts: number of different texts of each set.
-        num_searched: number of those that are long enough.
+        num_texts: number of distinct texts in each set.
+        num_searched: number of those texts that are long enough.
     """
 
     def __init__(self, texts: Mapping[str, Sequence[str]], *, ngram_words: int, min_overlap: float) -> None:
@@ -49,10 +50,10 @@ class EvaluationTexts:
         self._owners = np.repeat(np.arange(len(grams)), sizes)[order]
 
     def found_in(self, grams: np.ndarray) -> list[tuple[str, str]]:
-        """The texts that a document holds, as pairs of set and text.
+        """Return the texts that a document contains, as pairs of set and text.
 
         Args:
-            grams: the document's n-grams, sorted uint64, without repetition.
+            grams: the document's n-grams, sorted uint64, without duplicates.
         """
         if not len(self._grams) or not len(grams):
             return []

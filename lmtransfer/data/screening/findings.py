@@ -1,4 +1,4 @@
-"""What a screening has found in a corpus: counts, and a list with one line for each document."""
+"""The findings of a screening: counts, and a list with one line per document."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lmtransfer.system.durable import write_json
 
 @dataclass(slots=True)
 class Overlap:
-    """What of a set of evaluation texts is in the corpus.
+    """How much of an evaluation set occurs in the corpus.
 
     Attributes:
-        texts: number of different texts.
-        searched: number of those that are long enough to be searched for.
-        found: number of those that are in at least one document.
-        documents: number of documents that hold at least one of them.
+        texts: number of distinct texts.
+        searched: number of texts long enough to be searched for.
+        found: number of texts that occur in at least one document.
+        documents: number of documents that contain at least one of the texts.
     """
 
     texts: int
@@ -35,14 +35,14 @@ class Findings:
     """The result of a screening.
 
     Attributes:
-        documents: number of documents of the corpus.
-        near_duplicates: number of documents that are nearly copies of earlier ones; the next two count some of them.
-        same_shingles: those with the Jaccard similarity 1.
-        across_split: those of which one is held out for validation and the other is not.
-        overlapping: number of documents that hold evaluation texts.
-        found_words: words of all these documents.
-        words: words of the corpus.
-        overlaps: what is in the corpus of each set of evaluation texts.
+        documents: number of documents in the corpus.
+        near_duplicates: number of near-duplicates of earlier documents; the next two fields count some of them.
+        same_shingles: number of near-duplicates with Jaccard similarity 1.
+        across_split: number of near-duplicate pairs of which only one document is held out for validation.
+        overlapping: number of documents that contain evaluation texts.
+        found_words: number of words in all matching documents.
+        words: number of words in the corpus.
+        overlaps: how much of each evaluation set occurs in the corpus.
         examples: the first lines of the list.
     """
 
@@ -58,11 +58,11 @@ class Findings:
 
     @property
     def found(self) -> int:
-        """Number of documents that ``drop`` leaves out."""
+        """Number of documents that ``drop`` removes."""
         return self.near_duplicates + self.overlapping
 
     def write(self, folder: Path, documents: np.ndarray) -> None:
-        """Write the counts, and the numbers of the documents that were found."""
+        """Write the counts and the indices of the matching documents."""
         np.save(folder / "found.npy", documents)
         write_json(folder / "findings.json", asdict(self))
 
@@ -74,10 +74,10 @@ class Findings:
 
 
 def found_documents(folder: Path) -> np.ndarray:
-    """The numbers of the documents that were found, sorted, int64."""
+    """Return the sorted indices of the matching documents, int64."""
     return np.load(folder / "found.npy", allow_pickle=False)
 
 
 def list_path(folder: Path) -> Path:
-    """The list: JSON lines with key, text and reason of each document that was found, in the order of the corpus."""
+    """Return the path of the list: JSON lines with key, text and reason of each match, in corpus order."""
     return folder / "found.jsonl"

@@ -1,9 +1,9 @@
 """One pass over a corpus that finds near-duplicates and evaluation texts; memory hardly grows with the corpus.
 
-Broder 1997, "On the resemblance and containment of documents"; the banding is chapter 3 of Leskovec, Rajaraman and
-Ullman, "Mining of Massive Datasets". The signatures are those of the library datasketch. Its index keeps Python objects
-for each document in memory. Here shingles and bands are in files. Memory has a few numbers for each document, and the
-bands of those documents that share one with another document.
+Broder 1997, "On the resemblance and containment of documents"; the banding is described in chapter 3 of Leskovec,
+Rajaraman and Ullman, "Mining of Massive Datasets". The signatures are those of the library datasketch. Its index keeps
+Python objects for each document in memory; here shingles and bands are in files. Memory holds a few numbers per
+document, and the bands of documents that share one with another document.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from lmtransfer.system.optional import optional
 
 #: Length of a signature.
 _NUM_PERMUTATIONS = 128
-#: A pair exactly at the threshold is proposed with at least this probability, a more similar one with a higher one.
+#: Minimum probability of proposing a pair exactly at the threshold; a more similar pair has a higher probability.
 _LEAST_RECALL = 0.99
 _SEED = 1
 
-#: Characters of a text that the list shows.
+#: Number of characters of a text that the list shows.
 _SHOWN = 80
-#: Lines of the list that the findings repeat.
+#: Number of lines of the list that the findings repeat.
 _EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class NearDuplicate:
-    """A document that is nearly a copy of an earlier one.
+    """A near-duplicate of an earlier document.
 
     Attributes:
-        document: its number.
-        of: number of the earlier document.
+        document: index of the document.
+        of: index of the earlier document.
         similarity: exact Jaccard similarity of their shingles, 0 to 1.
     """
 
@@ -53,9 +53,9 @@ class NearDuplicate:
 
 
 def banding(threshold: float) -> tuple[int, int]:
-    """Number of bands and values in a band: the longest bands that propose a pair at the threshold often enough.
+    """Return the number of bands and values per band: the longest bands that find enough pairs at the threshold.
 
-    A pair of similarity s agrees in at least one of b bands of r values with the probability 1 - (1 - s^r)^b.
+    A pair with similarity s agrees in at least one of b bands of r values with probability 1 - (1 - s^r)^b.
 
     Args:
         threshold: the Jaccard similarity, above 0 to 1.
@@ -68,16 +68,15 @@ def banding(threshold: float) -> tuple[int, int]:
 
 
 class NearDuplicates:
-    """Finds the documents that are nearly copies of earlier ones.
+    """Finds near-duplicates of earlier documents.
 
-    A document is a near-duplicate if an earlier document, which is not a near-duplicate itself, has at least the
-    threshold's similarity. So of each group of similar documents the first remains, and each that is found has a
-    similar one that remains.
+    A document is a near-duplicate if its similarity to an earlier document that is not itself a near-duplicate reaches
+    the threshold. Thus the first document of each group of similar documents remains, and each near-duplicate has a
+    similar document that remains.
 
     Args:
-        folder: an empty folder for the shingles (8 bytes for each word of the corpus) and the bands; the caller deletes
-            it.
-        threshold: the lowest Jaccard similarity of near-duplicates, above 0 to 1.
+        folder: an empty folder for the shingles (8 bytes per word of the corpus) and the bands; the caller deletes it.
+        threshold: minimum Jaccard similarity of near-duplicates, above 0 to 1.
 
     Raises:
         ConfigError: the package datasketch is not installed.
@@ -99,8 +98,9 @@ class NearDuplicates:
         """Add the next document.
 
         Args:
-            shingles: its shingles, sorted uint64, without repetition.
-            skipped: it is left out for another reason: it is not a near-duplicate, and no other is one of it.
+            shingles: the document's shingles, sorted uint64, without duplicates.
+            skipped: whether the document is dropped for another reason: it is then no near-duplicate, nor is another
+                document a near-duplicate of it.
         """
         self._lengths.append(0 if skipped else len(shingles))
         if not self._lengths[-1]:
@@ -115,7 +115,7 @@ class NearDuplicates:
         (values.reshape(self._num_bands, -1) * self._factors).sum(axis=1, dtype=np.uint64).tofile(self._bands)
 
     def find(self) -> Iterator[NearDuplicate]:
-        """The near-duplicates among all documents, in order; nothing can be added afterwards."""
+        """Yield the near-duplicates among all documents, in order; no document can be added afterwards."""
         self._shingles.close()
         self._bands.close()
         starts = np.concatenate([[0], np.cumsum(self._lengths, dtype=np.int64)])
@@ -138,7 +138,7 @@ class NearDuplicates:
                     remaining.setdefault(bucket, []).append(document)
 
     def _proposals(self) -> Iterator[tuple[int, list[int]]]:
-        """The documents that share a band with another document, in order, each with the numbers of its buckets."""
+        """Yield the documents that share a band with another document, in order, with their bucket numbers."""
         table = np.memmap(self._paths[1], dtype=np.uint64, mode="r").reshape(-1, self._num_bands)
         places = np.flatnonzero(np.array(self._lengths))
         documents, buckets, num_buckets = [], [], 0
@@ -167,13 +167,13 @@ def scan(
 ) -> None:
     """Screen a corpus and write the findings to ``folder``.
 
-    A document that holds an evaluation text is not compared with others, so that its near-duplicates are found for a
-    reason of their own.
+    A document that contains an evaluation text is not compared with others, so that its near-duplicates are found in
+    their own right.
 
     Args:
         corpus: the documents; read once.
-        folder: where the findings go; on the way also the shingles, 8 bytes for each word of the corpus.
-        min_jaccard: lowest Jaccard similarity of near-duplicates; None: they are not searched for.
+        folder: destination of the findings and, temporarily, of the shingles, 8 bytes per word of the corpus.
+        min_jaccard: minimum Jaccard similarity of near-duplicates; None to skip the search for them.
     """
     spool = folder / "spool"
     spool.mkdir()
@@ -222,7 +222,7 @@ def scan(
 
 
 def _lines(documents: Path, matches: dict[int, NearDuplicate | None]) -> Iterator[dict[str, Any]]:
-    """A line for each document that was found, in order; the text of an earlier document is looked up first."""
+    """Yield a line for each matching document, in order; the text of an earlier document is looked up first."""
     wanted = {pair.of for pair in matches.values() if pair is not None}
     keys: dict[int, str] = {}
     with documents.open(encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""Screening of a corpus: what is searched for, and the corpus without the documents that are found."""
+"""Screening of a corpus: what to search for, and the corpus without the matching documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import staged_folder
 
-#: Increase it when the same text and settings would give other findings.
+#: Increase when the same text and settings would produce different findings.
 _VERSION = 1
 
 
@@ -29,14 +29,14 @@ class Screening:
     """Settings of a screening: near-duplicates and evaluation texts, reported or dropped.
 
     Args:
-        action: ``report``: the corpus stays as it is; ``drop``: the documents that are found are left out.
+        action: ``report``: the corpus is unchanged; ``drop``: the matching documents are left out.
         min_jaccard: two documents are near-duplicates if the Jaccard similarity of their shingles is at least this,
-            above 0 to 1; the later one is found. None: near-duplicates are not searched for.
+            above 0 to 1; the later one matches. None to skip the search for near-duplicates.
         shingle_words: words of a shingle.
-        overlap_with: evaluation texts by the name of their set; a document that holds one of them is found.
+        overlap_with: evaluation texts by the name of their set; a document that contains one of them matches.
         ngram_words: words of the n-grams by which evaluation texts are found; shorter texts are not searched for.
         min_overlap: share of a text's n-grams that the document must have, above 0 to 1.
-        cache_dir: folder of the cache for the findings; None: see ``default_cache_dir``.
+        cache_dir: folder of the cache for the findings; None for ``default_cache_dir``.
 
     Raises:
         ConfigError: there is nothing to search for.
@@ -66,7 +66,7 @@ class Screening:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex digest of everything that determines which documents of a corpus are found."""
+        """Hex digest of everything that determines the matching documents of a corpus."""
         settings = {
             "version": _VERSION,
             "min_jaccard": self.min_jaccard,
@@ -84,13 +84,13 @@ class Screening:
 
 
 class ScreenedCorpus(Corpus):
-    """A corpus with a screening; with ``drop``, without the documents that are found.
+    """A corpus with a screening; with ``drop``, without the matching documents.
 
-    The split stays: a document that remains is in the same part as without the screening.
+    The split is unchanged: a remaining document is in the same part as without the screening.
 
     Args:
         source: the corpus.
-        screening: what is searched for.
+        screening: what to search for.
     """
 
     def __init__(self, source: Corpus, screening: Screening) -> None:
@@ -99,12 +99,12 @@ class ScreenedCorpus(Corpus):
 
     @cached_property
     def findings(self) -> Findings:
-        """What is found, now or from the cache."""
+        """The findings, computed now or read from the cache."""
         return Findings.read(self.found_in)
 
     @cached_property
     def found_in(self) -> Path:
-        """The folder with the findings; the corpus is screened if there is none yet."""
+        """The folder with the findings; the corpus is screened if it does not exist."""
         key = blake2b(f"{self.source.fingerprint()} {self.screening.fingerprint}".encode(), digest_size=10).hexdigest()
         folder = self.screening.folder / key
         with writing(folder):
@@ -130,7 +130,7 @@ class ScreenedCorpus(Corpus):
         return self.source.is_validation(document)
 
     def fingerprint(self) -> str:
-        """Hex digest of the documents' content; with ``report`` that of the source, with which it shares the cache."""
+        """Return a hex digest of the documents' content; with ``report``, that of the source, whose cache it shares."""
         if self.screening.action == "report":
             return self.source.fingerprint()
         settings = json.dumps(["screened", self.source.fingerprint(), self.screening.fingerprint])

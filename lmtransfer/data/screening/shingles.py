@@ -20,24 +20,24 @@ def _word_hash(word: str) -> int:
 
 
 def word_hashes(text: str) -> np.ndarray:
-    """A hash for each word of a text, uint64, shape (words,).
+    """Return the hash of each word of a text, uint64, shape (words,).
 
-    A word is a sequence of letters, digits and underscores, without regard to case. Punctuation and line ends do not
-    count. (A language without spaces has very long words, so only copies of whole clauses are found in it.)
+    A word is a case-insensitive sequence of letters, digits and underscores. Punctuation and line ends are ignored. (A
+    language without spaces has very long words, so only copies of whole clauses are found in it.)
     """
     words = _WORD.findall(text.casefold())
     return np.fromiter(map(_word_hash, words), dtype=np.uint64, count=len(words))
 
 
 def shingles(hashes: np.ndarray, num_words: int) -> np.ndarray:
-    """The different sequences of ``num_words`` consecutive words, as sorted 64-bit hashes.
+    """Return the distinct sequences of ``num_words`` consecutive words, as sorted 64-bit hashes.
 
     Args:
         hashes: the words (see ``word_hashes``).
-        num_words: words of a shingle. A shorter text is a single shingle; a text without words has none.
+        num_words: words per shingle. A shorter text is a single shingle; a text without words has none.
 
     Returns:
-        uint64, shape (different shingles,). Two different shingles have the same hash with a probability of 2^-64.
+        uint64, shape (distinct shingles,). Two distinct shingles have the same hash with a probability of 2^-64.
     """
     length = min(num_words, len(hashes))
     if length == 0:
@@ -50,11 +50,11 @@ def shingles(hashes: np.ndarray, num_words: int) -> np.ndarray:
 
 
 def jaccard(one: np.ndarray, other: np.ndarray) -> float:
-    """The Jaccard similarity of two sets: the size of their intersection divided by the size of their union.
+    """Return the Jaccard similarity of two sets: the size of their intersection divided by the size of their union.
 
     Args:
-        one: sorted, without repetition.
-        other: the same.
+        one: sorted, without duplicates.
+        other: sorted, without duplicates.
     """
     common = len(np.intersect1d(one, other, assume_unique=True))
     return common / (len(one) + len(other) - common) if common else 0.0

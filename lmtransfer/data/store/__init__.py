@@ -1,1 +1,1 @@
-"""Token stores: corpora that are tokenised once, in memory-mapped files."""
+"""Token stores: tokenised corpora in memory-mapped files."""

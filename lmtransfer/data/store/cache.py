@@ -1,9 +1,9 @@
-"""The cache of tokenised corpora and of trained tokenizers, with keys that depend on the content.
+"""The cache of tokenised corpora and trained tokenizers, with keys that depend on the content.
 
 The key of a prepared corpus is a hash of four things: the content of its sources, the settings that select documents,
-the tokenizer, and the version of the format. Names and dates alone never decide whether an entry is up to date. The
-work is cut into blocks of documents. Each block is either complete or absent, so that an interrupted preparation
-resumes with the missing blocks. The result does not depend on the number of processes.
+the tokenizer, and the format version. Names and dates alone never decide whether an entry is up to date. The work is
+cut into blocks of documents. Each block is either complete or absent, so that an interrupted preparation resumes with
+the missing blocks. The result does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.trainer import TokenizerTrainer
 
-#: Seconds that a process waits for another process before it prints a message.
+#: Seconds that a process waits for another before it prints a message.
 _PATIENCE = 3.0
-CACHE_FORMAT = 1  # increase it when the same text and tokenizer would give other sentences, blocks or statistics
+CACHE_FORMAT = 1  # increase when the same text and tokenizer would produce different sentences, blocks or statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class PreparedCorpus:
         train: the training part; a ``MixedStore`` for a mixture.
         validation: the held-out part; may be empty.
         statistics: counts over both parts.
-        folder: its folder; for a mixture, the folder that contains the folders of the parts.
-        from_cache: whether it was in the cache already.
+        folder: the corpus's folder; for a mixture, the parent of the parts' folders.
+        from_cache: whether it was already in the cache.
         parts: the prepared corpora of a mixture, by name; empty for a single corpus.
     """
 
@@ -76,14 +76,14 @@ def prepare(
 
     Args:
         tokenizer: turns sentences into ids; must be picklable, because worker processes get a copy.
-        cache_dir: folder of the cache; None: see ``default_cache_dir``.
-        num_workers: number of worker processes; 0 and 1 use this process only; None: one for each core. The result does
+        cache_dir: folder of the cache; None for ``default_cache_dir``.
+        num_workers: number of worker processes; 0 and 1 use this process only; None for one per core. The result does
             not depend on it.
         on_progress: called after each block.
-        min_tokens: minimum number of tokens of the training part (one row of the model that will read it).
+        min_tokens: minimum number of tokens in the training part (one row of the model that will read it).
 
     Raises:
-        DataError: the corpus is empty or too small, cannot be read, or the disk is full.
+        DataError: the corpus is empty or too small or cannot be read, or the disk is full.
     """
     cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
     if isinstance(corpus, MixtureCorpus):
@@ -145,12 +145,12 @@ def _mixed(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: P
 
 
 def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str | Path | None = None) -> Tokenizer:
-    """The tokenizer that ``trainer`` trains on a corpus's training documents, trained now or read from the cache.
+    """Return the tokenizer that ``trainer`` trains on a corpus's training documents, new or from the cache.
 
     Args:
         corpus: the documents; held-out documents are not used.
-        trainer: the settings; takes its own seeded sample of the lines.
-        cache_dir: folder of the cache; None: see ``default_cache_dir``.
+        trainer: the settings; draws its own seeded sample of the lines.
+        cache_dir: folder of the cache; None for ``default_cache_dir``.
     """
     cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
     folder = cache_dir / "tokenizers" / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), trainer.fingerprint)}"
@@ -162,7 +162,7 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
 
 
 def _some(lines: Iterator[str], corpus: Corpus) -> Iterator[str]:
-    """The lines, after a check that at least one of them has text."""
+    """Yield the lines, after checking that at least one of them has text."""
     blank: list[str] = []
     for line in lines:
         if line and not line.isspace():
@@ -182,7 +182,7 @@ def _slug(name: str) -> str:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Lock the folder: a second process prints a message, waits, and then finds the finished work."""
+    """Lock the folder; a second process prints a message, waits, and then finds the finished work."""
     try:
         with naming(folder), _locked(folder):
             for staged in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):  # left by a killed process
@@ -191,7 +191,7 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         place = Path(str(error.filename))
         if not (place.is_relative_to(folder.parent) or place in folder.parents):
-            raise  # the error is about a source or about output, not about the cache
+            raise  # the error concerns a source or the output, not the cache
         raise DataError(
             f"cache_dir: cannot write {folder} ({error.strerror}); free some disk space, or set cache_dir= or "
             "LMTRANSFER_CACHE to another folder. Completed work is kept"

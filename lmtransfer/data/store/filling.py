@@ -1,4 +1,4 @@
-"""Fill the folder of a prepared corpus: block by block, in parallel; resumes where an earlier attempt stopped."""
+"""Fill a prepared corpus's folder block by block, in parallel, resuming where an earlier attempt stopped."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Progress:
     """Progress of the preparation.
 
     Attributes:
-        documents, tokens: number processed so far.
+        documents, tokens: numbers processed so far.
         fraction: share of the source that has been read, 0 to 1; None if unknown.
-        blocks_kept: number of blocks that are reused from an earlier interrupted preparation.
+        blocks_kept: number of blocks reused from an interrupted preparation.
     """
 
     documents: int
@@ -60,7 +60,7 @@ def fill(
     num_workers: int,
     on_progress: Callable[[Progress], None] | None,
 ) -> CorpusStatistics:
-    """Complete the preparation of a corpus: missing blocks, then both token stores; returns the statistics.
+    """Complete the preparation of a corpus: missing blocks, then both token stores; return the statistics.
 
     Args:
         folder: the prepared corpus's folder.
@@ -69,7 +69,7 @@ def fill(
         on_progress: called after each block.
 
     Raises:
-        DataError: no text, text that cannot be read, or a worker that was killed.
+        DataError: there is no text, text cannot be read, or a worker was killed.
     """
     started = time.monotonic()
     for staged in chain.from_iterable((folder / part).glob(".*.tmp") for part in (*SIDES, "blocks", "")):
@@ -78,7 +78,7 @@ def fill(
     total = CorpusStatistics()
     records: list[BlockRecord] = []
     num_kept = 0
-    with closing(_records(folder, corpus, tokenizer, num_workers)) as block_records:  # closing ends its workers
+    with closing(_records(folder, corpus, tokenizer, num_workers)) as block_records:  # closing ends the workers
         for record, was_kept in block_records:
             records.append(record)
             total.add(record.statistics)
@@ -96,7 +96,7 @@ def fill(
 
 
 def no_text(corpus: Corpus) -> DataError:
-    """The error for a corpus without text; it names the corpus's files, if there are any."""
+    """Return the error for a corpus without text, naming its files, if any."""
     files = list(corpus.files)
     among = f"{', '.join(files[:3])}{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
     where = f" ({among} {'is' if len(files) == 1 else 'are'} empty or blank)" if files else ""
@@ -106,20 +106,20 @@ def no_text(corpus: Corpus) -> DataError:
 def _records(
     folder: Path, corpus: Corpus, tokenizer: Tokenizer, num_workers: int
 ) -> Generator[tuple[BlockRecord, bool]]:
-    """The record of each block in order, and whether it existed already; at most a few blocks are in memory."""
+    """Yield the record of each block in order, and whether it already existed; at most a few blocks are in memory."""
     source = blocks(corpus)
     head = list(islice(source, 2))
     source = chain(head, source)
     if num_workers <= 1 or len(head) < 2:  # starting processes takes longer than tokenising one block
         for block in source:
-            record = _kept(folder, block)
+            record = _earlier_record(folder, block)
             yield record or tokenise_block(block, folder, tokenizer), record is not None
         return
     pending: deque[tuple[Future[BlockRecord] | BlockRecord, bool]] = deque()
     try:
         with workers(num_workers, set_up_worker, pickle.dumps(tokenizer)) as pool:
             for block in source:
-                record = _kept(folder, block)
+                record = _earlier_record(folder, block)
                 pending.append((record or pool.submit(work, block, folder), record is not None))
                 if len(pending) > num_workers + 1:
                     yield _finished(*pending.popleft())
@@ -136,8 +136,8 @@ def _finished(result: Future[BlockRecord] | BlockRecord, was_kept: bool) -> tupl
     return (result.result() if isinstance(result, Future) else result), was_kept
 
 
-def _kept(folder: Path, block: Block) -> BlockRecord | None:
-    """The record of a block from an earlier preparation, if its files are complete and its texts are the same."""
+def _earlier_record(folder: Path, block: Block) -> BlockRecord | None:
+    """Return the record of a block from an earlier preparation, if its files are complete and its texts unchanged."""
     record = BlockRecord.read(record_path(folder, block.index))
     if record is None or record.digest != block.digest() or not hashes_path(folder, block.index).is_file():
         return None
@@ -150,7 +150,7 @@ def _kept(folder: Path, block: Block) -> BlockRecord | None:
 
 
 def _count_duplicates(paths: list[Path]) -> int:
-    """Number of repeated hashes, with about ``_HASHES_AT_ONCE`` hashes in memory at a time."""
+    """Return the number of repeated hashes, with about ``_HASHES_AT_ONCE`` hashes in memory at a time."""
     arrays = [np.load(path, mmap_mode="r") for path in paths]
     passes = max(1, -(-sum(map(len, arrays)) // _HASHES_AT_ONCE))
     duplicates = 0

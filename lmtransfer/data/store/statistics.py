@@ -14,7 +14,7 @@ class CorpusStatistics:
         documents: documents with text, duplicates included; with ``split_unit=paragraphs`` the beginning and the ending
             of a document count as two documents.
         validation_documents: number of held-out documents.
-        duplicate_documents: number of documents with exactly the text of an earlier document.
+        duplicate_documents: number of exact duplicates of earlier documents.
         sentences: sentences (see ``lmtransfer.data.corpora.sentences``) with at least one token.
         words: sequences of characters between white space.
         tokens: tokens of the tokenizer, without special tokens.
@@ -22,8 +22,8 @@ class CorpusStatistics:
         unknown_tokens: number of unknown tokens.
         text_bytes: bytes of the documents' text as UTF-8.
         longest_sentence_tokens: tokens of the longest sentence.
-        seconds: wall-clock time of the preparation, without the time of earlier interrupted attempts.
-        notes: irregularities found while reading: number and first place by kind.
+        seconds: wall-clock time of the preparation, excluding interrupted attempts.
+        notes: irregularities found while reading: count and first place by kind.
     """
 
     documents: int = 0
@@ -51,5 +51,5 @@ class CorpusStatistics:
             setattr(self, name, combine(getattr(self, name), getattr(other, name)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field, ready for JSON."""
+        """Return all fields, ready for JSON."""
         return asdict(self)

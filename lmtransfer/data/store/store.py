@@ -8,8 +8,8 @@ A store is a folder::
     shard-00000/tokens.npy  uint16 where the vocabulary fits, else uint32
     shard-00000/sentence_lengths.npy, document_lengths.npy    uint32: tokens per sentence, sentences per document
 
-Data is read into memory only on access, so opening a store takes the same memory for any size. A store has no special
-tokens: rows add them.
+Data is read into memory only on access, so opening a store takes the same memory whatever its size. A store has no
+special tokens; rows add them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _INDEX_FILES = ("sentence_starts.npy", "document_starts.npy")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The manifest's entry of one shard.
+    """A shard's entry in the manifest.
 
     Attributes:
-        name: name of its folder.
-        num_documents, num_sentences, num_tokens: numbers of documents, sentences and tokens in it.
+        name: name of the shard's folder.
+        num_documents, num_sentences, num_tokens: numbers of documents, sentences and tokens in the shard.
         files: size in bytes and digest of each file, by name.
     """
 
@@ -50,12 +50,12 @@ class Shard:
 
 
 def _load_array(path: Path) -> np.ndarray:
-    """A memory-mapped array, as a plain ndarray (indexing the memmap subclass is several times slower)."""
+    """Return a memory-mapped array, as a plain ndarray (indexing the memmap subclass is several times slower)."""
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def _describe(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """Size in bytes and digest of files in ``folder``, by name."""
+    """Return the size in bytes and digest of files in ``folder``, by name."""
     return {name: ((folder / name).stat().st_size, file_hash(folder / name)) for name in names}
 
 
@@ -74,7 +74,7 @@ def write_shard(
         tokens: token ids, shape (num_tokens,).
         sentence_lengths: tokens of each sentence, at least 1, shape (num_sentences,).
         document_lengths: sentences of each document, at least 1, shape (num_documents,).
-        vocab_size: size of the vocabulary; decides between 16 and 32 bits for a token.
+        vocab_size: size of the vocabulary; decides between 16 and 32 bits per token.
     """
     with staged_folder(folder) as staged:
         np.save(staged / "tokens.npy", tokens.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32))
@@ -100,13 +100,13 @@ def _write_starts(path: Path, folder: Path, shards: Sequence[Shard], lengths_nam
 class TokenStore:
     """A tokenised corpus, opened from its folder with ``TokenStore.open``.
 
-    It can be pickled; the other process opens the folder again.
+    It can be pickled; the other process reopens the folder.
 
     Attributes:
-        folder: its folder.
-        num_documents, num_sentences, num_tokens: numbers of documents, sentences and tokens in it.
-        sentence_starts: int64, shape (num_sentences + 1,): global index of each sentence's first token; the last
-            entry is ``num_tokens``. Memory-mapped.
+        folder: the store's folder.
+        num_documents, num_sentences, num_tokens: numbers of documents, sentences and tokens in the store.
+        sentence_starts: int64, shape (num_sentences + 1,): global index of each sentence's first token; the last entry
+            is ``num_tokens``. Memory-mapped.
         document_starts: int64, shape (num_documents + 1,): global index of each document's first sentence; the last
             entry is ``num_sentences``. Memory-mapped.
     """
@@ -127,7 +127,7 @@ class TokenStore:
         """Open a complete store.
 
         Raises:
-            DataError: the folder has no complete store, or a store that was changed after it was written.
+            DataError: the folder has no complete store, or the store was changed after it was written.
         """
         folder = Path(folder)
         path = folder / "manifest.json"
@@ -155,7 +155,7 @@ class TokenStore:
         return TokenStore.open, (self.folder,)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """Token ids of the global range [start, stop), int32, shape (stop - start,), across shards.
+        """Return the token ids of the global range [start, stop), int32, shape (stop - start,), across shards.
 
         Raises:
             IndexError: the range lies outside the store.
@@ -216,7 +216,7 @@ class MixedStore:
 
     Attributes:
         parts: the stores by name, in the mixture's order.
-        sampling: how much each part gives to an epoch.
+        sampling: each part's contribution to an epoch.
     """
 
     parts: Mapping[str, TokenStore]
@@ -224,20 +224,20 @@ class MixedStore:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all parts together."""
+        """Number of tokens in all parts together."""
         return sum(store.num_tokens for store in self.parts.values())
 
     @property
     def num_documents(self) -> int:
-        """Documents of all parts together."""
+        """Number of documents in all parts together."""
         return sum(store.num_documents for store in self.parts.values())
 
     def amounts(self) -> dict[str, float]:
-        """The number of tokens that each part gives to an epoch; rows round it."""
+        """Return the number of tokens that each part contributes to an epoch, before rounding to rows."""
         return self.sampling.amounts(self._sizes)
 
     def proportions(self) -> dict[str, float]:
-        """The sampling proportion of each part: its share of the tokens of an epoch."""
+        """Return the sampling proportion of each part: its share of the tokens of an epoch."""
         if not self.sampling.has_caps:
             return self.sampling.shares(self._sizes)
         amounts = self.amounts()

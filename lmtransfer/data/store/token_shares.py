@@ -1,4 +1,4 @@
-"""Token frequencies in a store or a mixture, and which part of the vocabulary each part of a mixture uses."""
+"""Token frequencies in a store or a mixture, and each part's use of a mixture's vocabulary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCK = 1_000_000
 
 
 def token_shares(store: TokenStore | MixedStore, *, most_tokens: int = 20_000_000) -> np.ndarray:
-    """The share of each token among the tokens that training samples, float64, shape (vocabulary,).
+    """Return each token's share of the tokens that training samples, float64, shape (vocabulary,).
 
     Args:
         store: one corpus, or a mixture, whose parts are weighted by their sampling proportions.
@@ -31,18 +31,18 @@ def token_shares(store: TokenStore | MixedStore, *, most_tokens: int = 20_000_00
 
 
 def token_information(store: TokenStore | MixedStore, *, size: int) -> np.ndarray:
-    """The information ``-log p`` of each token in nats, p being its share, float64, shape (size,).
+    """Return the information ``-log p`` of each token in nats, where p is its share, float64, shape (size,).
 
     Args:
         store: the training part.
-        size: size of the vocabulary. A token that does not occur gets the value of the rarest token that occurs.
+        size: size of the vocabulary. A token that does not occur gets the value of the rarest token that does.
     """
     shares = _padded(token_shares(store), size)[:size]
     return -np.log(np.where(shares > 0, shares, shares[shares > 0].min()))
 
 
 def kept_rates(shares_V: np.ndarray, *, threshold: float) -> np.ndarray:
-    """Probability of keeping each token when frequent tokens are subsampled: sqrt(threshold / share), at most 1.
+    """Return each token's probability of being kept in subsampling: sqrt(threshold / share), at most 1.
 
     After Mikolov et al. 2013 (``Distributed ...``, section 2.3), float64, shape (vocabulary,).
     """
@@ -53,7 +53,7 @@ def kept_rates(shares_V: np.ndarray, *, threshold: float) -> np.ndarray:
 
 
 def unigram_entropy(store: TokenStore | MixedStore) -> float:
-    """Entropy of the token frequencies in nats: the loss of a masked language model that uses no context."""
+    """Return the entropy of the token frequencies in nats: the loss of a masked language model that ignores context."""
     shares = token_shares(store)
     shares = shares[shares > 0]
     return float(-(shares * np.log(shares)).sum())
@@ -64,13 +64,13 @@ class PartShares:
     """One part of a mixture.
 
     Attributes:
-        tokens: number of its training tokens.
-        share: its share of the mixture's training tokens, 0 to 1.
-        sampled: its share of the tokens that training samples.
-        passes: how often an epoch of the mixture passes over it: 0.5 is half of it, 3 is three times.
-        unknown_rate: share of its tokens that are the unknown token.
-        vocabulary: share of the vocabulary's pieces that are needed to cover 99.9 % of its tokens, 0 to 1.
-        own: share of the vocabulary's pieces that are more frequent in it than in any other part, 0 to 1.
+        tokens: number of training tokens.
+        share: share of the mixture's training tokens, 0 to 1.
+        sampled: share of the tokens that training samples.
+        passes: number of passes over the part in an epoch of the mixture: 0.5 is half of it, 3 is three passes.
+        unknown_rate: share of the part's tokens that are the unknown token.
+        vocabulary: share of the vocabulary's pieces needed to cover 99.9 % of the part's tokens, 0 to 1.
+        own: share of the vocabulary's pieces that are more frequent in this part than in any other, 0 to 1.
     """
 
     tokens: int
@@ -82,14 +82,14 @@ class PartShares:
     own: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field, ready for JSON."""
+        """Return all fields, ready for JSON."""
         return asdict(self)
 
 
 def part_shares(
     store: TokenStore | MixedStore, tokenizer: Tokenizer, *, most_tokens: int = 20_000_000
 ) -> Mapping[str, PartShares]:
-    """The shares of text and of vocabulary of each part of a mixture, by name; empty for a single corpus.
+    """Return each part's shares of a mixture's text and vocabulary, by name; empty for a single corpus.
 
     Args:
         store: the training part.
@@ -133,6 +133,6 @@ def _padded(numbers: np.ndarray, size: int) -> np.ndarray:
 
 
 def _catching_up(frequencies: np.ndarray, share: float) -> int:
-    """Number of most frequent pieces whose frequencies add up to ``share`` of the total."""
+    """Return the number of most frequent pieces whose frequencies add up to ``share`` of the total."""
     ordered = np.sort(frequencies)[::-1].cumsum()
     return int(ordered.searchsorted(share * ordered[-1])) + 1 if ordered[-1] else 0

@@ -1,4 +1,4 @@
-"""Turn one block of documents into one shard for training and one for validation: the work of a worker process."""
+"""Tokenise one block of documents into a training and a validation shard: the work of a worker process."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Block:
     """Consecutive documents, cut by size only, so that blocks do not depend on the number of workers.
 
     Attributes:
-        index: its number, from 0.
+        index: the block's number, from 0.
         texts: the documents' texts.
-        held_out: which of them belong to validation.
+        held_out: whether each document belongs to validation.
     """
 
     index: int
@@ -41,7 +41,7 @@ class Block:
     held_out: list[bool] = field(default_factory=list)
 
     def digest(self) -> str:
-        """Hex digest of its texts and of their split."""
+        """Return a hex digest of the block's texts and their split."""
         digest = blake2b(digest_size=16)
         for text, held_out in zip(self.texts, self.held_out, strict=True):
             data = text.encode()
@@ -51,11 +51,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """The record of a block that has been tokenised and written.
+    """The record of a tokenised and written block.
 
     Attributes:
         digest: digest of the block's texts.
-        statistics: counts of the block.
+        statistics: counts over the block.
         shards: the block's shards, by ``train`` and ``validation``; a part without text has no shard.
     """
 
@@ -64,12 +64,12 @@ class BlockRecord:
     shards: dict[str, Shard]
 
     def write(self, path: Path) -> None:
-        """Write the record; if the file exists, the block is complete."""
+        """Write the record; its existence means that the block is complete."""
         write_json(path, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> BlockRecord | None:
-        """Read a record; None if there is no file."""
+        """Read a record; None if the file is missing."""
         if not path.is_file():
             return None
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -81,17 +81,17 @@ class BlockRecord:
 
 
 def record_path(folder: Path, index: int) -> Path:
-    """Path of the record of block ``index`` of the corpus in ``folder``."""
+    """Return the path of the record of block ``index`` of the corpus in ``folder``."""
     return folder / "blocks" / f"{index:05d}.json"
 
 
 def hashes_path(folder: Path, index: int) -> Path:
-    """Path of the hashes of the texts of block ``index``, uint64."""
+    """Return the path of the hashes of block ``index``'s texts, uint64."""
     return folder / "blocks" / f"{index:05d}.hashes" / "hashes.npy"
 
 
 def blocks(corpus: Corpus) -> Iterator[Block]:
-    """The documents of a corpus in blocks of about ``BLOCK_CHARACTERS`` characters."""
+    """Yield the documents of a corpus in blocks of about ``BLOCK_CHARACTERS`` characters."""
     block, size = Block(0), 0
     for document in corpus.documents():
         block.texts.append(document.text)
@@ -105,7 +105,7 @@ def blocks(corpus: Corpus) -> Iterator[Block]:
 
 
 def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray], np.ndarray]:
-    """The sentences of ``texts`` as token ids, and the number of sentences of each text; no empty sentences."""
+    """Return the non-empty sentences of ``texts`` as token ids, and the number of sentences in each text."""
     sentences: list[str] = []
     counts = np.zeros(len(texts), dtype=np.int64)
     encoded: list[np.ndarray] = []
@@ -187,6 +187,6 @@ def set_up_worker(pickled_tokenizer: bytes) -> None:
 
 
 def work(block: Block, folder: Path) -> BlockRecord:
-    """``tokenise_block`` inside a worker process."""
+    """Call ``tokenise_block`` inside a worker process."""
     assert _worker_tokenizer is not None
     return tokenise_block(block, folder, _worker_tokenizer)

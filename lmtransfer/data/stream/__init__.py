@@ -1,1 +1,1 @@
-"""Endless optimiser steps from rows; batches for evaluation."""
+"""Endless streams of optimiser steps, and evaluation batches, built from rows."""

@@ -1,4 +1,4 @@
-"""Batches for evaluation: every row once, in an order that suits the hardware."""
+"""Evaluation batches: every row once, in an order that suits the hardware."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def evaluation_batches(
     world_size: int = 1,
     num_streams: int | None = None,
 ) -> Iterator[Any]:
-    """Batches for evaluation: each row of epoch 0 once, sorted by length.
+    """Yield evaluation batches: each row of epoch 0 once, sorted by length.
 
-    The selected rows do not depend on the batch size or on the number of ranks. In contiguous text, the row that each
-    row follows does not depend on them either.
+    The selected rows do not depend on the batch size or on the number of ranks. In contiguous text, neither does the
+    predecessor of each row.
 
     Args:
-        micro_batch_tokens: maximum number of tokens of a batch (a longer row is a batch by itself).
-        max_tokens: take a random subset of at most this many tokens (at least one row); None takes all.
+        micro_batch_tokens: maximum number of tokens in a batch (a longer row is a batch by itself).
+        max_tokens: size of a random subset, at most this many tokens (at least one row); None for all rows.
         seed: seed of the subset.
         rank: rank of this process; each rank gets about the same number of tokens.
-        num_streams: the rows are contiguous text, as in a contiguous ``PlannedStream``. They are read in this number of
-            parallel contiguous streams of equal length. The remaining rows are one more stream, which is shorter. With
-            ``max_tokens`` only the first rows of each stream are taken. Each rank gets a share of the streams. None:
-            rows are independent.
+        num_streams: if given, the rows are contiguous text, as in a contiguous ``PlannedStream``, and are read in this
+            number of parallel contiguous streams of equal length. The remaining rows form one more, shorter stream.
+            With ``max_tokens``, only the first rows of each stream are used. Each rank gets a share of the streams.
+            None if rows are independent.
     """
     plan = source.plan(0)
     if num_streams is not None:
@@ -59,7 +59,7 @@ def evaluation_batches(
 
 
 def _streams(lengths: np.ndarray, num_streams: int, max_tokens: int | None) -> list[np.ndarray]:
-    """The rows of each contiguous stream; all rows have the same length except the last one, which may be shorter."""
+    """Return the rows of each contiguous stream; all rows have the same length, except perhaps a shorter last one."""
     longest = int(lengths.max(initial=1))
     num_full = int((lengths == longest).sum())
     most = len(lengths) if max_tokens is None else max(max_tokens // longest, 1)
@@ -73,7 +73,7 @@ def _streams(lengths: np.ndarray, num_streams: int, max_tokens: int | None) -> l
 
 
 def _groups(streams: list[np.ndarray], lengths: np.ndarray, wide: int) -> Iterator[list[np.ndarray]]:
-    """Groups of at most ``wide`` consecutive streams with the same number of tokens."""
+    """Yield groups of at most ``wide`` consecutive streams with the same number of tokens."""
     for _, alike in groupby(streams, key=lambda rows: int(lengths[rows].sum())):
         together = list(alike)
         for start in range(0, len(together), wide):

@@ -1,4 +1,4 @@
-"""Assign rows to optimiser steps and micro-batches, from the lengths of the rows only."""
+"""Assign rows to optimiser steps and micro-batches by the rows' lengths alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CAPACITY_MULTIPLE = 16
 
 
 def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int]:
-    """Edges of consecutive groups, each with as many rows as fit.
+    """Return the edges of consecutive groups, each with as many rows as fit.
 
     Args:
         lengths: tokens of each row, in order.
-        max_tokens: maximum number of tokens of a group.
+        max_tokens: maximum number of tokens in a group.
         key: name of the setting with the value ``max_tokens``, for the message.
 
     Returns:
@@ -47,15 +47,15 @@ def check_longest(lengths: np.ndarray, max_tokens: int, *, key: str) -> None:
 def contiguous_streams(
     lengths: np.ndarray, *, batch_tokens: int | None = None, batch_examples: int | None = None
 ) -> tuple[np.ndarray, list[int]]:
-    """The order of contiguous rows, and the edges of the steps in it: each step takes the next row of every stream.
+    """Return the order of contiguous rows, and the edges of its steps: each step takes the next row of every stream.
 
-    A stream is a contiguous part of the text. All rows have the same length except the last one. The last row, if it is
-    shorter, and the rows that do not fill a step are not used.
+    A stream is a contiguous part of the text. All rows have the same length, except perhaps a shorter last one. A
+    shorter last row and rows that do not fill a step are not used.
 
     Args:
         lengths: tokens of each row, in the order of the text.
-        batch_tokens: maximum number of tokens of a step; give this or ``batch_examples``.
-        batch_examples: rows of a step: the number of contiguous streams.
+        batch_tokens: maximum number of tokens in a step; give this or ``batch_examples``.
+        batch_examples: rows per step, which is the number of contiguous streams.
 
     Raises:
         ConfigError: a row has more tokens than a step, or the text has fewer rows than a step.
@@ -77,13 +77,13 @@ def contiguous_streams(
 
 
 def cut_evenly(lengths: np.ndarray, groups: int) -> list[slice]:
-    """Cut rows into consecutive groups with about equal numbers of tokens: a row is in the group that has its middle.
+    """Cut rows into consecutive groups with about the same number of tokens; a row's midpoint decides its group.
 
-    A group therefore has less than one row more than its share. Twice as many groups halve each group.
+    A group therefore exceeds its share by less than one row. Doubling the number of groups halves each group.
 
     Args:
         lengths: tokens of each row, in order.
-        groups: number of groups. Each has a row, if there are at least as many rows.
+        groups: number of groups. Each has at least one row if there are enough rows.
     """
     ends = np.cumsum(lengths, dtype=np.int64)
     middles = (2 * ends - lengths) * groups // (2 * int(ends[-1])) if len(ends) else ends
@@ -96,11 +96,11 @@ def cut_evenly(lengths: np.ndarray, groups: int) -> list[slice]:
 
 
 def tokens_of_pass(batch_tokens: int, *, micro_batch_tokens: int | None, world_size: int) -> int:
-    """The share of a forward pass in the tokens of a step: every rank makes the same number of passes.
+    """Return a forward pass's share of a step's tokens; every rank performs the same number of passes.
 
     Args:
-        batch_tokens: maximum number of tokens of a step over all ranks.
-        micro_batch_tokens: maximum number of tokens of a share; None: one pass for each rank.
+        batch_tokens: maximum number of tokens in a step over all ranks.
+        micro_batch_tokens: maximum number of tokens in a share; None for one pass per rank.
     """
     passes = 1 if micro_batch_tokens is None else -(-batch_tokens // (world_size * micro_batch_tokens))
     return -(-batch_tokens // (world_size * passes))
@@ -109,10 +109,10 @@ def tokens_of_pass(batch_tokens: int, *, micro_batch_tokens: int | None, world_s
 def capacity_of_pass(
     batch_tokens: int, *, longest: int, micro_batch_tokens: int | None = None, world_size: int = 1
 ) -> int:
-    """The most tokens that a forward pass can have, whatever the lengths of the rows.
+    """Return the maximum number of tokens in a forward pass, whatever the lengths of the rows.
 
     Args:
-        batch_tokens: maximum number of tokens of a step over all ranks.
+        batch_tokens: maximum number of tokens in a step over all ranks.
         longest: tokens of the longest row.
         micro_batch_tokens: see ``tokens_of_pass``.
     """
@@ -127,7 +127,7 @@ class RankShare:
     Attributes:
         first: number of micro-batches that are reserved for earlier ranks.
         micro_batches: row numbers of each micro-batch of this rank.
-        num_fillers: how many of the last of them do not count: they repeat a row of the step.
+        num_fillers: number of trailing micro-batches that do not count because they repeat a row of the step.
     """
 
     first: int
@@ -138,15 +138,15 @@ class RankShare:
 def rank_share(
     rows: np.ndarray, lengths: np.ndarray, *, pass_tokens: int | None, rank: int = 0, world_size: int = 1
 ) -> RankShare:
-    """Share one step's rows between the ranks, and cut the share of one rank into micro-batches.
+    """Divide one step's rows among the ranks, and cut one rank's share into micro-batches.
 
     Rows are sorted by length and cut evenly. Every rank has the same number of micro-batches; some are fillers if the
-    step has fewer rows than that. Which rows a rank has does not depend on the number of micro-batches.
+    step has fewer rows than micro-batches. The rows of a rank do not depend on the number of micro-batches.
 
     Args:
         rows: row numbers, in the step's order.
         lengths: tokens of each row.
-        pass_tokens: tokens of a micro-batch, which may have less than one row more; None: one micro-batch for each
+        pass_tokens: tokens per micro-batch, which may exceed this by less than one row; None for one micro-batch per
             rank.
     """
     rows, lengths = _by_length(rows, lengths)
@@ -163,12 +163,12 @@ def rank_share(
 def micro_batches(
     rows: np.ndarray, lengths: np.ndarray, *, micro_batch_tokens: int, rank: int = 0, world_size: int = 1
 ) -> list[np.ndarray]:
-    """Cut one rank's share of rows into micro-batches of rows with similar lengths, each with as many rows as fit.
+    """Cut one rank's rows into micro-batches of rows with similar lengths, each with as many rows as fit.
 
     Args:
         rows: row numbers.
         lengths: tokens of each row.
-        micro_batch_tokens: maximum number of tokens of a micro-batch.
+        micro_batch_tokens: maximum number of tokens in a micro-batch.
         world_size: number of ranks, which share the tokens evenly.
     """
     rows, lengths = _by_length(rows, lengths)
@@ -183,5 +183,5 @@ def _by_length(rows: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def share(count: int, rank: int, world_size: int) -> range:
-    """The consecutive range of one rank's micro-batches out of ``count``; the ranks' numbers differ by at most one."""
+    """Return one rank's consecutive range of ``count`` micro-batches; the ranks' shares differ by at most one."""
     return range(rank * count // world_size, (rank + 1) * count // world_size)

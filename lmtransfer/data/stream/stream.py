@@ -1,8 +1,7 @@
 """An endless stream of optimiser steps from a source of rows: step k is a pure function of (config, seed, k).
 
-Workers send batches as bytes. PyTorch would put each tensor into shared memory. Where that is full (containers often
-have 64 MB), the tensor is lost and training hangs. Bytes go through the worker's pipe, which holds them back until they
-are read.
+Workers send batches as bytes. PyTorch would put each tensor into shared memory; if that is full (containers often have
+64 MB), the tensor is lost and training hangs. Bytes go through the worker's pipe, which blocks until they are read.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from lmtransfer.randomness import permutation
 from lmtransfer.system.interrupts import SIGNALS
 from lmtransfer.training.learner import BatchStream, Step
 
-#: The first micro-batch of step k has number k times this, so that a number does not depend on earlier steps.
+#: The first micro-batch of step k is number k times this, so that numbers do not depend on earlier steps.
 MICRO_BATCHES_PER_STEP = 1 << 20
-#: Batches that each worker keeps ready.
+#: Number of batches that each worker keeps ready.
 _PREFETCHED = 4
 
 
@@ -44,7 +43,7 @@ class Sent:
     """A batch as bytes.
 
     Args:
-        batch: the batch; its tensors are on the host.
+        batch: the batch, with its tensors on the host.
     """
 
     def __init__(self, batch: Any) -> None:
@@ -53,24 +52,24 @@ class Sent:
         self._content = content.getvalue()
 
     def batch(self) -> Any:
-        """The batch."""
+        """Return the batch."""
         return pickle.loads(self._content)
 
     def pin_memory(self) -> Any:
-        """The batch in page-locked memory; a loader with ``pin_memory=True`` calls this beside the step."""
+        """Return the batch in page-locked memory; a loader with ``pin_memory=True`` calls this during the step."""
         return self.batch().pin_memory()
 
 
 def received(item: Any) -> Any:
-    """The batch that a loader gives, which it has pinned or not."""
+    """Return the batch from a loader's item, whether or not the loader has pinned it."""
     return item.batch() if isinstance(item, Sent) else item
 
 
 class _Pickler(pickle.Pickler):
-    """Writes tensors as arrays: their own numbers only, where PyTorch writes the memory that they share with others."""
+    """Writes only a tensor's own numbers, where PyTorch writes the memory that it shares with other tensors."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, torch.Tensor) and obj.dtype != torch.bfloat16:  # NumPy does not have that
+        if isinstance(obj, torch.Tensor) and obj.dtype != torch.bfloat16:  # NumPy has no bfloat16
             return torch.from_numpy, (obj.numpy(),)
         return NotImplemented
 
@@ -80,7 +79,7 @@ class Source(ABC):
 
     @abstractmethod
     def plan(self, epoch: int) -> Any:
-        """The rows of ``epoch``: an object with ``lengths``; depends only on the source's settings and ``epoch``."""
+        """Plan the rows of ``epoch``: an object with ``lengths`` that depends only on the settings and ``epoch``."""
 
     @abstractmethod
     def build(self, epoch: int, plan: Any, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None) -> Any:
@@ -88,21 +87,21 @@ class Source(ABC):
 
         Args:
             row_ids: the rows of the micro-batch.
-            follows: for contiguous rows, whether each row continues the same row of the previous batch; None: rows are
-                independent.
+            follows: for contiguous rows, whether each row continues the same row of the previous batch; None if rows
+                are independent.
         """
 
     def part(self, plan: Any, row_ids: np.ndarray) -> Any:
-        """What ``build`` needs of a plan for these rows, to be sent to a worker; None: nothing."""
+        """Return what ``build`` needs from a plan for these rows, to be sent to a worker; None if it needs nothing."""
         return None
 
     def set_capacity(self, capacity: Callable[[int], int]) -> None:  # noqa: B027 (most sources do not fill batches)
-        """Fill every later batch up to ``capacity(tokens of the longest row)``, if the source fills batches."""
+        """Fill all later batches up to ``capacity(tokens of the longest row)``, if the source fills batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PlannedStep:
-    """One step before its batches are built; ``local`` has the row numbers of this rank's micro-batches."""
+    """One step before its batches are built; ``local`` holds the row numbers of this rank's micro-batches."""
 
     number: int
     epoch: int
@@ -114,7 +113,7 @@ class _PlannedStep:
 
 
 class PlannedStream:
-    """Steps of rows in random order, with a new order for each epoch; see ``training.learner.BatchStream``.
+    """Steps with rows in random order, in a new order each epoch; see ``training.learner.BatchStream``.
 
     A step takes rows in that order up to its budget; the last step of an epoch takes the remaining rows. Within a step,
     rows are sorted by length and cut evenly into micro-batches, the same number for each rank. Each rank builds only
@@ -123,20 +122,19 @@ class PlannedStream:
     Args:
         source: the rows.
         seed: seed of the order.
-        batch_tokens: maximum number of tokens of a step over all ranks; give this or ``batch_examples``.
-        batch_examples: rows of a step over all ranks.
-        micro_batch_tokens: tokens of a forward pass, which may have less than one row more; None: one forward pass for
-            each rank and step.
+        batch_tokens: maximum number of tokens in a step over all ranks; give this or ``batch_examples``.
+        batch_examples: rows per step over all ranks.
+        micro_batch_tokens: tokens per forward pass, which may exceed this by less than one row; None for one forward
+            pass per rank and step.
         num_workers: number of processes that build batches in advance; 0 builds batches in this process.
         rank: rank of this process.
         world_size: number of ranks.
-        pin_memory: build batches in page-locked memory, for a GPU (with workers only).
-        contiguous: the rows of an epoch are contiguous text: row j of each step continues row j of the previous step.
-            There are as many contiguous streams as full rows fit into a step. Rows that are left over are read in other
-            epochs.
+        pin_memory: whether to build batches in page-locked memory, for a GPU (with workers only).
+        contiguous: whether the rows of an epoch are contiguous text: row j of each step continues row j of the previous
+            step. There are as many contiguous streams as full rows in a step. Leftover rows are read in other epochs.
 
     Raises:
-        ConfigError: neither or both budgets, or a budget that is not positive.
+        ConfigError: neither or both budgets are given, or a budget is not positive.
     """
 
     def __init__(
@@ -172,7 +170,7 @@ class PlannedStream:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps of the first epoch."""
+        """Number of optimiser steps in the first epoch."""
         return self.steps_in(0)
 
     @property
@@ -181,11 +179,11 @@ class PlannedStream:
         return float(np.mean(self._plans[0].lengths))
 
     def steps_in(self, epoch: int) -> int:
-        """Optimiser steps of one epoch."""
+        """Return the number of optimiser steps in an epoch."""
         return len(self._edges(epoch, self._plans[epoch].lengths)[1]) - 1
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """An endless iterator of steps, from number ``start`` on."""
+        """Yield steps without end, starting with number ``start``."""
         micro_batch_tokens = self.micro_batch_tokens  # the same value for all steps of this call
         batches = self._batches(start, micro_batch_tokens)
         for planned in self._planned(start, micro_batch_tokens):
@@ -194,10 +192,10 @@ class PlannedStream:
             yield Step(planned.number, planned.progress, built, planned.first, fillers=fillers)
 
     def step_at(self, epoch: float) -> int:
-        """The number of the step after ``epoch`` passes over the rows, to continue reading a text.
+        """Return the number of the step after ``epoch`` passes over the rows, to continue reading a text.
 
         Args:
-            epoch: number of finished passes, with fraction.
+            epoch: number of completed passes, including a fraction.
         """
         whole = int(epoch)
         lengths = self._plans[whole].lengths
@@ -206,13 +204,13 @@ class PlannedStream:
         return sum(self.steps_in(past) for past in range(whole)) + within
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """Set the tokens of a micro-batch for later calls of ``steps``; the rows of each step stay the same."""
+        """Set the tokens per micro-batch for later calls of ``steps``; the rows of each step do not change."""
         self.micro_batch_tokens = tokens
         if self.batch_tokens is not None:
             self.source.set_capacity(self.capacity)
 
     def capacity(self, longest: int) -> int:
-        """The most tokens of a forward pass, if no row is longer than ``longest``; for steps that count tokens."""
+        """Return the maximum tokens in a forward pass of rows up to ``longest``, if steps count tokens."""
         most = self._most_tokens(longest)
         assert most is not None
         return capacity_of_pass(
@@ -220,13 +218,13 @@ class PlannedStream:
         )
 
     def _most_tokens(self, longest: int) -> int | None:
-        """The most tokens of a step over all ranks; None: steps count examples."""
+        """Return the maximum number of tokens in a step over all ranks; None if steps count examples."""
         if self.batch_tokens is None or not self.contiguous:
             return self.batch_tokens
         return max(self.batch_tokens // longest, 1) * longest
 
     def _batches(self, start: int, micro_batch_tokens: int | None) -> Iterator[Any]:
-        """This rank's micro-batches from step ``start`` on."""
+        """Yield this rank's micro-batches from step ``start`` on."""
         keys = (
             (step.epoch, rows, step.follows if self.contiguous else None)
             for step in self._planned(start, micro_batch_tokens)
@@ -244,7 +242,7 @@ class PlannedStream:
             collate_fn=_as_it_is,
             worker_init_fn=_ignore_signals,
             pin_memory=self.pin_memory,
-            generator=torch.Generator(),  # a separate one, so that starting workers does not use the global generator
+            generator=torch.Generator(),  # separate, so that starting workers does not use the global generator
         )
         return map(received, loader)
 
@@ -281,7 +279,7 @@ class PlannedStream:
             epoch, first_step = epoch + 1, first_step + num_steps
 
     def _edges(self, epoch: int, lengths: np.ndarray) -> tuple[np.ndarray, list[int]]:
-        """The order of the epoch's rows, and the edges of the steps in it."""
+        """Return the order of the epoch's rows, and the edges of its steps."""
         if len(lengths) == 0:
             raise DataError("there are no rows to train on: the corpus or the training set is empty")
         if self.contiguous:
@@ -294,7 +292,7 @@ class PlannedStream:
 
 
 class RenumberedStream(BatchStream):
-    """A stream that starts at a later step and has other step numbers, for a run that already took steps elsewhere.
+    """A stream that starts at a later step and renumbers steps, for a run that already took steps elsewhere.
 
     Args:
         stream: the steps.
@@ -312,7 +310,7 @@ class RenumberedStream(BatchStream):
 
     @override
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """``start`` is a new number."""
+        """Yield steps without end; ``start`` is a new number."""
         moved = self.number - self.begins
         for step in self.stream.steps(start - moved):
             yield replace(step, number=step.number + moved)
@@ -331,7 +329,7 @@ class _Plans:
 
     def __getitem__(self, epoch: int) -> Any:
         if epoch not in self._plans:
-            # Prefetching reads at most one epoch ahead, so two are in use at the same time.
+            # Prefetching reads at most one epoch ahead, so at most two plans are in use.
             self._plans = {number: plan for number, plan in self._plans.items() if number == epoch - 1}
             self._plans[epoch] = self._source.plan(epoch)
         return self._plans[epoch]
@@ -355,8 +353,8 @@ def _as_it_is(batch: Any) -> Any:
 def _ignore_signals(worker: int) -> None:
     """Ignore Ctrl-C, SIGHUP and the first SIGTERM in a worker.
 
-    These signals often reach the whole process group while the main process must still finish a step. The main process
-    ends its workers itself.
+    These signals often reach the whole process group while the main process still has to finish a step. The main
+    process ends its workers itself.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -146,11 +146,11 @@ def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> It
         names: Sequence[str] = [files[split]] if isinstance(files[split], str) else files[split] or []
         if any(find_file(folder / name) for folder in folders for name in names):
             task = task_of(run.saved, data_root=data_root)
-            yield from (_shown(example.content, is_words=run.kind == "tagging") for example in task.examples(split))
+            yield from (_text_of(example.content, is_words=run.kind == "tagging") for example in task.examples(split))
             return
 
 
-def _shown(content: Sequence[str], *, is_words: bool) -> Text:
+def _text_of(content: Sequence[str], *, is_words: bool) -> Text:
     """The text or the two texts of an example."""
     first, *more = (" ".join(content),) if is_words else content
     return first[:OWN_CHARACTERS], more[0][:OWN_CHARACTERS] if more else None

@@ -145,7 +145,7 @@ class TransformersModel(Speaker):
         output = self._model(**padded)
         real = padded["attention_mask"].bool()
         logits = {}
-        for name, values in self._said(output).items():
+        for name, values in self._head_values(output).items():
             if values.dim() == 2:  # one row a text
                 logits[name] = [row[None].numpy() for row in values.float()]
             else:
@@ -166,7 +166,7 @@ class TransformersModel(Speaker):
         except RuntimeError:  # a part of the class insists on float32
             return {}
 
-    def _said(self, output: Any) -> dict[str, torch.Tensor]:
+    def _head_values(self, output: Any) -> dict[str, torch.Tensor]:
         """Return the outputs of the class under our names of its heads: (B, n, K) for tokens, (B, K) for texts."""
         if hasattr(output, "start_logits"):
             return {"task": torch.stack([output.start_logits, output.end_logits], dim=-1)}

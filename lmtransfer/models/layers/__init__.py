@@ -1,1 +1,1 @@
-"""Layers that models are made of."""
+"""The layers of the models."""

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import upload
 
-#: Number of ELMo's character ids: 0 is no character, byte b has id b + 1, and the marks have the ids after the bytes.
+#: Number of ELMo's character ids: 0 is no character, byte b has id b + 1, and the marks follow the bytes.
 NUM_CHARACTERS = 262
-#: Fills the places from the end of a word to the last of its C places; the convolutions read it like any character.
+#: Fills the places after the end of a word up to C; the convolutions read it like any other character.
 PADDING_CHARACTER = 261
 
-#: The numbers of distinct words and of characters are rounded up to multiples of these: a CPU builds a kernel for each
-#: new shape of a bfloat16 product.
+#: The numbers of distinct words and of characters are rounded up to multiples of these, because a CPU builds a kernel
+#: for each new shape of a bfloat16 product.
 _WORDS_MULTIPLE, _CHARACTERS_MULTIPLE = 128, 8
 
 CharActivation = Literal["relu", "tanh"]
@@ -29,8 +29,8 @@ CharActivation = Literal["relu", "tanh"]
 class Highway(nn.Module):
     """``g * relu(A x) + (1 - g) * x`` with ``g = sigmoid(B x)`` (Srivastava et al. 2015, equation 3).
 
-    The initialisation is that of allenai/bilm-tf: weights from a normal of variance 1 / D, gate biases -2, so that the
-    output is mostly ``x`` at first.
+    The initialisation is that of allenai/bilm-tf: weights from a normal distribution of variance 1 / D and gate biases
+    of -2, so that the output is mostly ``x`` at first.
 
     Args:
         dim: width D.
@@ -51,11 +51,11 @@ class Highway(nn.Module):
 
 
 class CharacterCnn(nn.Module):
-    """Compute the vector of a word from its characters, as in allenai/bilm-tf.
+    """Computes the vector of a word from its characters, as in allenai/bilm-tf.
 
-    The steps: convolutions of several widths over the character embeddings, the maximum of each filter over the word,
-    the activation *after* the maximum, highway layers, and a projection. Each distinct word of a batch is computed
-    once.
+    The steps are: convolutions of several widths over the character embeddings, the maximum of each filter over the
+    word, the activation *after* the maximum, highway layers, and a projection. Each distinct word of a batch is
+    computed once.
 
     Args:
         char_dim: width E of a character embedding.
@@ -103,13 +103,13 @@ class CharacterCnn(nn.Module):
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, chars_TC: Tensor) -> Tensor:
-        """Character ids, any integer dtype, on the host, (T, C) -> (T, D) on the device of the module."""
+        """Character ids, any integer dtype, on the host, (T, C) -> (T, D) on the module's device."""
         chars_UC, word_T = distinct_rows(chars_TC.numpy(), multiple=_WORDS_MULTIPLE)
         words_UD = self.projection(self.features(chars_UC))
         return words_UD.index_select(0, upload(word_T, words_UD.device))
 
     def features(self, chars_UC: np.ndarray) -> Tensor:
-        """What the projection reads: character ids (U, C) -> (U, F)."""
+        """Compute the input of the projection: character ids (U, C) -> (U, F)."""
         embedded_UCE = self.embedding(upload(self._trimmed(chars_UC), self.embedding.weight.device).long())
         pooled = [_strongest(convolution, embedded_UCE) for convolution in self.convolutions]
         words_UF = self.activation(torch.cat(pooled, dim=1))
@@ -118,13 +118,13 @@ class CharacterCnn(nn.Module):
         return words_UF
 
     def _trimmed(self, chars_UC: np.ndarray) -> np.ndarray:
-        """Remove columns at the end in which all filters see only padding again; the maxima do not change."""
+        """Remove trailing columns in which all filters see only padding again; the maxima do not change."""
         width = int((chars_UC != PADDING_CHARACTER).sum(1).max()) + self.max_width
         return chars_UC[:, : -(-width // _CHARACTERS_MULTIPLE) * _CHARACTERS_MULTIPLE]
 
 
 def _strongest(convolution: nn.Module, embedded_UCE: Tensor) -> Tensor:
-    """Maximum of each filter over its places, (U, F), as a matrix product: on a CPU twice as fast as ``conv1d``."""
+    """Return each filter's maximum, (U, F), by a matrix product: on a CPU twice as fast as ``conv1d``."""
     assert isinstance(convolution, nn.Conv1d)
     assert convolution.bias is not None
     (width,), char_dim = convolution.kernel_size, embedded_UCE.shape[2]
@@ -134,11 +134,10 @@ def _strongest(convolution: nn.Module, embedded_UCE: Tensor) -> Tensor:
 
 
 def distinct_rows(rows_TC: np.ndarray, *, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct rows (U, C), and for each row its index among them, int64 (T,).
+    """Return the distinct rows (U, C), and for each row its index among them, int64 (T,).
 
-    U is rounded up to a multiple of ``multiple`` with extra rows. Rows are compared by a 64-bit hash, which is many
-    times faster than sorting the rows. The probability that two words of a batch of 4,096 have the same hash is below
-    1 in 10^9.
+    Extra rows round U up to a multiple of ``multiple``. Rows are compared by a 64-bit hash, which is many times faster
+    than sorting the rows. The probability that two words in a batch of 4,096 have the same hash is below 1 in 10^9.
     """
     generator = torch.Generator().manual_seed(0)
     factors_C = torch.randint(-(2**62), 2**62, (rows_TC.shape[1],), generator=generator).numpy() * 2 + 1

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-#: Number of logits that a sampling has in memory at one time: 2 MiB on a CPU, 64 MiB on other devices.
+#: Number of logits in memory at a time during sampling: 2 MiB on a CPU, 64 MiB on other devices.
 _CHUNK_SAMPLED = {"cpu": 1 << 19}
 _CHUNK_SAMPLED_ELSEWHERE = 1 << 24
 
-#: Reads the logits of a chunk, (m, V), given the slice of its positions; it may not change them.
+#: Reads the logits of a chunk, (m, V), given the slice of its positions; it must not change them.
 ReadLogits = Callable[[slice, Tensor], None]
-#: Number of logits of one chunk: 1 MiB in bfloat16, which stays in the second-level cache of a CPU.
+#: Number of logits in a chunk: 1 MiB in bfloat16, which fits in a CPU's second-level cache.
 _CHUNK_LOGITS = 1 << 19
 #: The same on other devices, for which large chunks are fast: 256 MiB in bfloat16, and 512 MiB for the probabilities.
 CHUNK_LOGITS_ELSEWHERE = 1 << 27
@@ -51,15 +51,15 @@ def sample_softmax(
 
 @torch.no_grad()
 def sample_logits(logits_MV: Tensor, uniform_M: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Sample one id per position from ``softmax(logits / temperature)``, in float32 or wider; logits stay as they are.
+    """Sample one id per position from ``softmax(logits / temperature)``, in float32 or wider, without changing them.
 
-    The method is inversion: the sample is the first id at which the cumulative probability exceeds the uniform number
-    of the position. A sample therefore depends only on its own position, not on the rest of the batch.
+    The method is inversion: the sample is the first id at which the cumulative probability exceeds the position's
+    uniform number, so that a sample depends only on its own position, not on the rest of the batch.
     google-research/electra samples from the same distribution with Gumbel noise, which needs V random numbers per
     position.
 
     Args:
-        logits_MV: logits of any floating dtype. A chunk of them at a time is copied to float32.
+        logits_MV: logits of any floating dtype, converted to float32 one chunk at a time.
         uniform_M: one number per position, in [0, 1).
         temperature: above 0.
 
@@ -78,19 +78,19 @@ def sample_logits(logits_MV: Tensor, uniform_M: Tensor, *, temperature: float = 
 
 
 def _chunks(size: int, vocabulary: int, device: torch.device) -> Iterator[slice]:
-    """Slices of ``size`` positions whose logits fit in one chunk."""
+    """Yield slices of ``size`` positions whose logits fit in one chunk."""
     rows = max(1, _CHUNK_SAMPLED.get(device.type, _CHUNK_SAMPLED_ELSEWHERE) // vocabulary)
     return (slice(start, start + rows) for start in range(0, size, rows))
 
 
 class _Chunk(NamedTuple):
-    """What is computed of the logits of some positions.
+    """The results computed from the logits of some positions.
 
     Attributes:
         losses: the cross entropies, (m,).
         best: the most probable ids, int64 (m,).
-        gradient: the gradient of the weighted sum of the losses with respect to the logits, (m, V); None: not wanted.
-        bias_gradient: its sum over the positions, (V,); None: not wanted, or there is no bias, or there are no weights.
+        gradient: the gradient of the weighted sum of the losses with respect to the logits, (m, V); None if not needed.
+        bias_gradient: its sum over the positions, (V,); None if not needed, or without a bias or weights.
     """
 
     losses: Tensor
@@ -125,7 +125,7 @@ def _chunks_of_logits(
 def _compute_chunk(
     logits: Tensor, targets: Tensor, weights: Tensor | None, needs_gradient: bool, needs_bias: bool
 ) -> _Chunk:
-    """See ``_Chunk``; the gradient is float32 or wider, in the memory of the probabilities."""
+    """Compute a ``_Chunk``; the gradient is float32 or wider, in the memory of the probabilities."""
     accumulate = torch.promote_types(logits.dtype, torch.float32)
     top, best = logits.max(-1, keepdim=True)
     probabilities = logits.softmax(-1, dtype=accumulate)
@@ -137,14 +137,14 @@ def _compute_chunk(
     gradient = probabilities.scatter_add_(-1, targets[:, None], torch.full_like(probabilities[:, :1], -1.0))
     if weights is not None:
         torch.mul(gradient, weights[:, None], out=gradient)
-    # Summed here, in the accumulating dtype and in cache: a later sum over the rows would first copy all rows.
+    # Summed here, in the accumulation dtype and in cache: a later sum over the rows would first copy all rows.
     return _Chunk(losses, best[:, 0], gradient, gradient.sum(0) if needs_bias else None)
 
 
 def _compute_fused(
     logits: Tensor, targets: Tensor, weights: Tensor | None, needs_gradient: bool, needs_bias: bool
 ) -> _Chunk:
-    """See ``_Chunk``; to be compiled, without a tensor of the size of the logits but the gradient, in their dtype."""
+    """Compute a ``_Chunk``, in a form to compile, without logit-sized tensors except the gradient, in their dtype."""
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     top, best = exact.max(-1, keepdim=True)
     shifted = exact - top
@@ -160,25 +160,25 @@ def _compute_fused(
     return _Chunk(losses, best[:, 0], gradient.to(logits.dtype), gradient.sum(0) if needs_bias else None)
 
 
-#: What computes a chunk on devices other than the CPU, see ``compile_losses``.
+#: The function that computes a chunk on devices other than the CPU; see ``compile_losses``.
 _compute_on_device = _compute_chunk
 
 
 def compile_losses() -> None:
-    """Compile the cross entropies of this process, for devices other than the CPU."""
+    """Compile the cross entropies of this process for devices other than the CPU."""
     global _compute_on_device
     _compute_on_device = torch.compile(_compute_fused)
 
 
 def chunk_logits(device: torch.device) -> int:
-    """Number of logits of one chunk."""
+    """Return the number of logits in a chunk."""
     return _CHUNK_LOGITS if device.type == "cpu" else CHUNK_LOGITS_ELSEWHERE
 
 
 def loss_inputs(hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The states in the dtype of autocast; and all three without gradient where none is wanted.
+    """Return the states in autocast's dtype, and detach all three where no gradient is needed.
 
-    ``ctx.needs_input_grad`` is also true under ``no_grad``: a validation would compute gradients and drop them.
+    ``ctx.needs_input_grad`` is also true under ``no_grad``, so validation would compute gradients and discard them.
     """
     device = hidden_MD.device.type
     if torch.is_autocast_enabled(device):
@@ -238,7 +238,7 @@ class _CrossEntropySum(torch.autograd.Function):
 
 
 class _LargeCrossEntropySum(torch.autograd.Function):
-    """The same, if the gradient of all logits would fill the memory: forward also multiplies, chunk by chunk."""
+    """``_CrossEntropySum`` if all logit gradients would fill the memory: forward also multiplies, chunk by chunk."""
 
     @staticmethod
     def forward(
@@ -300,17 +300,17 @@ def cross_entropy_sum(
     *,
     read_logits: ReadLogits | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sum of softmax cross entropies (nats) of ``hidden @ weight.T + bias``, in chunks that stay in cache.
+    """Compute the sum of softmax cross entropies (nats) of ``hidden @ weight.T + bias``, in chunks that stay in cache.
 
-    Under autocast the logits have its dtype; the softmax and the sum are float32 (float64 for float64 inputs).
+    Under autocast, the logits have its dtype; the softmax and the sum are float32 (float64 for float64 inputs).
 
     Args:
         hidden_MD: output states at the prediction positions.
         weight_VD: output embedding; may be the tied input embedding.
         bias_V: output bias, or None.
         targets_M: target ids, int64.
-        weights_M: weight of the loss at each position (0 for spare places), float.
-        read_logits: also reads the logits of each chunk; None: nothing else reads them.
+        weights_M: weight of the loss at each position (0 for unused places), float.
+        read_logits: also reads the logits of each chunk; None if nothing else reads them.
 
     Returns:
         The weighted sum, a scalar with gradient; and whether each target was the most probable id, bool (M,).
@@ -333,16 +333,16 @@ def cross_entropy_sum_and_samples(
     uniform_M: Tensor,
     temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``cross_entropy_sum``, and a sample from the softmax of each position.
+    """Compute ``cross_entropy_sum``, and draw a sample from the softmax at each position.
 
-    The samples are those of the logits of the loss, which are computed once. A CPU under autocast is the exception:
-    there the logits of the samples are computed again, in float32.
+    The samples use the logits of the loss, which are computed once, except on a CPU under autocast: there, the logits
+    for the samples are computed again in float32.
 
     Args:
         hidden_MD: output states at the prediction positions.
         weight_VD: output embedding; may be the tied input embedding.
         targets_M: target ids, int64.
-        weights_M: weight of the loss at each position (0 for spare places), float.
+        weights_M: weight of the loss at each position (0 for unused places), float.
         uniform_M: one random number per position, in [0, 1); see ``sample_logits``.
         temperature: temperature of the samples, above 0.
 
@@ -403,7 +403,7 @@ class _CrossEntropies(torch.autograd.Function):
 def cross_entropies(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The softmax cross entropy (nats) of each position; use ``cross_entropy_sum`` if only the sum is needed.
+    """Compute the softmax cross entropy (nats) at each position; use ``cross_entropy_sum`` if only the sum is needed.
 
     Args:
         hidden_MD: output states at the prediction positions.
@@ -421,12 +421,12 @@ def cross_entropies(
 
 
 def log_uniform_probabilities(ids: Tensor, vocab_size: int) -> Tensor:
-    """``log((id + 2) / (id + 1)) / log(V + 1)``: about Zipf's law if ids are sorted by frequency; float32."""
+    """Return ``log((id + 2) / (id + 1)) / log(V + 1)``: about Zipf's law if ids are sorted by frequency; float32."""
     return torch.log1p(1.0 / (ids.float() + 1.0)) / math.log(vocab_size + 1)
 
 
 def log_uniform_samples(num_samples: int, vocab_size: int, device: torch.device) -> Tensor:
-    """``num_samples`` ids sampled with replacement from ``log_uniform_probabilities``, int64 (S,)."""
+    """Sample ``num_samples`` ids with replacement from ``log_uniform_probabilities``, int64 (S,)."""
     uniform_S = torch.rand(num_samples, device=device, dtype=torch.float64)
     ids_S = torch.exp(uniform_S * math.log(vocab_size + 1)).long() - 1
     return ids_S.clamp_(0, vocab_size - 1)  # rounding at the upper end
@@ -435,8 +435,8 @@ def log_uniform_samples(num_samples: int, vocab_size: int, device: torch.device)
 class _SampledCrossEntropies(torch.autograd.Function):
     """Forward computes the gradient of the logits while they are in cache; backward only multiplies matrices.
 
-    The logits of the targets, ``true_M``, are apart from those of the samples. ``excluded_M`` is the sample that equals
-    the target, or S if none does.
+    The logits of the targets, ``true_M``, are separate from those of the samples. ``excluded_M`` is the sample that
+    equals the target, or S if none does.
     """
 
     @staticmethod
@@ -492,20 +492,20 @@ def sampled_cross_entropies(
     samples_S: Tensor,
     corrects_target: bool = False,
 ) -> Tensor:
-    """Cross entropies (nats) whose normaliser is estimated from the sampled ids; (M,).
+    """Estimate cross entropies (nats), (M,), with a normaliser computed from the sampled ids.
 
     Importance sampling (Bengio & Senecal 2003), with the target always in the sample. The normaliser of the full
-    softmax, the sum of ``exp(logit)`` over the vocabulary, is replaced with ``exp(logit)`` of the target and, for each
-    distinct sampled id other than the target, ``exp(logit) / Q``. Q = 1 - (1 - p)^S is the probability that the id is
-    among the samples, so the mean is the full normaliser. The loss estimates that of the full softmax: on average it is
-    lower by about half of the relative variance of the normaliser, which falls with S.
+    softmax, the sum of ``exp(logit)`` over the vocabulary, is replaced by the sum of ``exp(logit)`` of the target and
+    ``exp(logit) / Q`` of each distinct sampled id other than the target. Q = 1 - (1 - p)^S is the probability that the
+    id is among the samples, so the mean is the full normaliser. The loss estimates that of the full softmax: on average
+    it is lower by about half of the relative variance of the normaliser, which falls with S.
 
-    With ``corrects_target`` the target is divided by Q, too, as if it had been sampled (Jean et al. 2015; ELMo was
-    trained so, with ``tf.nn.sampled_softmax_loss``, which samples until S ids are distinct). Then the loss is lower
-    wherever the target is rarely sampled, and cannot be compared with that of the full softmax. A masked encoder
+    With ``corrects_target``, the target is divided by Q as well, as if it had been sampled (Jean et al. 2015; ELMo was
+    trained in this way, with ``tf.nn.sampled_softmax_loss``, which samples until S ids are distinct). The loss is then
+    lower wherever the target is rarely sampled, and cannot be compared with that of the full softmax. A masked encoder
     learned the same from both (scripts/RESULTS.md, "A sampled softmax").
 
-    Under autocast the logits of the samples have its dtype; everything else is float32 (float64 for float64 inputs).
+    Under autocast, the logits of the samples have its dtype; everything else is float32 (float64 for float64 inputs).
 
     Args:
         hidden_MD: output states at the prediction positions.
@@ -526,7 +526,7 @@ def sampled_cross_entropies(
         place_M = torch.searchsorted(sorted_S, targets_M).clamp_(max=num_samples - 1)
         place_M = torch.where(sorted_S[place_M] == targets_M, order_S[place_M], num_samples)
 
-        ids = torch.cat([samples_S, targets_M])  # read at once: each reading has a gradient as large as the vocabulary
+        ids = torch.cat([samples_S, targets_M])  # one lookup: each has a gradient as large as the vocabulary
         samples_SD, true_MD = weight_VD.index_select(0, ids).split([num_samples, len(targets_M)])
         true_M = (hidden_MD.to(dtype) * true_MD.to(dtype)).sum(-1)
         bias_S = -log_inclusion(samples_S, vocabulary, num_samples).to(dtype)
@@ -540,6 +540,6 @@ def sampled_cross_entropies(
 
 
 def log_inclusion(ids: Tensor, vocab_size: int, num_samples: int) -> Tensor:
-    """``log(1 - (1 - p)^S)``: the log of the probability that an id is among S samples; float32."""
+    """Return ``log(1 - (1 - p)^S)``, the log probability that an id is among S samples, float32."""
     probabilities = log_uniform_probabilities(ids, vocab_size)
     return (-torch.expm1(num_samples * torch.log1p(-probabilities))).log()

@@ -24,27 +24,27 @@ class _BasePlusDifference(nn.Module):
         self._base = (base,)  # a tuple, so that PyTorch does not register the base as a submodule here too
 
     def forward(self, difference_VE: Tensor) -> Tensor:
-        """The table, (V, E)."""
+        """Return the table, (V, E)."""
         return self._base[0].weight.detach() + difference_VE
 
     def right_inverse(self, table_VE: Tensor) -> Tensor:
-        """The difference that results in ``table_VE``."""
+        """Return the difference that results in ``table_VE``."""
         return table_VE - self._base[0].weight.detach()
 
 
 def disentangle(table: nn.Embedding, base: nn.Embedding) -> nn.Embedding:
-    """Replace the weights of ``table`` by ``stop_gradient(base) + difference`` (He et al. 2021, section 3).
+    """Replace the weights of ``table`` with ``stop_gradient(base) + difference`` (He et al. 2021, section 3).
 
-    ``table.weight`` returns the sum, and its gradient goes to the difference. ``state_dict`` holds the sum under the
-    name of the table, like an ordinary table. It does not hold the difference: the caller saves it. Base and
-    difference restore exactly the same sum, bit by bit.
+    ``table.weight`` returns the sum, and its gradient goes to the difference. ``state_dict`` contains the sum under the
+    name of the table, like an ordinary table, but not the difference: the caller saves it. Base and difference restore
+    exactly the same sum, bit for bit.
 
     Args:
-        table: the table; it changes in place. The difference is 0 where ``table`` equals ``base``.
+        table: the table, changed in place. The difference is 0 where ``table`` equals ``base``.
         base: the other table, of the same shape.
 
     Returns:
-        The difference, (V, E). It is the parameter to train instead of the table.
+        The difference, (V, E), which is the parameter to train instead of the table.
     """
     parametrize.register_parametrization(table, "weight", _BasePlusDifference(base))
     table.register_state_dict_post_hook(_save_sum)
@@ -54,9 +54,9 @@ def disentangle(table: nn.Embedding, base: nn.Embedding) -> nn.Embedding:
 
 
 def merge(module: nn.Module) -> None:
-    """Turn the tables in ``module`` that are sums into ordinary tables of the same values.
+    """Turn the tables in ``module`` that are sums into ordinary tables with the same values.
 
-    After this call base and difference are no longer trained as such.
+    After this call, base and difference are no longer trained as such.
     """
     for table in list(module.modules()):
         if isinstance(table, nn.Embedding) and parametrize.is_parametrized(table, "weight"):

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 def dropout(values: Tensor, probability: float) -> Tensor:
     """Drop each value with ``probability`` and scale the rest to the same mean (Srivastava et al. 2014).
 
-    A CPU draws random numbers one after the other. One random number per value would take a tenth of the training step
-    of a small encoder. Here one 64-bit number of torch's generator decides for eight values: a byte below a limit drops
-    its value. The limit is one of two adjacent integers, sampled for each row (of the last dimension) so that the
-    probability is exact; the values of a row are otherwise independent. The forward pass is five to six times as fast
-    as ``torch.nn.functional.dropout`` on two cores. Other devices, compiled code and probabilities too near to 1 for a
-    byte use ``torch.nn.functional.dropout``.
+    A CPU draws random numbers one after the other, and one random number per value would take a tenth of the training
+    step of a small encoder. Here, one 64-bit number from torch's generator decides for eight values: a byte below a
+    limit drops its value. The limit is one of two adjacent integers, sampled for each row (of the last dimension) so
+    that the probability is exact; the values of a row are otherwise independent. The forward pass is five to six times
+    as fast as ``torch.nn.functional.dropout`` on two cores. Other devices, compiled code and probabilities too close to
+    1 for a byte use ``torch.nn.functional.dropout``.
 
     Args:
         values: tensor of any shape.
@@ -33,7 +33,7 @@ def dropout(values: Tensor, probability: float) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """Apply ``dropout`` during training; in evaluation, return the input unchanged.
+    """Applies ``dropout`` during training; in evaluation, returns the input unchanged.
 
     Args:
         probability: from 0 to 1.
@@ -48,5 +48,5 @@ class Dropout(nn.Module):
         return dropout(values, self.probability) if self.training and self.probability else values
 
     def extra_repr(self) -> str:
-        """The probability."""
+        """Show the probability."""
         return f"probability={self.probability}"

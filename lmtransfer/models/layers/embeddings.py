@@ -12,18 +12,18 @@ from lmtransfer.models.layers.dropout import Dropout
 
 
 class InputEmbeddings(nn.Module):
-    """Sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), with optional LayerNorm.
+    """The sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), optionally normalised.
 
     Args:
         vocab_size: rows of the token embedding.
         dim: width D.
         max_length: rows of the position embedding.
-        num_segments: rows of the segment embedding; 1 means none.
-        norm: apply LayerNorm to the sum (post-norm families).
+        num_segments: rows of the segment embedding; 1 means no segments.
+        norm: whether to apply LayerNorm to the sum (post-norm families).
         norm_eps: epsilon of the LayerNorm.
         dropout: probability of dropping a feature of the result.
         position_offset: rows at the front of the position embedding that no token uses.
-        type_row: if there are no segments, add one learned row to every token.
+        type_row: whether to add one learned row to every token if there are no segments.
     """
 
     def __init__(
@@ -60,6 +60,6 @@ class InputEmbeddings(nn.Module):
         if segment.num_embeddings == 1:
             return segment.weight[0]
         if segment.num_embeddings == 2 and segments_T.device.type != "cpu":
-            # The gradient is a sum. That of a lookup lets the threads of all tokens wait for one another at two rows.
+            # The gradient is a sum. With a lookup, the threads of all tokens wait for one another at two rows.
             return torch.where(segments_T[:, None] == 0, segment.weight[0], segment.weight[1])
         return segment(segments_T)

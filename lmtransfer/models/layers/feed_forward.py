@@ -16,7 +16,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu"]
 
 
 def activation_module(name: Activation) -> nn.Module:
-    """The activation with this name: exact GELU, its tanh approximation (ALBERT, GPT-2), or ReLU."""
+    """Return the activation with this name: exact GELU, its tanh approximation (ALBERT, GPT-2), or ReLU."""
     modules = {"gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "relu": nn.ReLU()}
     return modules[name]
 
@@ -42,7 +42,7 @@ class GatedFeedForward(nn.Module):
         dim: width D.
         hidden_dim: width F of each of the two halves.
         activation: activation of the first half.
-        bias: add biases; the paper uses no biases.
+        bias: whether to add biases; the paper uses none.
         dropout: probability of dropping a hidden feature.
     """
 

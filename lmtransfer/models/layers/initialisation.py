@@ -7,7 +7,7 @@ from torch import nn
 
 
 def truncated_normal_(module: nn.Module, *, std: float = 0.02) -> None:
-    """BERT's initialisation: weights from a normal truncated at two standard deviations, biases 0, norms 1 and 0."""
+    """Initialise as BERT: weights from a normal truncated at two standard deviations, biases 0, norms 1 and 0."""
     if isinstance(module, nn.Linear | nn.Embedding):
         torch.nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     if isinstance(module, nn.Linear) and module.bias is not None:
@@ -15,7 +15,7 @@ def truncated_normal_(module: nn.Module, *, std: float = 0.02) -> None:
 
 
 def normal_(module: nn.Module) -> None:
-    """Transformer-XL's and XLNet's initialisation: weights from a normal, biases 0, norms 1 and 0."""
+    """Initialise as Transformer-XL and XLNet: weights from a normal, biases 0, norms 1 and 0."""
     if isinstance(module, nn.Linear | nn.Embedding):
         torch.nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

@@ -17,14 +17,14 @@ from lmtransfer.models.layers.dropout import Dropout
 from lmtransfer.models.layers.stacked_linear import StackedLinear
 
 _PARTS = ("a.weight", "b.weight", "scale")
-#: The name of a tensor of an update: the layer, the number of its matrix, and one of ``_PARTS``.
+#: The name of a tensor in an update: the layer, the number of its matrix, and one of ``_PARTS``.
 _OF_AN_UPDATE = re.compile(rf"(.*)\.updates\.(\d+)\.({'|'.join(map(re.escape, _PARTS))})")
 
 
 class LowRankUpdate(nn.Module):
     """The update ``alpha / R * B A`` of a matrix (section 4.1). B starts at 0, so the update changes nothing at first.
 
-    A starts as in the published code (uniform, as torch's linear layers); in the paper it is Gaussian.
+    A is initialised as in the published code (uniform, like torch's linear layers); in the paper it is Gaussian.
 
     Args:
         input_dim: D.
@@ -55,7 +55,7 @@ class LowRankUpdate(nn.Module):
 class LoraLinear(StackedLinear):
     """A linear layer, or stacked ones, with low-rank updates of some of the matrices.
 
-    The tensors of the layer keep their names; those of the updates are ``updates.<number of the matrix>.*``.
+    The layer's tensors keep their names; those of the updates are ``updates.<number of the matrix>.*``.
 
     Args:
         layer: the layer; its weights are shared.
@@ -72,7 +72,7 @@ class LoraLinear(StackedLinear):
         self.updates = nn.ModuleDict({str(number): update for number, update in updates.items()})
 
     def forward(self, input_TD: Tensor) -> Tensor:
-        """The outputs of all layers side by side."""
+        """Return the outputs of all layers side by side."""
         return self.some(input_TD, 0, len(self.parts))
 
     @override
@@ -84,7 +84,7 @@ class LoraLinear(StackedLinear):
         return torch.cat(outputs, dim=-1) if len(outputs) > 1 else outputs[0]
 
     def merged(self) -> nn.Linear:
-        """An ordinary layer that computes the same without dropout."""
+        """Return an ordinary layer that computes the same without dropout."""
         bias = self.bias is not None
         with torch.device("meta"):
             if len(self.parts) > 1:
@@ -98,7 +98,7 @@ class LoraLinear(StackedLinear):
 
 
 def replace_layers(module: nn.Module, replacements: Mapping[nn.Linear, nn.Linear]) -> None:
-    """Replace layers wherever they are in a module."""
+    """Replace layers wherever they occur in a module."""
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear) and child in replacements:
@@ -106,18 +106,18 @@ def replace_layers(module: nn.Module, replacements: Mapping[nn.Linear, nn.Linear
 
 
 def merge_updates(module: nn.Module) -> None:
-    """Add all low-rank updates in a module to their matrices; the layers are ordinary ones afterwards."""
+    """Add all low-rank updates in a module to their matrices, turning the layers into ordinary ones."""
     updated = [layer for layer in module.modules() if isinstance(layer, LoraLinear)]
     replace_layers(module, {layer: layer.merged() for layer in updated})
 
 
 @dataclass(frozen=True, slots=True)
 class SavedUpdate:
-    """An update as a checkpoint holds it.
+    """An update as stored in a checkpoint.
 
     Attributes:
         layer: name of the layer.
-        number: number of the matrix in the stack of the layer.
+        number: number of the matrix in the layer's stack.
         a_RD: A.
         b_ER: B.
         scale: ``alpha / R``, a single number.
@@ -131,11 +131,11 @@ class SavedUpdate:
 
     @property
     def rows(self) -> slice:
-        """The rows of the matrix in the weight of the layer."""
+        """The rows of the matrix in the layer's weight."""
         return slice(self.number * len(self.b_ER), (self.number + 1) * len(self.b_ER))
 
     def fits(self, weight: Tensor) -> bool:
-        """Whether the shapes of A and B fit the weight of the layer."""
+        """Whether the shapes of A and B fit the layer's weight."""
         if (weight.ndim, self.a_RD.ndim, self.b_ER.ndim, self.scale.ndim) != (2, 2, 2, 0):
             return False
         inner = self.a_RD.shape[0] == self.b_ER.shape[1] and self.a_RD.shape[1] == weight.shape[1]
@@ -143,9 +143,9 @@ class SavedUpdate:
 
 
 def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
-    """The tensors without updates, and the low-rank updates of their matrices.
+    """Separate the low-rank updates of matrices from the other tensors.
 
-    Updates that are incomplete, or of other shapes than their matrix, stay among the tensors.
+    Updates that are incomplete, or whose shapes do not fit their matrix, are kept among the other tensors.
 
     Args:
         tensors: tensors by name, such as those of a checkpoint.
@@ -170,7 +170,7 @@ def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
 
 @torch.no_grad()
 def merged_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with the low-rank updates among them added to their matrices; see ``split_updates``.
+    """Return the tensors with their low-rank updates added to their matrices; see ``split_updates``.
 
     Args:
         tensors: tensors by name, such as those of a checkpoint.

@@ -25,9 +25,9 @@ State = tuple[Tensor, Tensor]
 class _Recurrence(torch.autograd.Function):
     """Backpropagation through time that computes only the recurrent part step by step.
 
-    The gradient of each of the two matrices is one product after the loop; automatic differentiation would compute
-    and add one product per time step. Cells and gates are float32 (float64 for float64 inputs). The factors of the
-    products have the dtype of the matrices.
+    The gradient of each of the two matrices is one product after the loop; automatic differentiation would compute and
+    add one product per time step. Cells and gates are float32 (float64 for float64 inputs). The factors of the products
+    have the dtype of the matrices.
     """
 
     @staticmethod
@@ -99,7 +99,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _rows(tensor: Tensor, rows: slice) -> Tensor:
-    """Rows to read from and to write into.
+    """Return rows to read from and to write to.
 
     They are detached, because compiled code for a view is valid only for some sizes of the whole tensor.
     """
@@ -119,9 +119,9 @@ def _read(
     cell_clip: float | None,
     proj_clip: float | None,
 ) -> None:
-    """One time step of the S sequences that have one; writes into all tensors except the matrices.
+    """Compute one time step of the S sequences that have one; writes into all tensors except the matrices.
 
-    The first five belong to this time step. ``hidden_SP`` and ``cell_SH`` are the state before it, then after it.
+    The first five belong to this time step. ``hidden_SP`` and ``cell_SH`` hold the state before it, then after it.
     """
     dtype, width = recurrent_4HP.dtype, cell_SH.shape[1]
     gates_S4H += hidden_SP.to(dtype) @ recurrent_4HP.T
@@ -157,7 +157,7 @@ def _read_backward(
     cell_clip: float | None,
     proj_clip: float | None,
 ) -> None:
-    """The backward pass of ``_read``; writes into the gradients.
+    """Compute the backward pass of ``_read``; writes into the gradients.
 
     ``projected_SP`` is the gradient of the outputs, and ``before_SH`` the cells before this time step.
     """
@@ -181,12 +181,12 @@ def _read_backward(
 
 @cache
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as one graph for any number of sequences."""
+    """Compile the function as one graph for any number of sequences."""
     return torch.compile(function, fullgraph=True, dynamic=True)
 
 
 def _shifted(outputs_TP: Tensor, batch_sizes: Sequence[int]) -> list[Tensor]:
-    """For each time step except the first: the outputs of the previous step, for the sequences that continue."""
+    """Return, for each time step except the first, the previous step's outputs of the sequences that continue."""
     steps = outputs_TP.split(list(batch_sizes))
     return [step[:size] for step, size in zip(steps[:-1], batch_sizes[1:], strict=True)]
 
@@ -214,10 +214,10 @@ def recurrence(
         cell_SH: cells before the first token.
         recurrent_4HP: matrix from projections to gates; all products have its dtype.
         project_PH: matrix from cells to projection.
-        batch_sizes: how many sequences have a token at each time step, descending.
-        cell_clip: largest magnitude of a cell; None: no limit.
-        proj_clip: largest magnitude of a projection; None: no limit.
-        compiled: compile a time step, which fuses what lies between its two products.
+        batch_sizes: number of sequences that have a token at each time step, descending.
+        cell_clip: largest magnitude of a cell; None for no limit.
+        proj_clip: largest magnitude of a projection; None for no limit.
+        compiled: whether to compile a time step, which fuses the operations between its two products.
 
     Returns:
         The projections (T, P); the last projection (S, P) and the last cells (S, H) of each sequence.
@@ -231,14 +231,14 @@ def recurrence(
 class TimeMajor:
     """The order in which recurrent layers read packed sequences: all first tokens, then all second tokens, and so on.
 
-    Within a time step the tokens are in the order of their sequences, longest sequence first.
+    Within a time step, tokens are in the order of their sequences, the longest sequence first.
 
     Attributes:
-        order_T: index of the packed token at each place of that order, int64.
+        order_T: index of the packed token at each place in that order, int64.
         restore_T: place of each packed token in that order, int64.
         sorted_B: indices of the sequences, longest first, int64.
         rank_B: place of each sequence in ``sorted_B``, int64.
-        batch_sizes: how many sequences have a token at each time step.
+        batch_sizes: number of sequences that have a token at each time step.
     """
 
     order_T: Tensor
@@ -249,7 +249,7 @@ class TimeMajor:
 
     @classmethod
     def of(cls, lengths: Sequence[int], *, backward: bool = False, device: torch.device | str = "cpu") -> TimeMajor:
-        """The order for sequences of these lengths; with ``backward``, each sequence is read from its end."""
+        """Compute the order for sequences of these lengths; with ``backward``, each sequence is read from its end."""
         lengths_B = np.asarray(lengths, dtype=np.int64)
         sorted_B = np.argsort(-lengths_B, kind="stable")
         rank_B = np.argsort(sorted_B)
@@ -269,22 +269,22 @@ class ProjectedLstm(nn.Module):
     """One direction of an LSTM layer whose output is a projection of its cells (Sak et al. 2014, section 2).
 
     There are two paths. The fused path is PyTorch's LSTM; it runs on CUDA if nothing is clipped. The exact path clips
-    at each time step, as the published ELMo does. On a CPU the exact path also runs without clipping, because it is
+    at each time step, as the published ELMo does. On a CPU, the exact path also runs without clipping, because it is
     faster there: 2,048 tokens in 64 sequences, input width 128, 512 cells, output width 128, forward and backward on
-    one core take 101 ms, and 161 ms with ``nn.LSTM``. The fused path computes in float32 at every precision. On
-    the exact path under autocast, the factors of the matrix products have the dtype of autocast (62 ms). Sums, gates,
-    cells and clipping stay float32. On CUDA ``compile`` fuses them: by the compiler's code for a CPU, a time step then
-    starts 5 kernels forward and 5 backward, instead of 17 and 34.
+    one core take 101 ms, compared with 161 ms with ``nn.LSTM``. The fused path computes in float32 at every precision.
+    On the exact path under autocast, the factors of the matrix products have autocast's dtype (62 ms). Sums, gates,
+    cells and clipping remain float32. On CUDA, ``compile`` fuses them: according to the compiler's code for a CPU, a
+    time step then starts 5 kernels forward and 5 backward, instead of 17 and 34.
 
-    The weights are initialised as in TensorFlow: Glorot uniform matrices and biases 0, except the two biases of the
+    The weights are initialised as in TensorFlow: Glorot uniform matrices and biases of 0, except the two biases of the
     forget gate, whose sum is 1.
 
     Args:
         input_dim: width D of the inputs.
-        cell_dim: cells H.
+        cell_dim: number of cells H.
         output_dim: width P of the projection; less than H.
-        cell_clip: largest magnitude of a cell; None: no limit.
-        proj_clip: largest magnitude of an output; None: no limit.
+        cell_clip: largest magnitude of a cell; None for no limit.
+        proj_clip: largest magnitude of an output; None for no limit.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class ProjectedLstm(nn.Module):
             bias[self.cell_dim : 2 * self.cell_dim] = 0.5
 
     def compile(self, *_: Any, **__: Any) -> None:
-        """Compile the time steps of the exact path on CUDA, and nothing else: the layer itself is not one graph."""
+        """Compile only the time steps of the exact path on CUDA: the layer itself is not one graph."""
         self._compiles_on_cuda = True
 
     def forward(self, inputs_TD: Tensor, order: TimeMajor, state: State | None = None) -> tuple[Tensor, State]:
@@ -324,7 +324,7 @@ class ProjectedLstm(nn.Module):
         Args:
             inputs_TD: the tokens in the time-major order ``order``.
             order: the order of the batch, forward or backward.
-            state: state of each sequence before its first token (sequences in the order of the batch); None: zeros.
+            state: state of each sequence before its first token (sequences in batch order); None for zeros.
 
         Returns:
             The outputs (T, P), in time-major order; and the state after the last token of each sequence, without
@@ -343,7 +343,7 @@ class ProjectedLstm(nn.Module):
 
     @property
     def _weights(self) -> Sequence[Tensor]:
-        """Matrix from inputs to gates, matrix from state to gates, the biases of both, matrix from cells to state."""
+        """The matrices from inputs and from state to gates, the biases of both, and the matrix from cells to state."""
         return self.lstm.all_weights[0]
 
     @property

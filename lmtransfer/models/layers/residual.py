@@ -1,8 +1,8 @@
-"""The number format of the residual stream, the states that one layer of a stack passes to the next.
+"""The number format of the residual stream, the states that each layer of a stack passes to the next.
 
-Under autocast the products of a layer have its dtype, but the stream and its norms are float32: the embeddings are, and
-the sum of a float32 and a bfloat16 number is. A stream in bfloat16 halves what norms and residual sums read, write and
-keep for the backward pass.
+Under autocast, the products in a layer have its dtype, but the stream and its norms are float32, because the embeddings
+are float32, and so is the sum of a float32 and a bfloat16 number. A bfloat16 stream halves the memory that norms and
+residual sums read, write and keep for the backward pass.
 
 Shape legend: D width.
 """
@@ -16,28 +16,28 @@ from lmtransfer.errors import ConfigError
 
 
 class ResidualStream(nn.Module):
-    """Where a residual stream begins and ends; it changes nothing unless ``keep_residual`` sets another format.
+    """The beginning and end of a residual stream; changes nothing unless ``keep_residual`` sets another format.
 
     Attributes:
-        dtype: format of the stream; None: that of the embeddings and of the sums.
+        dtype: format of the stream; None for that of the embeddings and the sums.
     """
 
     dtype: torch.dtype | None = None
 
     def begin(self, embedded: Tensor) -> Tensor:
-        """The input of the first layer: any shape -> the same shape."""
+        """Return the input of the first layer: any shape -> the same shape."""
         return embedded if self.dtype is None else embedded.to(self.dtype)
 
     def end(self, last: Tensor) -> Tensor:
-        """The output of the last layer, in float32 for the heads: any shape -> the same shape."""
+        """Return the output of the last layer, in float32 for the heads: any shape -> the same shape."""
         return last if self.dtype is None else last.float()
 
 
 class ResidualNorm(nn.LayerNorm):
-    """LayerNorm of a residual stream.
+    """LayerNorm in a residual stream.
 
     Attributes:
-        keeps_dtype: the output has the dtype of the input; mean and variance are float32 in any case. Otherwise
+        keeps_dtype: whether the output has the dtype of the input; mean and variance are always float32. Otherwise
             autocast decides, which computes norms in float32 on CUDA.
     """
 
@@ -57,11 +57,11 @@ def keep_residual(learner: nn.Module, dtype: torch.dtype, *, required: bool = Tr
 
     Args:
         learner: the module with the encoders.
-        dtype: ``torch.bfloat16``; ``torch.float32`` leaves everything as it is.
+        dtype: ``torch.bfloat16``; ``torch.float32`` leaves everything unchanged.
         required: whether the learner must have such a stream.
 
     Raises:
-        ConfigError: the dtype is bfloat16, it is required, and the learner has no residual stream.
+        ConfigError: the dtype is bfloat16, ``required`` is set, and the learner has no residual stream.
     """
     if dtype == torch.float32:
         return

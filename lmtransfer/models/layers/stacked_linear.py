@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 
 class StackedLinear(nn.Linear):
-    """Linear layers (T, D) -> (T, E), their weights stored as one matrix with a block of E rows for each layer.
+    """Linear layers (T, D) -> (T, E) whose weights are stored as one matrix with a block of E rows for each layer.
 
     Args:
         input_dim: D.
         output_dim: E.
         parts: names of the layers, in the order of their rows.
-        bias: add biases.
+        bias: whether to add biases.
 
     Attributes:
         muon_splits: number of layers; an optimiser of whole matrices (Muon) updates each matrix separately.
@@ -27,7 +27,7 @@ class StackedLinear(nn.Linear):
         self.muon_splits = len(parts)
 
     def some(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
-        """The outputs of some layers side by side, (T, D) -> (T, S E).
+        """Return the outputs of some layers side by side, (T, D) -> (T, S E).
 
         Args:
             first: index of the first layer to compute.

@@ -55,15 +55,15 @@ class TransformerSettings:
             )
 
     def layer_norm(self) -> ResidualNorm:
-        """A new LayerNorm."""
+        """Create a LayerNorm."""
         return ResidualNorm(self.dim, eps=self.norm_eps)
 
     def final_norm(self) -> nn.Module:
-        """The module after the last layer: a LayerNorm for pre-norm layers, else the identity."""
+        """Create the module after the last layer: a LayerNorm for pre-norm layers, else the identity."""
         return self.layer_norm() if self.norm == "pre" else nn.Identity()
 
     def feed_forward(self) -> FeedForward:
-        """A new feed-forward layer."""
+        """Create a feed-forward layer."""
         return FeedForward(dim=self.dim, hidden_dim=self.hidden_dim, activation=self.activation)
 
 
@@ -86,7 +86,7 @@ class TransformerLayer(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None) -> Tensor:
-        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N`` if they are given."""
+        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N``, if any."""
         residual = hidden_TD if reads_N is None else hidden_TD[reads_N]
         if self.pre_norm:
             residual = residual + self.dropout(self.attention(self.attention_norm(hidden_TD), layout, reads_N))

@@ -20,9 +20,9 @@ class Corrupted(NamedTuple):
         tokens: token ids, int32, shape (n,).
         positions: indices into the row of the tokens to predict, int64, ascending, shape (m,).
         targets: the original ids at these positions, int32, shape (m,).
-        per_target: further numbers of each target by name, int64, shape (m,) each.
-        per_token: further numbers of each token by name, int64, shape (n,) each.
-        causal: the row is unchanged, and the encoder reads it left to right.
+        per_target: further numbers for each target by name, int64, shape (m,) each.
+        per_token: further numbers for each token by name, int64, shape (n,) each.
+        causal: whether the row is unchanged and the encoder reads it left to right.
     """
 
     tokens: np.ndarray
@@ -37,15 +37,15 @@ class Corruption(ABC):
     """Masks tokens of each row independently, so that the result does not depend on the batch.
 
     Attributes:
-        static_masking: every epoch repeats the rows and masks of the first epoch.
+        static_masking: whether every epoch repeats the rows and masks of the first epoch.
         provides: names of the further numbers per target or per token that it provides; an objective may need them.
-        uses_mask: whether it puts [MASK] into rows; the tokenizer must then have [MASK].
+        uses_mask: whether it inserts [MASK] into rows; the tokenizer must then have [MASK].
         hides: whether it produces tokens to predict; an objective must then predict them.
-        shows_targets: whether the tokens to predict stay in the row. An objective that needs what it ``provides`` hides
-            them itself; any other objective would see them.
-        masks_uniformly: whether it masks frequent tokens as often as rare tokens. The entropy of the token
-            frequencies is then the loss of a model that knows only these frequencies.
-        causal_share: share of the rows that it leaves unchanged, which the encoder reads left to right.
+        shows_targets: whether the tokens to predict remain visible in the row. An objective that needs what it
+            ``provides`` hides them itself; any other objective would see them.
+        masks_uniformly: whether it masks frequent tokens as often as rare tokens, so that the entropy of the token
+            frequencies is the loss of a model that knows only these frequencies.
+        causal_share: share of the rows that it leaves unchanged and the encoder reads left to right.
     """
 
     static_masking: bool = False
@@ -57,15 +57,15 @@ class Corruption(ABC):
     causal_share: float = 0.0
 
     def observe(self, store: TokenStore | MixedStore) -> None:  # noqa: B027
-        """Read statistics of the text before the first row, such as word frequencies; by default nothing."""
+        """Read statistics of the text before the first row, such as word frequencies; by default, do nothing."""
 
     @abstractmethod
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
-        """The corrupted row; it depends only on the row and ``rng``, and special tokens never change."""
+        """Return the corrupted row; it depends only on the row and ``rng``, and special tokens never change."""
 
     @abstractmethod
     def expected_targets(self, num_tokens: int) -> int:
-        """The expected number of predictions in rows with ``num_tokens`` tokens in total, for static shapes."""
+        """Return the expected number of predictions in rows with ``num_tokens`` tokens in total, for static shapes."""
 
 
 class NoCorruption(Corruption):
@@ -74,9 +74,9 @@ class NoCorruption(Corruption):
     hides = False
 
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
-        """The unchanged row, without tokens to predict."""
+        """Return the unchanged row, without tokens to predict."""
         return Corrupted(row.tokens, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
     def expected_targets(self, num_tokens: int) -> int:
-        """0: it predicts no masked tokens."""
+        """Return 0, because it predicts no masked tokens."""
         return 0

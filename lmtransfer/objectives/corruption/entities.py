@@ -1,4 +1,4 @@
-"""Named entities as units (ERNIE), found by their capital letters."""
+"""Named entities as units (ERNIE), recognised by their capital letters."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 _FIRST_WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"[.!?]\W*$")
-#: Words in the cache of forms; a full cache is emptied.
+#: Maximum number of words in the cache of forms; a full cache is emptied.
 _MOST_FORMS = 2**17
 
 
 class WordForm(NamedTuple):
-    """What the letters of a word say about entities.
+    """What a word's letters indicate about entities.
 
     Attributes:
-        is_capitalised: its first letter, after quotes and brackets, is a capital; the pronoun I does not count.
-        is_name: the same, and nothing stands before the capital letter.
-        ends_in_letter: no punctuation follows it.
-        ends_sentence: a sentence ends with it.
+        is_capitalised: whether its first letter, after quotes and brackets, is a capital; the pronoun I does not count.
+        is_name: whether, in addition, nothing precedes the capital letter.
+        ends_in_letter: whether no punctuation follows it.
+        ends_sentence: whether it ends a sentence.
     """
 
     is_capitalised: bool
@@ -36,7 +36,7 @@ class WordForm(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> WordForm:
-        """The form of a word."""
+        """Analyse a word."""
         first = _FIRST_WORD.search(text)
         capitalised = first is not None and first[0][0].isupper() and first[0] != "I"
         return cls(
@@ -48,17 +48,18 @@ class WordForm(NamedTuple):
 
 
 class Entities(Selection):
-    """Each named entity is a unit, and each word outside of entities is a unit (Sun et al. 2019, section 3.2).
+    """Each named entity is a unit, and so is each word outside entities (Sun et al. 2019, section 3.2).
 
-    Entities are masked in random order until they reach their share of the budget; words outside of entities use the
-    rest. (ERNIE masks words, phrases and entities in successive stages; here each row has masked words and entities.)
+    Entities are masked in random order until they reach their share of the budget; words outside entities use the rest.
+    (ERNIE masks words, phrases and entities in successive stages; here each row has masked words and entities.)
 
     An entity is a run of capitalised words without punctuation between them. Three cases do not count as entities: a
-    single word that begins a sentence or a row; the pronoun I; and a run of more than ``max_words``, which is taken for
-    a headline. The rule does not work for languages that also capitalise other words, or that have no capital letters.
+    single word that begins a sentence or a row; the pronoun I; and a run of more than ``max_words``, which is
+    considered a headline. The rule does not work for languages that also capitalise other words, or that have no
+    capital letters.
 
     Args:
-        entity_share: entities are masked until they make up this share of the budget; this share is our own choice.
+        entity_share: entities are masked until they reach this share of the budget, which is our own choice.
         max_words: longest entity in words.
 
     Raises:
@@ -91,7 +92,7 @@ class Entities(Selection):
 
     @override
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
-        """Choose at most the budget, or one word if each unit exceeds the budget."""
+        """Choose at most the budget, or a single word if every unit exceeds the budget."""
         words = words_of(tokens, maskable, self.starts_word)
         weights = word_weights(words, tokens, self.token_weights)
         edges = words.edges.tolist()
@@ -118,7 +119,7 @@ class Entities(Selection):
         return words.chosen(taken or [(word, word + 1) for word in order[:1]] or entities[:1])
 
     def entities(self, tokens: np.ndarray, words: Words) -> list[tuple[int, int]]:
-        """First word of each entity of a row, and the word after its last word, in order."""
+        """Return the first word of each entity of a row and the word after its last word, in order."""
         ids = tokens[words.positions]
         has_upper = np.logical_or.reduceat(self.has_upper[ids], words.edges[:-1])
         pieces, edges = ids.tolist(), words.edges.tolist()
@@ -134,14 +135,14 @@ class Entities(Selection):
             end = start + 1
             while end < len(continues) and continues[end] and last.ends_in_letter and (after := form(end)).is_name:
                 last, end = after, end + 1
-            # A capital letter alone means no name where a sentence begins.
+            # At the beginning of a sentence, a capital letter alone does not indicate a name.
             alone = end - start == 1 and (start == 0 or not words.follows[start] or form(start - 1).ends_sentence)
             if end - start <= self.max_words and not alone:
                 spans.append((start, end))
         return spans
 
     def _form(self, ids: tuple[int, ...]) -> WordForm:
-        """The form of the word of these pieces, from a cache."""
+        """Return the form of the word composed of these pieces, from a cache."""
         form = self._forms.get(ids)
         if form is None:
             if len(self._forms) == _MOST_FORMS:

@@ -16,25 +16,26 @@ class PermutationTargets(Corruption):
     """Chooses short spans to predict, and the order in which their tokens are predicted; the tokens do not change.
 
     Spans are chosen as in section 3.1 of Yang et al. 2019: sample a length of 1 to ``max_ngram``, and place a span of
-    this length within a context of ``alpha / beta`` times as many tokens, until the row is used up. Then
-    ``beta / alpha`` of the tokens of the row are predicted. The probability of a length n is proportional to 1 / n, as
-    in the published data_utils.py; the paper does not specify it. Special tokens belong to no context.
+    this length within a context of ``alpha / beta`` times as many tokens, until the row is used up. ``beta / alpha`` of
+    the tokens of the row are then predicted. The probability of a length n is proportional to 1 / n, as in the
+    published data_utils.py; the paper does not specify it. Special tokens belong to no context.
 
     The order is a random permutation of the chosen tokens. A token is predicted from all tokens that are not chosen,
     and from the chosen tokens before it in the order. Tokens that are not predicted come first in a permutation, so
     their order does not matter.
 
     Where we differ from the published code: spans consist of tokens instead of whole words, contexts lie at random
-    places of the row, and the span counts as part of its context, so that no further tokens are needed to reach the
+    places in the row, and the span counts as part of its context, so that no further tokens are needed to reach the
     number.
 
     ``per_token["order"]`` is 0 for tokens that are not predicted, and 1, 2, ... for the others.
 
     Args:
-        alpha: number of tokens of a context, 6 as published.
+        alpha: number of tokens in a context, 6 as published.
         beta: number of predicted tokens per ``alpha`` tokens of context, 1 as published.
         max_ngram: longest span in tokens.
-        max_predictions: largest number of tokens to predict in a row; null: no limit (85 at 512 tokens in the paper).
+        max_predictions: largest number of tokens to predict in a row; null for no limit (85 at 512 tokens in the
+            paper).
         static_masking: every epoch repeats the rows, spans and orders of the first epoch.
         tokenizer: defines the special tokens.
 
@@ -71,7 +72,7 @@ class PermutationTargets(Corruption):
 
     @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
-        """The tokens stay as they are."""
+        """Choose the targets and their order; the tokens are kept as they are."""
         maskable = np.flatnonzero(self.maskable[row.tokens])
         positions = maskable[self.choose(len(maskable), rng).positions]
         if len(positions) == len(row.tokens):  # a single token: there is no context to predict it from
@@ -98,7 +99,7 @@ class PermutationTargets(Corruption):
         return Chosen(np.repeat(starts, spans) + within, np.repeat(np.arange(len(spans)), spans))
 
     def _spans(self, budget: int, rng: np.random.Generator) -> np.ndarray:
-        """Lengths whose sum is ``budget``, in random order."""
+        """Sample lengths whose sum is ``budget``, in random order."""
         lengths: list[int] = []
         while budget:
             longest = min(self.max_ngram, budget)

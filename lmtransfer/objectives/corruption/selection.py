@@ -19,7 +19,7 @@ class Chosen(NamedTuple):
     Attributes:
         positions: indices into the row, int64, ascending, shape (m,).
         units: number of the unit of each position, from 0 in order, int64, shape (m,).
-        per_target: further numbers of each position by name, int64, shape (m,) each.
+        per_target: further numbers for each position by name, int64, shape (m,) each.
     """
 
     positions: np.ndarray
@@ -28,11 +28,12 @@ class Chosen(NamedTuple):
 
 
 def sampled_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
-    """Items in random order: the first is sampled by weight from all items, the second from the rest, and so on.
+    """Return items in random order: the first is sampled by weight from all items, the second from the rest, and so on.
 
     Args:
         items: the items, shape (n,).
-        weights: weight of each item, above 0; an item is sampled in proportion to it. None: equal weights.
+        weights: weight of each item, above 0, to which its probability of being sampled is proportional; None for equal
+            weights.
         rng: source of random numbers. With weights, items are sorted by an exponential variate divided by the weight
             (Efraimidis and Spirakis 2006, https://doi.org/10.1016/j.ipl.2005.11.003).
     """
@@ -42,12 +43,12 @@ def sampled_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.
 
 
 class Selection(ABC):
-    """Chooses units of a row until a budget of tokens is used up.
+    """Chooses units of a row until a token budget is used up.
 
     Attributes:
         provides: names in ``Chosen.per_target``.
         supports_weights: whether it supports ``token_weights``.
-        token_weights: weight of each id, above 0; the weight of a unit is the mean of its tokens. None: equal weights.
+        token_weights: weight of each id, above 0; a unit's weight is the mean of its tokens'. None for equal weights.
     """
 
     provides: tuple[str, ...] = ()
@@ -55,7 +56,7 @@ class Selection(ABC):
     token_weights: np.ndarray | None = None
 
     def bind(self, tokenizer: Tokenizer) -> None:  # noqa: B027
-        """Read what it needs from the vocabulary, once, before the first row; by default nothing.
+        """Read what it needs from the vocabulary, once, before the first row; by default, do nothing.
 
         Raises:
             ConfigError: the vocabulary lacks something that it needs.

@@ -18,7 +18,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 #: How the tokens to mask are sampled: all with the same probability, or rare tokens more often.
 Weighting = Literal["uniform", "rare"]
-#: Least information of a token, in nats. Smaller values (tokens that are more than a third of the text) count as this.
+#: Minimum information of a token, in nats, used for tokens that are more than a third of the text.
 _LEAST_INFORMATION = 1.0
 
 
@@ -65,31 +65,32 @@ class Replacement:
 
 
 class TokenMasking(Corruption):
-    """Masks a number of tokens of each row (Devlin et al. 2019, section 3.1; create_pretraining_data.py).
+    """Masks some tokens of each row (Devlin et al. 2019, section 3.1; create_pretraining_data.py).
 
-    This number is ``min(max_predictions, max(1, round(mask_prob * len(row))))``. As in the original, the length counts
-    special tokens, but special tokens are never masked. With single tokens the number is exact. With larger units it is
-    an upper limit, and as many whole units are masked as fit.
+    Their number is ``min(max_predictions, max(1, round(mask_prob * len(row))))``. As in the original, the length
+    includes special tokens, but special tokens are never masked. With single tokens, the number is exact. With larger
+    units, it is an upper limit, and as many whole units are masked as fit.
 
     Args:
         mask_prob: share of the tokens of a row to mask, above 0, at most 1.
         mask_share: share of the masked tokens that become [MASK].
         random_share: share of the masked tokens that become random tokens; the rest stay unchanged.
-        max_predictions: largest number of tokens to mask in a row; null: no limit (20 at 128 tokens in the original).
-        selection: the units that are masked as a whole, such as words or spans; single tokens if omitted.
-        shared_replacement: one random draw of the three outcomes for all tokens of a unit (SpanBERT); otherwise one
-            draw per token (BERT's whole words, ALBERT, ERNIE).
+        max_predictions: largest number of tokens to mask in a row; null for no limit (20 at 128 tokens in the
+            original).
+        selection: the units that are masked as a whole, such as words or spans; single tokens by default.
+        shared_replacement: draw one of the three outcomes for all tokens of a unit together (SpanBERT); otherwise for
+            each token separately (BERT's whole words, ALBERT, ERNIE).
         static_masking: every epoch repeats the rows and masks of the first epoch (compared in Liu et al. 2019, section
             4.1).
         random_from_specials: draw random tokens from the whole vocabulary, special tokens included, as the original
             code does; the paper does not specify it.
-        weighting: with "uniform" all tokens of a row have the same probability. With "rare" tokens are sampled, one
-            after the other, in proportion to their information ``-log p``, where p is the share of the token in the
-            training text; the least value is 1 nat. The number of masked tokens is the same, but they are harder, so
-            losses of the two settings are not comparable. (Yang et al. 2022, https://arxiv.org/abs/2208.10806, weight
-            by the losses so far; batches here do not depend on the state of the model.)
-        causal_share: share of the rows, sampled independently, that stay unchanged and are read left to right, for
-            a language model next to the masked language model (Charpentier & Samuel 2024, arXiv 2410.24159).
+        weighting: with "uniform", all tokens of a row have the same probability. With "rare", tokens are sampled, one
+            after the other, in proportion to their information ``-log p``, where p is the token's share of the training
+            text; the minimum is 1 nat. The number of masked tokens is the same, but they are harder, so losses of the
+            two settings are not comparable. (Yang et al. 2022, https://arxiv.org/abs/2208.10806, weight by the losses
+            so far; batches here do not depend on the state of the model.)
+        causal_share: share of the rows, sampled independently, that are left unchanged and read left to right, for a
+            language model next to the masked language model (Charpentier & Samuel 2024, arXiv 2410.24159).
         tokenizer: defines the special tokens; the selection is bound to it.
 
     Raises:
@@ -150,7 +151,7 @@ class TokenMasking(Corruption):
 
     @override
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """With "rare", read the token frequencies; before that all tokens have equal weight."""
+        """Read the token frequencies if the weighting is "rare"; until then, all tokens have equal weight."""
         if self.weighting == "rare":
             weights = token_information(store, size=len(self.maskable))
             self.selection.token_weights = np.maximum(weights, _LEAST_INFORMATION)

@@ -12,15 +12,15 @@ from lmtransfer.objectives.corruption.base import Corrupted, Corruption
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Ranges of the table in ``Quantiles``: a power of two, so that the product with a number is exact.
+#: Number of ranges in the table of ``Quantiles``: a power of two, so that the product with a number is exact.
 _RANGES = 2**16
 
 
 class Quantiles:
     """Samples ids from uniform numbers, as ``cumulative.searchsorted(uniform, side="right")`` does, but faster.
 
-    A table gives the id at which the search begins, for each of 65,536 ranges of the uniform number. Few steps are left
-    then, and they are vectorised.
+    A table gives the id at which the search begins, for each of 65,536 ranges of the uniform number. Only a few steps
+    remain, and they are vectorised.
 
     Args:
         cumulative: cumulative probability of the ids, ascending, shape (V,).
@@ -31,7 +31,7 @@ class Quantiles:
         self.begins = cumulative.searchsorted(np.arange(_RANGES) / _RANGES, side="right")
 
     def __call__(self, uniform: np.ndarray) -> np.ndarray:
-        """Ids, int64, in the shape of ``uniform``, whose numbers are in [0, 1)."""
+        """Return ids, int64, in the shape of ``uniform``, whose numbers are in [0, 1)."""
         ids = self.begins[(uniform * _RANGES).astype(np.int64)]
         while (above := self.bounds[ids] <= uniform).any():
             ids += above
@@ -42,12 +42,12 @@ class ContextWindows(Corruption):
     """Selects the context words of each word and samples noise words; masks nothing.
 
     As in word2vec.c, special tokens and subsampled words are removed from the text first, so that windows reach
-    further. The size of each window is sampled from 1 to ``window``. Noise words follow the unigram distribution to
-    the power of ``noise_power`` (Mikolov et al. 2013, "Distributed representations of words and phrases and their
+    further. The size of each window is sampled from 1 to ``window``. Noise words follow the unigram distribution raised
+    to the power of ``noise_power`` (Mikolov et al. 2013, "Distributed representations of words and phrases and their
     compositionality", sections 2.2 and 2.3). A window ends at [CLS] and [SEP], so it never spans two documents.
 
     ``per_token["context_left"]`` and ``per_token["context_right"]`` are the numbers of context words on each side of a
-    word, counted among the words that remain; both are 0 for removed tokens. ``per_token["negative_0"]`` and so on are
+    word, counted among the remaining words; both are 0 for removed tokens. ``per_token["negative_0"]`` and so on are
     the noise words of the word.
 
     Until ``observe`` is called, all words count as equally frequent.
@@ -55,9 +55,9 @@ class ContextWindows(Corruption):
     Args:
         window: largest number of context words on each side.
         num_negatives: number of noise words per word.
-        noise_power: with 0 all words are equally likely noise words, with 1 they are sampled by their frequency.
-        subsample: words with a frequency above this number t are removed at random, with probability
-            ``1 - sqrt(t / frequency)`` (1e-5 in the paper, for a billion words); null: no subsampling.
+        noise_power: with 0, all words are equally likely noise words; with 1, they are sampled by their frequency.
+        subsample: words with a frequency above this number t are removed at random, with probability ``1 - sqrt(t /
+            frequency)`` (1e-5 in the paper, for a billion words); null disables subsampling.
         static_masking: every epoch repeats the rows and random draws of the first epoch.
         tokenizer: defines the special tokens.
 
@@ -96,11 +96,11 @@ class ContextWindows(Corruption):
 
     @override
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """Read the frequencies of the words."""
+        """Read the word frequencies."""
         self.set_frequencies(token_shares(store))
 
     def set_frequencies(self, shares: np.ndarray) -> None:
-        """Set the frequencies of the words.
+        """Set the word frequencies.
 
         Args:
             shares: share of each id among all tokens of the corpus; ids beyond the length of ``shares`` do not occur.
@@ -116,7 +116,7 @@ class ContextWindows(Corruption):
 
     @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
-        """The tokens stay as they are."""
+        """Add the context windows and noise words; the tokens are kept as they are."""
         tokens = row.tokens
         (words,) = (rng.random(len(tokens)) < self.keep[tokens]).nonzero()
         segment_of_word = np.cumsum(self.borders[tokens])[words]
@@ -136,5 +136,5 @@ class ContextWindows(Corruption):
         return Corrupted(tokens, nothing, tokens[nothing], per_token=per_token)
 
     def expected_targets(self, num_tokens: int) -> int:
-        """0: it predicts no masked tokens."""
+        """Return 0, because it predicts no masked tokens."""
         return 0

@@ -1,4 +1,4 @@
-"""Units made of whole words: each word (BERT), n-grams (ALBERT), spans (SpanBERT)."""
+"""Units of whole words: each word (BERT), n-grams (ALBERT), spans (SpanBERT)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 class Words(NamedTuple):
     """The maskable tokens of a row, grouped into words: a piece that begins a word, and the next pieces that do not.
 
-    A special token ends a word. If the start of the row or a special token cuts a word, its remaining part is a word
+    A special token ends a word. If the start of the row or a special token cuts a word, the rest of the word is a word
     too.
 
     Attributes:
@@ -32,11 +32,11 @@ class Words(NamedTuple):
 
     @property
     def sizes(self) -> np.ndarray:
-        """Number of tokens of each word, int64, shape (W,)."""
+        """The number of tokens in each word, int64, shape (W,)."""
         return self.edges[1:] - self.edges[:-1]
 
     def chosen(self, units: Sequence[tuple[int, int]]) -> Chosen:
-        """The tokens of some runs of words; each run is a unit.
+        """Choose the tokens of the given runs of words; each run is a unit.
 
         Args:
             units: first word of each run, and the word after its last word; runs do not overlap.
@@ -51,12 +51,12 @@ class Words(NamedTuple):
 
 
 def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) -> Words:
-    """The words of a row.
+    """Group the tokens of a row into words.
 
     Args:
         tokens: the row, int32.
         maskable: positions that may be masked, int64, ascending; at least one.
-        starts_word: for each id whether the piece begins a word, bool.
+        starts_word: whether the piece begins a word, for each id, bool.
     """
     follows = np.zeros(len(maskable), dtype=bool)
     np.equal(maskable[1:] - maskable[:-1], 1, out=follows[1:])
@@ -67,7 +67,7 @@ def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) 
 
 
 def word_weights(words: Words, tokens: np.ndarray, token_weights: np.ndarray | None) -> np.ndarray | None:
-    """The mean weight of the tokens of each word, shape (W,); None without ``token_weights``."""
+    """Return the mean weight of the tokens of each word, shape (W,); None without ``token_weights``."""
     if token_weights is None:
         return None
     return np.add.reduceat(token_weights[tokens[words.positions]], words.edges[:-1]) / words.sizes
@@ -76,9 +76,9 @@ def word_weights(words: Words, tokens: np.ndarray, token_weights: np.ndarray | N
 def random_runs(
     words: Words, lengths: np.ndarray, budget: int, rng: np.random.Generator, weights: np.ndarray | None = None
 ) -> Chosen:
-    """Choose runs of whole words with random first words, until no further word fits the budget of tokens.
+    """Choose runs of whole words with random first words, until no further word fits the token budget.
 
-    First words come in random order. A run ends before a special token, before a word that is already masked, and
+    First words are tried in random order. A run ends before a special token, before a word that is already masked, and
     before a word that exceeds the remaining budget (the whole-word masking of google-research/bert also skips such a
     word). If all words of a row exceed the budget, the first word in that order is masked, so that each row has
     something to predict.
@@ -108,7 +108,7 @@ def random_runs(
 class WholeWords(Selection):
     """Each word is a unit (the whole-word masking of google-research/bert); at most the budget is chosen.
 
-    Words come in random order, and a word that would exceed the budget is skipped; see ``random_runs``.
+    Words are tried in random order, and a word that would exceed the budget is skipped; see ``random_runs``.
     """
 
     supports_weights = True
@@ -127,8 +127,8 @@ class WholeWords(Selection):
 class NGrams(Selection):
     """Each unit is n consecutive words, with p(n) proportional to 1 / n (Lan et al. 2020, section 4.1).
 
-    Where we differ from google-research/albert: an n-gram does not reach across a special token. An n-gram that would
-    overlap another n-gram ends before it; the published code drops it, and may leave a part of the budget unused.
+    Where we differ from google-research/albert: an n-gram does not cross a special token. An n-gram that would overlap
+    another ends before it; the published code drops it, and may leave part of the budget unused.
 
     Args:
         max_words: the largest n.
@@ -160,12 +160,12 @@ class Spans(Selection):
     """Each unit is a span of whole words of geometric length (Joshi et al. 2020, section 3.1).
 
     Lengths l have p(l) proportional to ``(1 - stop_prob) ** (l - 1)`` for 1 to ``max_words``: a mean of 3.8 words with
-    the published numbers. A span starts at a word that is not masked yet. It ends before a special token, before a
-    masked word, and before a word that would exceed the budget. The first and the last token of a row are never masked,
-    so that each span has a token on both sides.
+    the published numbers. A span starts at a word that is not yet masked. It ends before a special token, before a
+    masked word, and before a word that would exceed the budget. The first and last tokens of a row are never masked, so
+    that each span has a token on both sides.
 
     It provides ``left`` and ``right`` of each masked token for the span-boundary objective: the distances in tokens to
-    the nearest unmasked token on either side. Spans that touch count as one span here.
+    the nearest unmasked token on either side. Adjacent spans count as one span here.
 
     Args:
         stop_prob: parameter p of the geometric distribution.
@@ -205,7 +205,7 @@ class Spans(Selection):
 
 
 def _with_distances(chosen: Chosen) -> Chosen:
-    """The same choice, with the distances ``left`` and ``right``."""
+    """Return the same choice, with the distances ``left`` and ``right``."""
     positions = chosen.positions
     edges = np.flatnonzero(np.diff(positions, prepend=-2, append=np.iinfo(np.int64).max) != 1)
     sizes = np.diff(edges)

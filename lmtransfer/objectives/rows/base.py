@@ -1,4 +1,4 @@
-"""The interface of all ways to cut training rows from documents, and the documents end to end."""
+"""The interface of all ways to cut training rows from documents, and the documents laid end to end."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NUM_SPECIAL: dict[Frame, int] = {"both": 2, "start": 1, "none": 0}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence as an encoder reads it, special tokens included.
+    """One sequence as an encoder reads it, including special tokens.
 
     Attributes:
         tokens: token ids, int32, shape (n,).
         segments: 0 for the first text, 1 for the second, int8, shape (n,).
-        key: which tokens of the corpus it holds, for error messages, such as ``tokens 128:190``.
+        key: the tokens of the corpus that it holds, for error messages, such as ``tokens 128:190``.
         labels: labels of the whole row by objective, such as ``{"nsp": 1}``.
     """
 
@@ -38,11 +38,11 @@ class Row:
 
 
 class RowPlan(ABC):
-    """The places of the rows of one epoch in the corpus; the rows themselves are read on request.
+    """The positions of one epoch's rows in the corpus; the rows themselves are read on request.
 
     Attributes:
-        lengths: number of tokens of each row, special tokens included, int32, shape (N,).
-        text: what rows are read from, as ``Rows.text`` gives it; None in a plan that ``take`` has made.
+        lengths: number of tokens in each row, including special tokens, int32, shape (N,).
+        text: what rows are read from, as returned by ``Rows.text``; None in a plan from ``take``.
     """
 
     lengths: np.ndarray
@@ -50,14 +50,14 @@ class RowPlan(ABC):
 
     @abstractmethod
     def row(self, index: int) -> Row:
-        """Row ``index`` of the epoch."""
+        """Return row ``index`` of the epoch."""
 
     @abstractmethod
     def take(self, rows: np.ndarray) -> Self:
-        """The places of some rows alone, numbered from 0, without the text: small enough to send to a process."""
+        """Return the plan for some rows only, numbered from 0, without the text: small enough to send to a process."""
 
     def copied(self, **changes: Any) -> Self:
-        """A copy without text, in which the attributes ``changes`` differ."""
+        """Return a copy without text, with the attributes ``changes``."""
         other = copy(self)
         for name, value in {"text": None, **changes}.items():
             setattr(other, name, value)
@@ -68,12 +68,13 @@ class Rows(ABC):
     """How rows are cut from documents.
 
     Attributes:
-        max_length: longest row in tokens, special tokens included.
+        max_length: longest row in tokens, including special tokens.
         frame: the special tokens around a row.
         num_segments: 2 if rows are pairs of texts, else 1.
         label_names: the labels of each row, and the meaning of their values 0, 1, ...
-        contiguous: row k + 1 continues row k, and batches must keep that order, so that an encoder can carry its
-            recurrent state. Rows then have the labels "next_token" and "previous_token": the ids after and before them.
+        contiguous: whether row k + 1 continues row k, and batches must keep that order, so that an encoder can carry
+            its recurrent state. Rows then have the labels "next_token" and "previous_token": the ids after and before
+            them.
     """
 
     max_length: int
@@ -83,12 +84,12 @@ class Rows(ABC):
     contiguous: bool = False
 
     def text(self, store: TokenStore) -> Any:
-        """What plans read rows from: the store, or a view of it."""
+        """Return what plans read rows from: the store, or a view of it."""
         return store
 
     @abstractmethod
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> RowPlan:
-        """The rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``.
+        """Plan the rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``.
 
         Raises:
             DataError: the store has too little text for such rows.
@@ -96,7 +97,7 @@ class Rows(ABC):
 
 
 def checked_length(max_length: int, *, num_special: int) -> int:
-    """The number of text tokens in a row of ``max_length`` tokens with ``num_special`` special tokens.
+    """Return the number of text tokens in a row of ``max_length`` tokens with ``num_special`` special tokens.
 
     Raises:
         ConfigError: ``max_length`` leaves less text than special tokens.
@@ -111,7 +112,7 @@ def checked_length(max_length: int, *, num_special: int) -> int:
 
 
 def with_specials(text: np.ndarray, *, frame: Frame, cls_id: int, sep_id: int) -> np.ndarray:
-    """``text`` with its frame, int32, shape (len(text) + NUM_SPECIAL[frame],)."""
+    """Return ``text`` with its frame, int32, shape (len(text) + NUM_SPECIAL[frame],)."""
     if frame == "none":
         return text
     row = np.empty(len(text) + NUM_SPECIAL[frame], dtype=np.int32)
@@ -123,7 +124,7 @@ def with_specials(text: np.ndarray, *, frame: Frame, cls_id: int, sep_id: int) -
 
 
 def check_not_empty(store: TokenStore) -> None:
-    """Refuse a store without text.
+    """Reject a store without text.
 
     Raises:
         DataError: the store has no tokens.
@@ -156,7 +157,7 @@ class JoinedDocuments:
         self.size = store.num_tokens + store.num_documents
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Token ids of the places [start, stop), int32; ``stop`` may lie up to one round beyond the end."""
+        """Return the token ids of the places [start, stop), int32; ``stop`` may be up to one round beyond the end."""
         if stop > self.size:
             return np.concatenate([self.read(start, self.size), self.read(0, stop - self.size)])
         first, last = self.ends.searchsorted((start, stop), side="right").tolist()
@@ -171,12 +172,12 @@ class JoinedDocuments:
         return row
 
     def at(self, place: int) -> int:
-        """Token id of one place; the place is taken modulo the size of the ring."""
+        """Return the token id of one place, modulo the size of the ring."""
         place %= self.size
         return int(self.read(place, place + 1)[0])
 
     def token_range(self, start: int, stop: int) -> str:
-        """The places [start, stop) as a range of tokens of the store, for messages."""
+        """Describe the places [start, stop) as a range of tokens in the store, for messages."""
         stop = stop if stop <= self.size else stop - self.size
         first, last = self.ends.searchsorted((start, stop), side="right").tolist()
         return f"tokens {start - first}:{stop - last}"

@@ -22,22 +22,22 @@ from lmtransfer.objectives.rows.base import (
 )
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Number of sentences planned at one time, so that memory does not grow with the corpus; a row ends at the end of such
-#: a block.
+#: Number of sentences planned at a time, so that memory does not grow with the corpus; a row ends at the end of such a
+#: block.
 _BLOCK_SENTENCES = 1 << 20
 
 
 class FullSentences(Rows):
     """``[CLS] sentences [SEP]``: as many complete sentences as fit (Liu et al. 2019, section 4.2).
 
-    With ``cross_documents`` these are the FULL-SENTENCES of the paper: a row continues into the next document, with a
-    [SEP] between the documents. Without it these are the DOC-SENTENCES: a row ends at the end of its document. A
-    sentence longer than a row is cut into pieces of the length of a row; other sentences follow the last piece. The
-    rows are the same in every epoch.
+    With ``cross_documents``, these are the paper's FULL-SENTENCES: a row continues into the next document, with a [SEP]
+    between the documents. Without it, they are DOC-SENTENCES: a row ends at the end of its document. A sentence longer
+    than a row is cut into pieces of the row's length; other sentences follow the last piece. The rows are the same in
+    every epoch.
 
     Args:
-        max_length: longest row in tokens, special tokens included.
-        cross_documents: whether a row may hold text of several documents.
+        max_length: longest row in tokens, including special tokens.
+        cross_documents: whether a row may contain text from several documents.
         tokenizer: defines the special tokens.
 
     Raises:
@@ -51,7 +51,7 @@ class FullSentences(Rows):
 
     @override
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> FullSentencesPlan:
-        """The rows do not depend on ``seed`` and ``epoch``."""
+        """Plan the rows, which do not depend on ``seed`` and ``epoch``."""
         check_not_empty(store)
         return FullSentencesPlan(self, store)
 
@@ -90,7 +90,7 @@ class FullSentencesPlan(RowPlan):
 def _plan_block(
     store: TokenStore, first: int, last: int, capacity: int, cross_documents: bool, starts: array, sizes: array
 ) -> None:
-    """Append the rows of documents [first, last): their starts in ``JoinedDocuments`` and their numbers of tokens."""
+    """Append the rows of documents [first, last): their starts in ``JoinedDocuments`` and their token counts."""
     documents = store.document_starts[first : last + 1]
     sentences = store.sentence_starts[documents[0] : documents[-1] + 1]
     before = np.repeat(np.arange(first, last), np.diff(documents))  # number of separators before each sentence

@@ -1,4 +1,4 @@
-"""Rows of several corpora in one epoch."""
+"""Rows from several corpora in one epoch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ CONTIGUOUS_MIXTURE = (
 class MixedPlan(RowPlan):
     """One epoch over a mixture: as many rows as all parts have together, in the mixture's proportions.
 
-    Part i has n_i rows in its first pass, and gives a share q_i of the rows of an epoch: q_i ~ n_i^alpha, or by weights
-    of tokens, with or without caps (see ``data.corpora.sampling.Sampling``). The rows of a part come pass after pass,
-    each pass in its own random order. An epoch continues where the previous epoch ended: no row of a part is repeated
-    before all other rows of the part were used. A row belongs to one part, and so do both texts of a pair.
+    Part i has n_i rows in its first pass, and contributes a share q_i of the rows of an epoch: q_i ~ n_i^alpha, or by
+    token weights, with or without caps (see ``data.corpora.sampling.Sampling``). The rows of a part come pass after
+    pass, each pass in its own random order. An epoch continues where the previous epoch ended: no row of a part is
+    repeated before all its other rows were used. A row belongs to a single part, and so do both texts of a pair.
 
     Args:
         rows: how rows are cut from each part.
@@ -37,7 +37,7 @@ class MixedPlan(RowPlan):
         epoch: number of the epoch.
 
     Attributes:
-        lengths: number of tokens of each row, int32, shape (N,).
+        lengths: number of tokens in each row, int32, shape (N,).
         parts: number of the part of each row, int64, shape (N,).
 
     Raises:
@@ -81,7 +81,7 @@ class MixedPlan(RowPlan):
         self._of_plan, self._numbers = np.concatenate(plans), np.concatenate(numbers)
 
     def row(self, index: int) -> Row:
-        """Row ``index``; its key begins with the name of its part."""
+        """Return row ``index``, whose key begins with the name of its part."""
         plan, name = self._plans[int(self._of_plan[index])], self._names[int(self.parts[index])]
         plan.text = self.text[name]
         row = plan.row(int(self._numbers[index]))
@@ -103,14 +103,14 @@ class MixedPlan(RowPlan):
 
 
 def quotas(lengths: Mapping[str, np.ndarray], sampling: Sampling) -> dict[str, int]:
-    """Number of rows of each part in an epoch: its amount of rows, rounded by the largest remainders.
+    """Return each part's number of rows in an epoch: its amount of rows, rounded by the largest remainders.
 
     Args:
-        lengths: number of tokens of each row of a part's first pass, by part.
-        sampling: how much each part gives.
+        lengths: number of tokens in each row of a part's first pass, by part.
+        sampling: how much each part contributes.
 
     Returns:
-        The numbers by part, at least one row for each part. Without caps their sum is the number of all rows.
+        The numbers by part, at least one row for each. Without caps, their sum is the number of all rows.
     """
     sizes = {name: len(rows) for name, rows in lengths.items()}
     means = {name: float(np.mean(rows)) for name, rows in lengths.items()}

@@ -30,19 +30,19 @@ class OrderedPairs(Rows):
 
     The rows follow ``create_pretraining_data.py`` of google-research/albert (Lan et al. 2020, section 3.1). Sentences
     of one document are collected up to a target length. The first text is a random number of them, and the second text
-    is the rest. A row that is too long loses tokens of its longer side, at a random end.
+    is the rest. A row that is too long loses tokens from its longer side, at a random end.
 
-    Where we differ: at least two sentences are collected, and a single sentence that remains at the end of a document
-    is added to the sentences before it. So there are always two texts of the same document, and a document of one
+    Where we differ: at least two sentences are collected, and a single sentence left over at the end of a document is
+    added to the sentences before it. There are therefore always two texts of the same document, and a document with one
     sentence gives no row. Rows are sampled again in each epoch. Documents of more than 1,024 sentences are read in
     equal parts.
 
     Args:
-        max_length: longest row in tokens, special tokens included.
+        max_length: longest row in tokens, including special tokens.
         short_seq_prob: share of documents cut to a random shorter target length.
         swap_prob: probability that the two texts are swapped.
-        lone_with_other_document: a single collected sentence is paired with sentences of another document and labelled
-            as swapped, as in the published code.
+        lone_with_other_document: whether a single collected sentence is paired with sentences of another document and
+            labelled as swapped, as in the published code.
         tokenizer: defines the special tokens.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Rows of two texts: how they are drawn from all documents at once, their special tokens, and how they are cut.
+"""Rows of two texts: how they are drawn from all documents at once, their special tokens, and how they are truncated.
 
-Shape legend: N rows, A documents (or parts of long ones) that a round still reads.
+Shape legend: N rows, A documents (or parts of long documents) that a round still reads.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from lmtransfer.objectives.rows.base import Row, RowPlan
 from lmtransfer.randomness import Uniforms
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: First token of a text in the store, and the token after it.
+#: First token of a text in the store, and the token after its last token.
 Range = tuple[int, int]
 
 #: [CLS] A [SEP] B [SEP].
 NUM_SPECIAL = 3
 
-#: A longer document is read in equal parts of at most so many sentences; a row ends at the end of its part.
+#: Longer documents are read in equal parts of at most this many sentences; a row ends at the end of its part.
 _MOST_SENTENCES = 1024
-#: So many sentences after the first are looked at together to find where a text ends, before a binary search.
+#: Number of sentences after the first that are examined together to find where a text ends, before a binary search.
 _NEAR = 12
-#: So many parts are read at the same time; their arrays stay in the cache of a core.
+#: Number of parts that are read at the same time; their arrays fit in a core's cache.
 _PARTS_AT_ONCE = 1 << 16
 
 
 def check_probability(name: str, value: float) -> None:
-    """Refuse a number that is not a probability.
+    """Reject a number that is not a probability.
 
     Raises:
         ConfigError: the number is outside [0, 1]; the message names ``objective.rows.<name>``.
@@ -50,7 +50,7 @@ def paired_row(
     *,
     special_ids: tuple[int, int],
 ) -> Row:
-    """The row ``[CLS] A [SEP] B [SEP]``, in segments 0 and 1.
+    """Build the row ``[CLS] A [SEP] B [SEP]``, in segments 0 and 1.
 
     Args:
         store: holds both texts.
@@ -74,7 +74,7 @@ def paired_row(
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Texts A and B of rows, as ranges of tokens in the store.
+    """Texts A and B of each row, as ranges of tokens in the store.
 
     Attributes:
         a_start: first token of A, int64, shape (N,).
@@ -94,7 +94,7 @@ class Pairs:
     def of(
         cls, starts: np.ndarray, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], label: np.ndarray
     ) -> Self:
-        """The rows of ranges of sentences.
+        """Convert ranges of sentences to rows.
 
         Args:
             starts: first token of each sentence.
@@ -108,11 +108,11 @@ class Pairs:
         )  # fmt: skip
 
 
-#: The kinds of the arrays of ``Pairs``.
+#: The dtypes of the arrays of ``Pairs``.
 _DTYPES = (np.int64, np.int32, np.int64, np.int32, np.bool_)
 
-#: Draws one row of each document: from its next sentence, the end of the document, and its number; gives the rows and
-#: the sentence at which the next row begins.
+#: Draws one row of each document, given its next sentence, the end of the document, and its number; returns the rows
+#: and the sentence at which the next row begins.
 Draw = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Pairs, np.ndarray]]
 
 
@@ -137,7 +137,7 @@ def draw_pairs(store: TokenStore, draw: Draw, *, least: int) -> Pairs:
 
 
 def _draw_block(at: np.ndarray, ends: np.ndarray, documents: np.ndarray, draw: Draw, *, least: int) -> Iterator[Pairs]:
-    """The rows of some parts, in their order; ``at`` is changed."""
+    """Yield the rows of some parts, in their order; ``at`` is changed."""
     reading = np.flatnonzero(ends - at >= least)
     num_rows = np.zeros(len(at), dtype=np.int64)
     rounds: list[tuple[np.ndarray, Pairs]] = []
@@ -159,7 +159,7 @@ def _draw_block(at: np.ndarray, ends: np.ndarray, documents: np.ndarray, draw: D
 
 
 def _parts(store: TokenStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First sentence, end and document of each document, or of each part of a long one."""
+    """Return the first sentence, end and document of each document, or of each part of a long document."""
     edges = np.asarray(store.document_starts)
     sizes = np.diff(edges)
     pieces = np.maximum(-(-sizes // _MOST_SENTENCES), 1)
@@ -170,7 +170,7 @@ def _parts(store: TokenStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def targets(num_documents: int, *, capacity: int, short_seq_prob: float, seed: int, epoch: int) -> np.ndarray:
-    """The number of tokens up to which each document's sentences are collected: mostly ``capacity``, int64."""
+    """Return the token target up to which each document's sentences are collected: mostly ``capacity``, int64."""
     documents, uniform = np.arange(num_documents), Uniforms(seed, "targets", epoch)
     shorter = 2 + (uniform.at(documents, 1) * (capacity - 1)).astype(np.int64)
     return np.where(uniform.at(documents, 0) < short_seq_prob, shorter, capacity)
@@ -179,14 +179,14 @@ def targets(num_documents: int, *, capacity: int, short_seq_prob: float, seed: i
 def reach(
     starts: np.ndarray, first: np.ndarray, num_tokens: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> np.ndarray:
-    """The sentence before which ``num_tokens`` tokens are reached, counted from sentence ``first``.
+    """Find the sentence before which ``num_tokens`` tokens are reached, counted from sentence ``first``.
 
     Args:
         starts: first token of each sentence, ascending.
         first: sentences, shape (A,).
-        num_tokens: wanted number of tokens of each.
-        low: the result is not less than this.
-        high: nor more than this.
+        num_tokens: requested number of tokens for each.
+        low: lower bound of the result.
+        high: upper bound of the result.
     """
     wanted = starts[first] + num_tokens
     near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])
@@ -205,14 +205,14 @@ def from_other_documents(
     num_tokens: np.ndarray,
     uniforms: tuple[np.ndarray, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences [first, stop) of other documents, from a random first sentence on, with ``num_tokens`` or more.
+    """Return sentences [first, stop) of other documents, starting at a random sentence, with at least ``num_tokens``.
 
     Args:
         store: a store of at least two documents.
         starts: first token of each sentence.
-        documents: the document that is excluded for each row, shape (A,).
-        num_tokens: wanted number of tokens; the result has at least one sentence and ends with its document.
-        uniforms: two random numbers from [0, 1) for each row: of the document, and of the sentence.
+        documents: the document to exclude for each row, shape (A,).
+        num_tokens: requested number of tokens; the result has at least one sentence and ends with its document.
+        uniforms: two random numbers in [0, 1) for each row: one for the document, one for the sentence.
     """
     other = (uniforms[0] * (store.num_documents - 1)).astype(np.int64)
     other += other >= documents
@@ -226,14 +226,14 @@ class PairsPlan(RowPlan):
 
     Args:
         store: holds the texts.
-        pairs: the rows, before they are cut.
+        pairs: the rows before truncation.
         label: name of the label.
-        capacity: largest number of tokens of both texts together.
+        capacity: largest total number of tokens in both texts.
         rng: source of random numbers for truncation.
         tokenizer: defines the special tokens.
 
     Attributes:
-        lengths: number of tokens of each row.
+        lengths: number of tokens in each row.
         pairs: the rows.
     """
 
@@ -276,7 +276,7 @@ def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
 
     Args:
         pairs: the rows; changed in place.
-        capacity: largest number of tokens of both.
+        capacity: largest total number of tokens in both texts.
         rng: source of random numbers that choose the ends.
     """
     long = np.flatnonzero(pairs.a_size + pairs.b_size > capacity)

@@ -30,16 +30,16 @@ class SentencePairs(Rows):
 
     The rows follow ``create_pretraining_data.py`` of google-research/bert (Devlin et al. 2019, appendix A.2). Sentences
     of one document are collected up to a target length. A is a random number of these sentences, and B is the rest.
-    With probability ``random_prob``, and always if only one sentence was collected, B is sentences of another document
-    instead, so this happens for more than half of the rows. The collected sentences that were not used then start the
-    next row. A row that is too long loses tokens of its longer side, at a random end.
+    With probability ``random_prob``, and always if only one sentence was collected, B consists of sentences from
+    another document instead, which happens for more than half of the rows. The unused collected sentences then start
+    the next row. A row that is too long loses tokens from its longer side, at a random end.
 
     Where we differ: the other document is never the same document (the original gives up after ten samples), rows are
     sampled again in each epoch (the original samples ten times and repeats these rows), and documents of more than
     1,024 sentences are read in equal parts.
 
     Args:
-        max_length: longest row in tokens, special tokens included.
+        max_length: longest row in tokens, including special tokens.
         short_seq_prob: share of documents cut to a random shorter target length.
         random_prob: probability of a B from another document if more than one sentence was collected.
         tokenizer: defines the special tokens.

@@ -33,8 +33,8 @@ class LanguageStream(Rows):
     token once. The last row holds the rest.
 
     Args:
-        max_length: number of tokens of a row, special tokens included.
-        frame: special tokens around a window: "both" ([CLS] and [SEP]), "start" ([CLS]), or "none". With "none" the
+        max_length: number of tokens in a row, including special tokens.
+        frame: special tokens around a window: "both" ([CLS] and [SEP]), "start" ([CLS]), or "none". With "none", the
             encoder never reads [CLS], and in transfer [CLS] begins as a copy of [SEP].
         contiguous: batches consist of parallel contiguous streams in the order of the text, so that an encoder with a
             memory can carry it from batch to batch (Dai et al. 2019, section 3.2); needs ``frame="none"``.
@@ -80,7 +80,7 @@ class LanguageStreamPlan(RowPlan):
         self.lengths[-1] -= count * rows.capacity - self.text.size
 
     def row(self, index: int) -> Row:
-        """Window ``index``, counted from the place where the ring is cut in this epoch."""
+        """Return window ``index``, counted from the place where the ring is cut in this epoch."""
         text, (cls_id, sep_id) = self.text, self.special_ids
         start = int(self.windows[index]) * self.capacity
         size = min(self.capacity, text.size - start)

@@ -23,18 +23,18 @@ from lmtransfer.randomness import derived_seed
 _OVERSAMPLING = 16
 _TINY = 1e-12
 
-#: Numbers of counts (2 MiB), and of pairs that are added at once.
+#: Number of counts that fit in cache (2 MiB), and number of pairs that are added at a time.
 _COUNTS_IN_CACHE, _PAIRS_AT_ONCE = 1 << 19, 1 << 19
-#: Most entries of a matrix of counts: 1 GiB in float32.
+#: Maximum number of entries in a matrix of counts: 1 GiB in float32.
 _MOST_NUMBERS = 1 << 28
 
 
 def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
-    """Positive pointwise mutual information in nats (Levy & Goldberg 2014), in place.
+    """Compute positive pointwise mutual information in nats (Levy & Goldberg 2014), in place.
 
     Args:
         counts_VC: how often each context token occurs near each token.
-        smoothing: exponent on the frequencies of contexts; below 1, rare contexts count less (Levy et al. 2015).
+        smoothing: exponent on the context frequencies; below 1, rare contexts count less (Levy et al. 2015).
     """
     of_token_V = counts_VC.sum(1).clamp_min(_TINY)
     of_context_C = counts_VC.sum(0) ** smoothing
@@ -43,7 +43,7 @@ def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
 
 
 def sparse_positive_pmi(places_2P: Tensor, numbers_P: Tensor, *, size: tuple[int, int]) -> Tensor:
-    """Positive pointwise mutual information of sparse counts, without smoothing; a count n is log(1 + n); sparse."""
+    """Compute sparse positive pointwise mutual information without smoothing; a count n contributes log(1 + n)."""
     smoothed_P = numbers_P.log1p()
     rows, columns = (torch.zeros(n).index_add_(0, place, smoothed_P) for n, place in zip(size, places_2P, strict=True))
     expected_P = rows[places_2P[0]] * columns[places_2P[1]] / smoothed_P.sum()
@@ -52,9 +52,9 @@ def sparse_positive_pmi(places_2P: Tensor, numbers_P: Tensor, *, size: tuple[int
 
 
 def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2) -> Tensor:
-    """The leading left singular vectors, each times the root of its singular value (Levy et al. 2015, section 3.3).
+    """Compute the leading left singular vectors, each times the root of its singular value (Levy et al. 2015, 3.3).
 
-    Computed by random projection and subspace iteration (Halko, Martinsson & Tropp 2011, algorithm 4.4).
+    The method is random projection with subspace iteration (Halko, Martinsson & Tropp 2011, algorithm 4.4).
 
     Args:
         matrix: (V, C), dense or sparse.
@@ -80,12 +80,12 @@ def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2)
 
 
 def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
-    """The first tokens of a corpus, or of each part of a mixture by its sampling proportion, int64, shape (N,)."""
-    return np.concatenate([one.tokens(0, size) for one, size in _taken(store, most_tokens)]).astype(np.int64)
+    """Return the first tokens of a corpus, or of each part of a mixture by its sampling proportion, int64, (N,)."""
+    return np.concatenate([one.tokens(0, size) for one, size in _stores_and_sizes(store, most_tokens)]).astype(np.int64)
 
 
-def _taken(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[TokenStore, int]]:
-    """Each store, and how many of its first tokens are counted."""
+def _stores_and_sizes(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[TokenStore, int]]:
+    """Return each store, and how many of its first tokens are counted."""
     if isinstance(store, TokenStore):
         return [(store, min(store.num_tokens, most_tokens))]
     sampled = store.proportions()
@@ -93,14 +93,14 @@ def _taken(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[Token
 
 
 def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: int) -> np.ndarray:
-    """The number of the segment of each token of ``token_ids``: a document or a part of it, int64, shape (N,).
+    """Return the segment (a document or a part of it) of each token of ``token_ids``, int64, shape (N,).
 
     Args:
         most_tokens: as in ``token_ids``.
-        longest: most tokens of a segment; longer documents are cut.
+        longest: maximum number of tokens in a segment; longer documents are cut.
     """
     segment_lists, number = [], 0
-    for one, size in _taken(store, most_tokens):
+    for one, size in _stores_and_sizes(store, most_tokens):
         starts = np.asarray(one.sentence_starts)[np.asarray(one.document_starts)]
         places = np.arange(size)
         documents = np.searchsorted(starts, places, side="right") - 1
@@ -112,7 +112,7 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
 
 
 def subsampled(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
-    """Drop frequent tokens at random and keep the order of the others.
+    """Drop frequent tokens at random, keeping the order of the others.
 
     Each token is kept with the probability of ``token_shares.kept_rates``. Dropped tokens make the windows wider, as in
     word2vec.
@@ -122,13 +122,13 @@ def subsampled(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
 
 
 def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts: int) -> Tensor:
-    """How often each context token occurs near each token.
+    """Count how often each context token occurs near each token.
 
-    A pair at distance d counts ``window - d + 1``, so nearer pairs count more, as with the random window sizes of
-    word2vec. Windows cross the ends of documents.
+    A pair at distance d counts ``window - d + 1``, so closer pairs count more, as with the random window sizes of
+    word2vec. Windows cross document boundaries.
 
-    The counts of a few tokens at a time are in cache, and all places of these tokens are read; in the order of the text
-    every pair would be a miss.
+    The counts for a few tokens at a time stay in cache while all places of these tokens are read; in text order, every
+    pair would be a cache miss.
 
     Args:
         ranks_N: the text; each token is its rank by frequency.
@@ -141,7 +141,7 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
     """
     size, reach = len(ranks_N), max(0, min(window, len(ranks_N) - 1))
     text_N = torch.from_numpy(ranks_N)
-    columns = contexts + 1  # one more column collects tokens that are no context, and places outside the text
+    columns = contexts + 1  # one more column for tokens that are no context, and places outside the text
     padded = torch.full((size + 2 * reach,), contexts, dtype=torch.int32)
     padded[reach : reach + size] = text_N.clamp(max=contexts)
     near_NW = padded.unfold(0, 2 * reach + 1, 1)
@@ -169,10 +169,10 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
 
 
 def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """How often each token occurs in each segment.
+    """Count how often each token occurs in each segment.
 
     Returns:
-        The token and the segment of each count that is not 0, int64, (2, P); and the counts, float32, (P,).
+        The token and the segment of each nonzero count, int64, (2, P); and the counts, float32, (P,).
     """
     num_segments = int(segments_N.max()) + 1
     keys_P, counts_P = torch.from_numpy(ranks_N * num_segments + segments_N).unique(return_counts=True)
@@ -183,28 +183,28 @@ def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: i
 class CountedEmbeddings:
     """Initialises token embeddings from co-occurrence counts and one factorisation, without training.
 
-    Each view of the text gives a share of the columns. Near neighbours show which tokens can replace a token. Far
+    Each view of the text contributes a share of the columns. Near neighbours show which tokens can replace a token; far
     neighbours and documents show its topic. A view is a matrix of positive pointwise mutual information; its columns
     are the leading singular vectors (Levy & Goldberg 2014; for documents Deerwester et al. 1990). Skip-gram with
     negative sampling factorises nearly the same matrix, but step by step; this takes seconds.
 
     Args:
-        windows: the views by neighbours: for each the number of tokens on each side.
+        windows: the views by neighbours, each given by the number of tokens on each side.
         documents: whether to add a view by documents.
         segment_tokens: longer documents are cut into parts of this many tokens.
-        subsample: tokens whose share is higher than this are dropped at random for the windows
-            (``counts.subsampled``); null drops none.
-        smoothing: exponent on the frequencies of contexts (Levy et al. 2015).
-        contexts: how many of the most frequent tokens are contexts. A large vocabulary gets fewer: a matrix of counts
-            has 1 GiB at most. There is one at a time, or two if every token is a context, plus about 50 bytes for each
-            counted token.
-        max_tokens: most tokens that are counted of a text.
-        deviation: standard deviation of all numbers of the table, whose columns are centred; random embeddings have
-            0.02.
-        output_bias: start the output biases over the vocabulary from the log frequencies of the tokens.
+        subsample: tokens whose share is higher than this are dropped at random for the windows (``counts.subsampled``);
+            null drops none.
+        smoothing: exponent on the context frequencies (Levy et al. 2015).
+        contexts: how many of the most frequent tokens are contexts. A large vocabulary gets fewer, because a matrix of
+            counts has at most 1 GiB. There is one at a time, or two if every token is a context, plus about 50 bytes
+            for each counted token.
+        max_tokens: maximum number of tokens of a text that are counted.
+        deviation: standard deviation of all numbers in the table, whose columns are centred; that of random embeddings
+            is 0.02.
+        output_bias: whether the output biases over the vocabulary start from the log frequencies of the tokens.
 
     Raises:
-        ConfigError: a value out of its range, or no view.
+        ConfigError: a value is out of range, or there is no view.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class CountedEmbeddings:
     def fill(
         self, table: nn.Embedding, store: TokenStore | MixedStore, *, seed: int, most_tokens: int | None = None
     ) -> int:
-        """Write the vectors into a table, in place; tokens that do not occur in the text keep their vectors.
+        """Write the vectors into a table in place; tokens that do not occur in the text keep their vectors.
 
         Args:
             table: the token embeddings, (V, E).
@@ -249,7 +249,7 @@ class CountedEmbeddings:
             most_tokens: a lower limit than ``max_tokens``.
 
         Returns:
-            Number of counted tokens of the text.
+            The number of counted tokens in the text.
         """
         most_tokens = min(self.max_tokens, most_tokens or self.max_tokens)
         ids_N = token_ids(store, most_tokens=most_tokens)
@@ -273,14 +273,14 @@ class CountedEmbeddings:
         seed: int,
         most_tokens: int,
     ) -> Tensor:
-        """Vectors of the tokens that occur, most frequent first: the views side by side, each scaled to deviation 1."""
+        """Compute occurring tokens' vectors, most frequent first: views side by side, each scaled to deviation 1."""
         shares = np.array_split(np.arange(dim), len(self.windows) + self.documents)
         views = []
         seed = derived_seed(seed, "counted embeddings")
         text_N = ranks_N if self.subsample is None else subsampled(ranks_N, threshold=self.subsample, seed=seed)
-        text_N = text_N if len(text_N) > 1 else ranks_N  # in a tiny text all tokens are frequent
+        text_N = text_N if len(text_N) > 1 else ranks_N  # in a tiny text, all tokens are frequent
         contexts = min(self.contexts, vocab_size, max(dim, _MOST_NUMBERS // vocab_size))
-        for place, window in enumerate(self.windows):  # no name keeps a matrix while the next one is counted
+        for place, window in enumerate(self.windows):  # keep no matrix alive while counting the next
             views.append(
                 leading_vectors(
                     positive_pmi(

@@ -26,33 +26,33 @@ from lmtransfer.randomness import derived_seed
 from lmtransfer.training import distributed
 
 _WORDS_AT_ONCE = 1024
-#: Added to the diagonal of the normal equations, as a share of its mean. Chosen on words that were left out of a fit to
-#: film reviews: less explains a little more of the words that are fitted, and less of other words.
+#: Added to the diagonal of the normal equations, as a share of its mean. Chosen on words left out of a fit to film
+#: reviews: a smaller value explains slightly more of the fitted words, but less of other words.
 _RIDGE = 1e-2
 
-#: Shorter budgets than this, in seconds, limit counting.
+#: Budgets shorter than this, in seconds, limit counting.
 _SHORT = 300.0
-#: How many tokens are counted first within a short budget, and by which factor they grow.
+#: Number of tokens that are counted first within a short budget, and the factor by which it grows.
 _FIRST_TOKENS, _GROWTH = 1 << 17, 4
 
 
 @torch.no_grad()
 def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP: Tensor, shares_V: np.ndarray) -> float:
-    """Set the projection of a network so that it gives each word its counted vector as nearly as possible.
+    """Fit a network's projection so that its word vectors approximate the counted vectors.
 
-    The convolutions keep their random weights, and the projection is the solution of a ridge regression on what they
-    give. A word counts by the square root of its share of the text, so that rare words count, too, but their less
-    certain vectors count less. Where we differ from the paper: it trains a separate network by gradient descent, for
-    words that have no vector; here this is the first layer of the model.
+    The convolutions keep their random weights, and the projection is the solution of a ridge regression on their
+    output. A word is weighted by the square root of its share of the text, so that rare words count as well, but their
+    less certain vectors count less. Where we differ from the paper: it trains a separate network by gradient descent,
+    for words that have no vector; here, this is the first layer of the model.
 
     Args:
         network: the network; only its projection is changed.
         characters_VC: character ids of each word, int16.
         vectors_VP: the counted vectors, float32.
-        shares_V: share of each word in the text; words with share 0 are left out. May be shorter than V.
+        shares_V: share of each word in the text; words with share 0 are omitted. May be shorter than V.
 
     Returns:
-        The share of the variance of the vectors that the network reproduces, with these weights of the words.
+        The share of the variance of the vectors that the network reproduces, with these word weights.
     """
     weights_V = torch.from_numpy(np.sqrt(np.pad(shares_V, (0, len(characters_VC) - len(shares_V)))))
     rows = weights_V.nonzero().squeeze(1).split(_WORDS_AT_ONCE)
@@ -81,13 +81,13 @@ class Start:
 
     Attributes:
         num_tokens: number of counted tokens; 0 if the run has a checkpoint, which contains the embeddings.
-        seconds: seconds that counting took; a budget in seconds includes them.
+        seconds: duration of counting, which a budget in seconds includes.
         shares_V: share of each token in the text, for the biases of heads; shorter than V if the last tokens never
-            occur. None: biases start at 0.
-        vectors_VP: the counted vectors of an encoder that reads characters, for its separate output matrix; None: the
+            occur. None if biases start at 0.
+        vectors_VP: the counted vectors for the separate output matrix of an encoder that reads characters; None if the
             encoder has a table, or the run has a checkpoint.
         explained: share of the variance of these vectors that the encoder reproduces from characters.
-        cut: whether not all of the text is counted, so that a short budget in seconds is left for training.
+        cut: whether part of the text is not counted, to leave a short budget in seconds for training.
     """
 
     num_tokens: int
@@ -132,9 +132,9 @@ def count_first(
     fresh: bool,
     budget: float | None = None,
 ) -> Start:
-    """Count a text and initialise an encoder's token embeddings, on the main rank; the other ranks get its weights.
+    """Count a text and initialise an encoder's token embeddings on the main rank; the other ranks receive its weights.
 
-    Call it before anything copies or ties the embedding table.
+    Call this before anything copies or ties the embedding table.
 
     Args:
         node: ``embeddings`` of the config.
@@ -142,7 +142,7 @@ def count_first(
         store: the training text.
         characters_VC: character ids of each token id, if the tokenizer gives them.
         fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
-        budget: budget of the run in seconds. Of a short one counting takes about half at most: it begins with little
+        budget: the run's budget in seconds. Counting takes at most about half of a short budget: it begins with little
             text, and counts more as long as there is time.
 
     Raises:

@@ -88,7 +88,7 @@ def flipped(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flipped
         rows = rows[np.argsort(-np.abs(gain[rows]), kind="stable")]
         return tuple(
             Flip(
-                examples.ids[row], _gold(examples, row), _said(one, row), _said(other, row),
+                examples.ids[row], _gold(examples, row), _majority_answer(one, row), _majority_answer(other, row),
                 (float(first[row]), float(second[row])),
             )
             for row in rows.tolist()
@@ -119,7 +119,7 @@ def _gold(examples: ScoredExamples, row: int) -> str:
     return examples.gold_answers[row] if examples.gold_answers else ""
 
 
-def _said(side: Sequence[Predictions], row: int) -> str:
+def _majority_answer(side: Sequence[Predictions], row: int) -> str:
     """Return the runs' most frequent answer, with its count unless all agree."""
     if side[0].examples.kind == "regression":
         return f"{np.mean([predictions.examples.predicted[row] for predictions in side]):.3f}"

@@ -333,10 +333,10 @@ def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple
         "span": worst_spans,
     }[kind](answers)
     texts_of_errors = _find(entry, answers[0], [error.row for error in worst], texts)
-    return tuple(_shown(error, answers, texts_of_errors) for error in worst), texts_of_errors.missing
+    return tuple(_error_with_text(error, answers, texts_of_errors) for error in worst), texts_of_errors.missing
 
 
-def _shown(error: WrongAnswer, answers: Sequence[Predictions], texts: FoundTexts) -> ShownError:
+def _error_with_text(error: WrongAnswer, answers: Sequence[Predictions], texts: FoundTexts) -> ShownError:
     examples = answers[0].examples
     text = texts.texts.get(int(examples.keys[error.row]))
     is_span = examples.kind == "span"

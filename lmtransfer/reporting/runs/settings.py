@@ -77,7 +77,7 @@ def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Seq
         most: maximum number of keys to name with their values; the rest are counted.
     """
     named = [
-        key if key == TOKENIZER else f"{key} ({_shown(one.get(key))} against {_shown(other.get(key))})"
+        key if key == TOKENIZER else f"{key} ({_as_text(one.get(key))} against {_as_text(other.get(key))})"
         for key in keys[:most]
     ]
     more = len(keys) - len(named)
@@ -96,6 +96,6 @@ def chosen_on_what_is_scored(config: Mapping[str, Any]) -> bool:
     return chooses and by_dev and config.get("split") == "dev"
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     text = "none" if value is None else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

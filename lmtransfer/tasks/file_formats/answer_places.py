@@ -1,4 +1,4 @@
-"""Check gold answers whose offset is wrong: refuse them all in one message, or skip and list them."""
+"""Check gold answers for wrong offsets, and either reject them all in one message or skip and list them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _MOST_CHARACTERS = 60
 
 
 class AnswerPlaces:
-    """Checks the offsets of answers, and remembers the bad ones.
+    """Checks the offsets of answers, and records the bad ones.
 
     Args:
         path: the file, for messages.
-        policy: ``refuse``: ``report`` raises. ``skip``: nothing is trained on a bad answer, but its text stays a
-            reference (no official metric uses offsets); a question with only bad answers is left out.
+        policy: ``refuse``: ``report`` raises. ``skip``: bad answers are not trained on, but their texts remain
+            references (no official metric uses offsets); a question with only bad answers is left out.
 
     Attributes:
         bad: question id of each bad answer.
-        left_out: ids of the questions that are left out.
+        left_out: ids of the questions left out.
         num_answers: number of answers, including bad ones.
     """
 
@@ -39,11 +39,11 @@ class AnswerPlaces:
         self._problems: list[str] = []
 
     def gold(self, question: str, text: str, start: int, passage: str) -> GoldSpan | None:
-        """Return an answer with its span; without a span if the text is not at ``start``; None if the text is empty.
+        """Return an answer with its span, or without one if the text is not at ``start``; None if the text is empty.
 
         Args:
-            start: its first character according to the file.
-            passage: the text that it quotes.
+            start: first character of the answer, according to the file.
+            passage: the passage that it quotes.
         """
         self.num_answers += 1
         if not text.strip():
@@ -59,7 +59,7 @@ class AnswerPlaces:
         return GoldSpan(text, start, end)
 
     def kept(self, question: str, gold_answers: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
-        """Return the usable answers of a question, those without a span last; empty if the question is left out.
+        """Return a question's usable answers, those without a span last; empty if the question is left out.
 
         Args:
             gold_answers: results of ``gold``.
@@ -72,7 +72,7 @@ class AnswerPlaces:
         return tuple(spans)
 
     def add_problem(self, question: str, problem: str) -> None:
-        """Count a bad answer.
+        """Record a bad answer.
 
         Args:
             problem: the problem, for the message.
@@ -85,7 +85,7 @@ class AnswerPlaces:
         """Report the bad answers after the whole file has been read.
 
         Raises:
-            DataError: there are bad answers and the policy is ``refuse``; names the first ones.
+            DataError: there are bad answers and the policy is ``refuse``; the message names the first ones.
         """
         if not self.bad or self._policy == "skip":
             return
@@ -101,12 +101,12 @@ class AnswerPlaces:
 
 @dataclass(frozen=True, slots=True)
 class QuestionFile:
-    """The questions of a file, in its order, and the ids of bad answers.
+    """The questions in a file, in order, and the ids of bad answers.
 
     Attributes:
-        examples: the questions, without those that are left out.
+        examples: the questions, except those left out.
         bad_answers: question id of each answer that is not where the file says.
-        left_out: ids of the questions that are left out, because they have no other answer.
+        left_out: ids of the questions left out because they have no other answer.
     """
 
     examples: list[QuestionExample]
@@ -115,7 +115,7 @@ class QuestionFile:
 
     @classmethod
     def of(cls, examples: Iterable[QuestionExample], places: AnswerPlaces) -> QuestionFile:
-        """Keep the questions that are not left out."""
+        """Collect the questions that are not left out."""
         places.report()
         left_out = frozenset(places.left_out)
         remaining = [example for example in examples if example.id not in left_out]
@@ -123,11 +123,11 @@ class QuestionFile:
 
 
 def listed(ids: Iterable[str], *, most: int = 10) -> str:
-    """List distinct ids for a message, the first ones by name: ``a, b, c and 4 more``.
+    """List distinct ids for a message, naming only the first: ``a, b, c and 4 more``.
 
     Args:
         ids: ids in order.
-        most: how many ids are named.
+        most: maximum number of ids to name.
     """
     distinct = list(dict.fromkeys(ids))
     further = len(distinct) - most

@@ -1,7 +1,7 @@
-"""Read BLiMP: minimal pairs of sentences as JSON lines, one file for each paradigm.
+"""Read BLiMP: minimal pairs of sentences as JSON lines, one file per paradigm.
 
 Warstadt et al., "BLiMP: The Benchmark of Linguistic Minimal Pairs for English", TACL 2020
-(https://aclanthology.org/2020.tacl-1.25); files of https://github.com/alexwarstadt/blimp, or ``nyu-mll/blimp``.
+(https://aclanthology.org/2020.tacl-1.25); files from https://github.com/alexwarstadt/blimp, or ``nyu-mll/blimp``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class MinimalPair:
     """An acceptable sentence and an unacceptable one.
 
     Attributes:
-        id: the paradigm and the number of the pair in its file, from 0.
+        id: the paradigm and the pair's number in its file, from 0.
         good: the acceptable sentence.
-        bad: the unacceptable sentence, which differs from the other one only a little.
+        bad: the unacceptable sentence, which differs only slightly from the other.
         paradigm: name of the contrast, such as ``passive_1``.
-        phenomenon: the one of the 12 phenomena of English that it belongs to, such as ``argument_structure``.
+        phenomenon: one of the 12 English phenomena, such as ``argument_structure``.
     """
 
     id: str
@@ -53,7 +53,7 @@ class MinimalPair:
 
     @property
     def class_index(self) -> int:
-        """0: all pairs are of one class."""
+        """0, because there is a single class."""
         return 0
 
     @property
@@ -63,7 +63,7 @@ class MinimalPair:
 
 
 def paradigm_files(folder: Path) -> dict[str, Path]:
-    """Find the file of each paradigm in a folder, plain or compressed, in alphabetical order; empty if missing."""
+    """Return the file of each paradigm in a folder, plain or compressed, in alphabetical order; empty if missing."""
     if not folder.is_dir():
         return {}
     plain = sorted({plain_name(path) for path in folder.iterdir() if plain_name(path).endswith(_SUFFIX)})
@@ -89,17 +89,17 @@ def read_pairs(path: Path) -> Iterator[MinimalPair]:
 
 
 def read_hub_pairs(name: str, paradigms: Sequence[str] | None, *, places: str) -> Iterator[MinimalPair]:
-    """Read the pairs of a ``datasets`` name that has one configuration for each paradigm.
+    """Read the pairs of a ``datasets`` name with one configuration per paradigm.
 
     Args:
         name: ``datasets`` name, such as ``nyu-mll/blimp``.
-        paradigms: names of the paradigms; None for all.
-        places: where files were searched before, for the message.
+        paradigms: names of the paradigms; None for all paradigms.
+        places: where files have already been searched for, for the message.
 
     Raises:
         DataError: the pairs can neither be loaded nor found in the cache, or a row is not such a pair.
     """
-    import datasets  # imported here: the import is slow, and files do not need it
+    import datasets  # imported here because the import is slow and files do not need it
     from datasets.exceptions import DatasetGenerationError
 
     if Path(name).is_dir():

@@ -25,21 +25,21 @@ _BLANKS = re.compile("[ \t]+")
 def read_conll(
     path: Path, *, word_column: int, tag_column: int | None, with_gold: bool, notes: Notes
 ) -> Iterator[TaggedSentence]:
-    """Read the sentences of a file, in its order.
+    """Read the sentences of a file in order.
 
     If the first word's line has a tab, columns are separated by tabs, otherwise by spaces. Every line must have as many
-    columns as that line. In a file without the tag column the tags are hidden.
+    columns as that line. In a file without the tag column, the tags are hidden.
 
     Args:
         path: the file, plain or compressed.
         word_column: column of the word, from 1.
-        tag_column: column of the tag, from 1; None: the last column, as in all files of these tasks.
+        tag_column: column of the tag, from 1; None for the last column, as in all files of these tasks.
         with_gold: whether the file must have the tag column.
-        notes: counts document marks, and says which of three or more columns is the last.
+        notes: counts document marks, and records which of three or more columns is the last.
 
     Raises:
-        DataError: a line has another number of columns, a word or tag is empty, or the file lacks a column; the message
-            has ``file:line``.
+        DataError: a line has a different number of columns, a word or tag is empty, or the file lacks a column; the
+            message has ``file:line``.
     """
     words: list[str] = []
     tags: list[str] = []
@@ -92,10 +92,10 @@ def read_conll(
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio", "iob1"], str]:
-    """Recognise what tags mean: properties of single words, or spans, with the usual name of the way they are written.
+    """Recognise the meaning of tags: properties of single words, or spans, with the usual name of the span encoding.
 
     Tags mark spans if all of them are ``O`` or a prefix with a kind (``B-PER``), or only ``O``, ``B``, ``I`` and the
-    like. Spans are IOB1 if ``B-`` never begins a span but next to another one of its kind, and ``I-`` does.
+    like. Spans are IOB1 if ``B-`` only ever begins a span next to another of its kind, and ``I-`` begins others.
 
     Args:
         sentences: the tags of each sentence.
@@ -122,20 +122,20 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio
 
 
 def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
-    """Convert the tags of one sentence to BIO, with ``B-`` at the start of every span; BIO tags stay unchanged.
+    """Convert one sentence's tags to BIO, with ``B-`` at the start of every span; BIO tags are unchanged.
 
     CoNLL-2003's own files (IOB1: Ramshaw and Marcus, https://aclanthology.org/W95-0107) write ``B-`` only if a span
-    directly follows another one of the same kind.
+    directly follows another of the same kind.
 
     Args:
-        tags: ``O``, ``B-kind`` or ``I-kind`` of each word.
+        tags: ``O``, ``B-kind`` or ``I-kind`` for each word.
     """
     unmarked = set(unmarked_begins(tags))
     return tuple("B" + tag[1:] if word in unmarked else tag for word, tag in enumerate(tags))
 
 
 def unmarked_begins(tags: Sequence[str]) -> list[int]:
-    """Find the words that start a span with the tag ``I-kind``: the word before is in no open span of that kind.
+    """Find words that start a span with the tag ``I-kind`` because the preceding word is not in a span of that kind.
 
     Args:
         tags: tags of one sentence.

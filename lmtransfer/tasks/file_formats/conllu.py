@@ -2,8 +2,8 @@
 
 Ten columns separated by tabs: ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC. An underscore marks an
 unspecified value, a number sign starts a comment, and a blank line follows each sentence. Words are syntactic words,
-numbered from 1. A range such as ``3-4`` (*don't* before *do* and *n't*) and an empty node such as ``8.1`` have no tags;
-they are left out and counted.
+numbered from 1. A range such as ``3-4`` (*don't* before *do* and *n't*) and an empty node such as ``8.1`` have no tags,
+so they are skipped and counted.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)")
 
 
 def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: Notes) -> Iterator[TaggedSentence]:
-    """Read the sentences of a file, in its order, named by their ``sent_id``.
+    """Read the sentences of a file in order, named by ``sent_id``.
 
     Args:
         path: the file, plain or compressed.
         tag_column: ``upos`` (the universal tag) or ``xpos`` (the language's own).
-        with_gold: whether all words must have a tag; otherwise all tags of a sentence may be underscores: hidden.
+        with_gold: whether all words must have a tag; otherwise a sentence whose tags are all underscores has hidden
+            tags.
         notes: counts ranges and empty nodes.
 
     Raises:
-        DataError: a line has not ten columns, words are out of order, or a word has no form or tag; the message has
-            ``file:line``.
+        DataError: a line does not have ten columns, words are out of order, or a word has no form or tag; the message
+            has ``file:line``.
     """
     words: list[str] = []
     tags: list[str] = []

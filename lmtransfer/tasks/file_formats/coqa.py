@@ -1,9 +1,9 @@
 """Read CoQA's files: conversations about a story, with free-text answers and the evidence for each answer.
 
-Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019),
-https://stanfordnlp.github.io/coqa. One JSON document: ``data`` is a list of stories with ``story``, ``questions``
-(``turn_id``, ``input_text``), ``answers`` (also ``span_start``, ``span_end``, ``span_text``) and, for evaluation,
-``additional_answers`` of other people.
+Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019), https://stanfordnlp.github.io/coqa.
+Each file is one JSON document: ``data`` is a list of stories with ``story``, ``questions`` (``turn_id``,
+``input_text``), ``answers`` (also ``span_start``, ``span_end``, ``span_text``) and, for evaluation, other people's
+``additional_answers``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNKNOWN = "unknown"
 
 
 class _Word(NamedTuple):
-    """A word between white space, and the pieces that it can be cut into, with their normalised words.
+    """A word delimited by white space, and the pieces that it can be cut into, with their normalised words.
 
     Attributes:
         words: normalised words of the whole word.
@@ -50,11 +50,11 @@ class _Word(NamedTuple):
 def closest_span(text: str, answer: str) -> tuple[int, int] | None:
     """Find the span with the highest word F1 against an answer.
 
-    Spans begin and end at the edges of words between white space and, inside a word, at the edges of runs of letters
-    and digits, so that *Bob* is found in *Bob's* and *brown* in *brown-haired*. A word of more than eight such runs is
-    cut only at the first and the last of them. F1 is ``token_f1`` (lower case, no punctuation or articles). Of spans
-    with equal F1 the shortest wins, then the first. Time is linear in the length of the text for an answer of a few
-    words, and grows with the product of both lengths for a long answer.
+    Spans begin and end at the edges of words delimited by white space and, inside a word, at the edges of runs of
+    letters and digits, so that *Bob* is found in *Bob's* and *brown* in *brown-haired*. A word of more than eight such
+    runs is cut only at the first and the last run. F1 is ``token_f1`` (lower case, no punctuation or articles). Among
+    spans with equal F1, the shortest wins, then the first. Time is linear in the length of the text for an answer of a
+    few words, and grows with the product of both lengths for a long answer.
 
     Extractive systems are trained on CoQA in this way: answers are free text, so the target is the span of the
     annotator's evidence that overlaps most with the answer (Reddy et al., "CoQA" (2019), which defines the best
@@ -65,7 +65,7 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
         answer: the free-text answer.
 
     Returns:
-        First character, and one past the last; None if the text and the answer have no common word.
+        First character, and one past the last; None if the text and the answer have no word in common.
     """
     wanted = Counter(normalize_answer(answer).split())
     num_wanted = wanted.total()
@@ -80,7 +80,7 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
             best_key, best = key, (start, end)
 
     # A span whose first or last piece has no wanted word is no better than the shorter span without that piece. A span
-    # of n words has F1 2 w / (n + w) at most, so a span of more than w * w words is never better than a single word.
+    # of n words has F1 of at most 2 w / (n + w), so a span of more than w * w words is never better than a single word.
     for place, (begin, first) in enumerate(words):
         if wanted.keys().isdisjoint(first.all_words):
             continue
@@ -105,7 +105,7 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
 
 
 def _take(left: Counter[str], words: tuple[str, ...]) -> int:
-    """Take words from the multiset of remaining words, and return how many of them were in it."""
+    """Remove words from the multiset of remaining words, and return how many of them it contained."""
     taken = 0
     for word in words:
         if left[word] > 0:
@@ -135,13 +135,10 @@ def _cut(word: str) -> _Word:
     )
 
 
-"""Answers that are no span of the story."""
-
-
 class _Answer(NamedTuple):
     """A parsed answer."""
 
-    gold: GoldSpan | None  # None: no text; without span: bad, or another kind of answer without evidence
+    gold: GoldSpan | None  # None without text; without span if bad, or of another kind without evidence
     kind: int | None
     text: str
 
@@ -150,26 +147,26 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
     """Read a file of conversations.
 
     - The id is ``<story's id>:<turn_id>``.
-    - The scored text is the free text of an answer (``input_text``): first of ``answers``, then of
-      ``additional_answers`` in their order. The training target is a span: the part of the evidence (``span_start`` to
-      ``span_end``, without white space at its edges) closest to that text (see ``closest_span``), or the whole
-      evidence if no word is common.
-    - Yes, no and unknown, compared as the official script compares them, are another ``kind`` of answer. Yes and no
-      have their whole evidence as span (no span if ``span_start`` is -1); unknown has no span. Answers of this kind by
-      other people have no span.
+    - The scored text is the free text of an answer (``input_text``), first from ``answers``, then from
+      ``additional_answers`` in order. The training target is a span: the part of the evidence (``span_start`` to
+      ``span_end``, without surrounding white space) closest to that text (see ``closest_span``), or the whole evidence
+      if they have no word in common.
+    - Yes, no and unknown, compared as in the official script, are another ``kind`` of answer. Yes and no have their
+      whole evidence as span (no span if ``span_start`` is -1); unknown has no span. Answers of this kind by other
+      people have no span.
     - The history is all earlier turns with the free text of their answers; it is empty if that text is hidden.
     - ``source``, the domain by which the official script groups, is in the metadata.
 
     Args:
         path: the file, plain or compressed.
-        bad_answers: what to do with answers whose evidence is missing or is not where the file says (white space
-            apart); see ``AnswerPlaces``. Skipped answers go last; a skipped answer of another kind loses only its
+        bad_answers: what to do with answers whose evidence is missing or is not where the file says (ignoring white
+            space); see ``AnswerPlaces``. Skipped answers go last; a skipped answer of another kind loses only its
             evidence.
-        kinds: names of the other kinds of answer; the index in this list is the kind.
+        kinds: names of the other kinds of answer; the kind is an index into this list.
 
     Raises:
         DataError: the file is not JSON, a key is missing or has the wrong type, a question or story is empty, an id
-            occurs twice, the turns of answers and questions differ, or bad answers are refused.
+            occurs twice, the turns of answers and questions differ, or bad answers are rejected.
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []
@@ -205,7 +202,7 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
 
 
 def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[JsonNode]]:
-    """Return the answers of each person, one per turn; empty if they are hidden."""
+    """Return each person's answers, one per turn; empty if they are hidden."""
     additional = conversation.maybe("additional_answers")
     first = conversation.maybe("answers")
     if first is None and additional is None:
@@ -257,7 +254,7 @@ def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], 
 
 
 def _problem(story: str, start: int, end: int, evidence: str) -> str | None:
-    """Describe the problem with the evidence of an answer; None if there is none."""
+    """Describe the problem with an answer's evidence; None if there is none."""
     if not 0 <= start < end <= len(story):
         return f"span_start={start}, span_end={end} do not mark a part of the story ({len(story):,} characters)"
     if not evidence.strip() or evidence.split() != story[start:end].split():
@@ -266,7 +263,7 @@ def _problem(story: str, start: int, end: int, evidence: str) -> str | None:
 
 
 def _golds(answers: Sequence[_Answer], question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...]:
-    """Return the gold answers of a question; empty if the question is left out."""
+    """Return a question's gold answers; empty if the question is left out."""
     first, kind = answers[0].gold, answers[0].kind
     others = [
         answer.gold if answer.kind is None else GoldSpan(answer.text)

@@ -1,7 +1,7 @@
-"""Read a JSON document from one file, with error messages that name the place in it.
+"""Read a JSON document from a file, with error messages that give the position in it.
 
-Published question sets are documents of 10 to 100 MB, which are read whole. A place is named by the path from the top,
-such as ``dev.json: data[3].paragraphs[0].qas[2].answers[0] (question 56be4db0)``.
+Published question sets are documents of 10 to 100 MB, which are read whole. A position is the path from the top, such
+as ``dev.json: data[3].paragraphs[0].qas[2].answers[0] (question 56be4db0)``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class JsonNode:
 
     Args:
         value: the parsed value.
-        parent: the value that contains it; None for the whole document.
-        step: its key or index there; for the whole document, the file.
+        parent: the enclosing value; None for the whole document.
+        step: key or index in the parent; the file for the whole document.
 
     Attributes:
         value: the parsed value.
-        question: id of the question that this value is; messages about it and its parts name that id.
+        question: id of the question that this value represents, which messages about it and its parts name.
     """
 
     __slots__ = ("_parent", "_step", "question", "value")
@@ -67,7 +67,7 @@ class JsonNode:
         return node
 
     def maybe(self, key: str) -> JsonNode | None:
-        """Return the value of a key, or None if there is no such key.
+        """Return the value of a key, or None if the key is missing.
 
         Raises:
             DataError: this is not an object.
@@ -77,7 +77,7 @@ class JsonNode:
         return JsonNode(self.value[key], self, key) if key in self.value else None
 
     def fields(self) -> list[tuple[str, JsonNode]]:
-        """Return keys and values of an object, in their order.
+        """Return the keys and values of an object, in order.
 
         Raises:
             DataError: this is not an object.
@@ -97,10 +97,11 @@ class JsonNode:
         return [JsonNode(value, self, place) for place, value in enumerate(self.value)]
 
     def text(self) -> str:
-        r"""A text, which may be empty.
+        r"""Return a text, which may be empty.
 
         Raises:
-            DataError: this is not text, or has a half of a surrogate pair (``\ud83d`` alone), which no tokenizer takes.
+            DataError: this is not text, or contains half a surrogate pair (``\ud83d`` alone), which no tokenizer
+                accepts.
         """
         if not isinstance(self.value, str):
             raise self._not("a text")
@@ -113,7 +114,7 @@ class JsonNode:
         return self.value
 
     def filled_text(self) -> str:
-        """A text with something other than white space in it.
+        """Return a text that is not blank.
 
         Raises:
             DataError: this is not text, or is blank.
@@ -126,13 +127,13 @@ class JsonNode:
         return text
 
     def name(self) -> str:
-        """An id: a text that is not empty, or a whole number, as text."""
+        """Return an id: a non-empty text, or a whole number as text."""
         if isinstance(self.value, int) and not isinstance(self.value, bool):
             return str(self.value)
         return self.filled_text()
 
     def number(self) -> int:
-        """A whole number.
+        """Return a whole number.
 
         Raises:
             DataError: this is not a whole number.
@@ -142,10 +143,10 @@ class JsonNode:
         return self.value
 
     def truth(self) -> bool:
-        """True or false.
+        """Return a boolean.
 
         Raises:
-            DataError: this is neither.
+            DataError: this is not a boolean.
         """
         if not isinstance(self.value, bool):
             raise self._not("true or false")
@@ -158,7 +159,7 @@ class JsonNode:
 
 
 class UniqueIds:
-    """The ids of the questions of a document, with the place of each."""
+    """The ids of a document's questions, with the position of each."""
 
     def __init__(self) -> None:
         self._places: dict[str, JsonNode] = {}
@@ -178,14 +179,14 @@ class UniqueIds:
 
 
 def load_json(path: Path) -> JsonNode:
-    """Parse the document of a file.
+    """Parse the document in a file.
 
     Args:
         path: the file, plain or compressed (.gz, .xz, .zst).
 
     Raises:
         DataError: the file cannot be read, is not UTF-8, or is not JSON (the message has ``file:line:column``); or an
-            object has a key twice, of which ``json`` would drop one.
+            object has a duplicate key, which ``json`` would drop.
     """
     with open_binary(path) as stream:
         raw = stream.read()

@@ -17,7 +17,7 @@ from lmtransfer.tasks.metrics.quac import NO_ANSWER
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 
 MARKS: Final = ("yesno", "followup")
-"""Further labels of a question: whether it affirms (y, n, x: neither), and whether to ask on (y, m: maybe, n)."""
+"""Further labels of a question: affirmation (y, n, or x for neither), and whether to follow up (y, m for maybe, n)."""
 
 _TURN_MARK = "_q#"
 
@@ -26,8 +26,8 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
     """Read a file of dialogues.
 
     - The word ``CANNOTANSWER`` that ends each context is not part of the passage; this does not change offsets.
-    - The first answer is ``orig_answer``, with which the dialogue continues; the other ``answers`` follow in their
-      order. (The references are a set: the file repeats ``orig_answer`` in ``answers``, and here it occurs once.)
+    - The first answer is ``orig_answer``, with which the dialogue continues; the other ``answers`` follow in order.
+      (The references are a set: the file repeats ``orig_answer`` in ``answers``, but here it occurs once.)
     - If nobody has an answer, ``answers`` is empty (``()``). If people disagree, each person without an answer adds
       ``GoldSpan("CANNOTANSWER")`` without a span, because the official scorer counts them.
     - The history is all earlier turns, each with the text of its ``orig_answer``; it is empty if that text is hidden.
@@ -41,7 +41,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
 
     Raises:
         DataError: the file is not JSON, a key is missing or has the wrong type, a question or passage is empty, an id
-            occurs twice or does not have the form ``<dialogue>_q#<turn>``, or bad answers are refused.
+            occurs twice or does not have the form ``<dialogue>_q#<turn>``, or bad answers are rejected.
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []
@@ -89,7 +89,7 @@ def _passage(context: JsonNode) -> str:
 
 
 def _texts(question_node: JsonNode) -> list[tuple[str, int]] | None:
-    """Return text and first character of each answer, ``orig_answer`` first; None if answers are hidden."""
+    """Return the text and first character of each answer, ``orig_answer`` first; None if answers are hidden."""
     first, others = question_node.maybe("orig_answer"), question_node.maybe("answers")
     if first is None and others is None:
         return None
@@ -107,7 +107,7 @@ def _answer(node: JsonNode) -> tuple[str, int]:
 def _answers(
     texts: Iterable[tuple[str, int]], passage: str, question_id: str, places: AnswerPlaces
 ) -> tuple[GoldSpan, ...]:
-    """Return the gold answers of a question; empty if the question is left out."""
+    """Return a question's gold answers; empty if the question is left out."""
     gold_answers: list[GoldSpan] = []
     bad: list[GoldSpan] = []
     for text, start in texts:

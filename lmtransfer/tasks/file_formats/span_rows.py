@@ -1,9 +1,9 @@
-"""Read the user's questions: JSON (one object per line, or an array of objects) or parquet.
+"""Read the user's own questions: JSON (one object per line, or an array of objects) or parquet.
 
-An object is ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``. Each answer is
-``{"text": "Ann", "start": 0}``; without ``start`` it is at the first occurrence of the text in the context. An empty
-list marks a question without an answer; if ``answers`` is missing, they are hidden. The form in which ``datasets``
-stores SQuAD is also read, from the hub and from files.
+An object is ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``. Each answer is ``{"text":
+"Ann", "start": 0}``; without ``start``, it is the first occurrence of the text in the context. An empty list marks a
+question without an answer; if ``answers`` is missing, they are hidden. The format in which ``datasets`` stores SQuAD is
+also supported, from the hub and from files.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds
 from lmtransfer.tasks.places import HubSource, load_hub_table
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 
-#: A longer first line is a document.
+#: Maximum length of a row; a longer first line is a document.
 _LONGEST_ROW = 1 << 20
 _COLUMNS: Final = ("id", "question", "context", "answers")
 
 
 def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile:
-    """Read the questions of a file, in its order; blank lines are skipped.
+    """Read the questions of a file in order, skipping blank lines.
 
     Args:
-        path: the file, plain or compressed, or a folder of ``datasets.save_to_disk``.
+        path: the file, plain or compressed, or a ``datasets.save_to_disk`` folder.
         bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
             ``AnswerPlaces``. Skipped answers go last.
     """
@@ -42,7 +42,7 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
 
 
 def holds_rows(path: Path) -> bool:
-    """Whether a JSON file holds rows of questions, on lines or in an array, and not a document in SQuAD's format."""
+    """Whether a JSON file holds rows of questions, on lines or in an array, but not a document in SQuAD's format."""
     line = next((line for _, line in read_lines(path) if line.strip()), "")
     try:
         first = json.loads(line) if len(line) < _LONGEST_ROW else {}
@@ -52,18 +52,18 @@ def holds_rows(path: Path) -> bool:
 
 
 def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolicy, places: str) -> QuestionFile:
-    """Read the questions of a split of SQuAD, or of a set with the same columns, from the hub.
+    """Read a split of SQuAD, or of a set with the same columns, from the hub.
 
     Args:
         source: the data set on the hub, with the columns ``id``, ``question``, ``context`` and ``answers`` (lists
             ``text`` and ``answer_start``).
         split: our name of the split.
         bad_answers: see ``read_span_rows``.
-        places: where a file was searched before, for the message.
+        places: where a file has already been searched for, for the message.
 
     Raises:
         DataError: the split can neither be loaded nor found in the cache, a column is missing, or bad answers are
-            refused.
+            rejected.
     """
     table, origin = load_hub_table(source, split, places=places), source.origin(split)
     missing = [column for column in _COLUMNS if column not in table.column_names]
@@ -82,7 +82,7 @@ def _hub_row(row: tuple[Any, ...], where: str) -> JsonNode:
 def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy) -> QuestionFile:
     ids, places = UniqueIds(), AnswerPlaces(origin, bad_answers)
     examples: list[QuestionExample] = []
-    passages: dict[str, str] = {}  # one copy of each passage, which many questions share
+    passages: dict[str, str] = {}  # one copy of each passage, shared by many questions
     for row in rows:
         question_id = row.field("id").name()
         row.question = question_id
@@ -101,7 +101,7 @@ def _row(record: Record) -> JsonNode:
 
 
 def _listed(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """Turn the two lists in which ``datasets`` stores the answers to a question into one object per answer."""
+    """Convert the two lists in which ``datasets`` stores a question's answers into one object per answer."""
     texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         raise DataError(f"{where}: answers must have two lists of one length, 'text' and 'answer_start'")
@@ -109,7 +109,7 @@ def _listed(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
-    """Return the gold answers of a question; empty if the question is left out."""
+    """Return a question's gold answers; empty if the question is left out."""
     answers = row.maybe("answers")
     if answers is None or answers.value is None:
         return None

@@ -18,9 +18,9 @@ from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> QuestionFile:
     """Read a file of version 1.1 or 2.0, or of another set in this format.
 
-    A question has no answer if ``is_impossible`` is true, or if its list of answers is empty and the file has no such
-    key; its ``plausible_answers`` are not read. If ``answers`` is missing, the answers are hidden. Answers stay in
-    their order, except that skipped bad answers go last.
+    A question has no answer if ``is_impossible`` is true, or if its list of answers is empty and the file lacks that
+    key; ``plausible_answers`` are ignored. If ``answers`` is missing, the answers are hidden. Answers keep their order,
+    except that skipped bad answers go last.
 
     Args:
         path: the file, plain or compressed.
@@ -44,7 +44,7 @@ def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Quest
 def _answers(
     question_node: JsonNode, passage: str, question_id: str, places: AnswerPlaces
 ) -> tuple[GoldSpan, ...] | None:
-    """Return the gold answers of a question; empty if the question is left out."""
+    """Return a question's gold answers; empty if the question is left out."""
     flag, answers = question_node.maybe("is_impossible"), question_node.maybe("answers")
     impossible = None if flag is None else flag.truth()
     if answers is None:

@@ -21,11 +21,11 @@ class TaggedSentence:
     """One sentence.
 
     Attributes:
-        source: the file that it comes from.
-        lines: line number of each word in it, or its row.
-        words: its words.
+        source: the sentence's file.
+        lines: line number of each word in the file, or its row.
+        words: the words.
         tags: tag names, one per word; None if the source has no tags.
-        name: its id in the source, if any.
+        name: the sentence's id in the source, if any.
     """
 
     source: str
@@ -35,7 +35,7 @@ class TaggedSentence:
     name: str | None = None
 
     def where(self, word: int = 0) -> str:
-        """``file:line`` of a word, for messages."""
+        """Return ``file:line`` of a word, for messages."""
         return f"{self.source}:{self.lines[word]}"
 
 
@@ -48,14 +48,14 @@ def read_tagged_rows(
     with_gold: bool,
     notes: Notes,
 ) -> Iterator[TaggedSentence]:
-    """Read the sentences of a file, in its order; blank lines are skipped.
+    """Read the sentences of a file in order, skipping blank lines.
 
     Args:
         path: the file, plain or compressed.
         file_format: ``jsonl`` (one object per line, or an array) or ``parquet`` (or arrow).
-        words_fields: possible fields of the words.
-        with_gold: whether all sentences must have tags; otherwise the field may be missing or null: hidden.
-        notes: counts unusual input of the file.
+        words_fields: possible names of the field with the words.
+        with_gold: whether all sentences must have tags; otherwise a missing or null field means hidden tags.
+        notes: counts unusual input in the file.
 
     Raises:
         DataError: a row is not such an object, or its numbers of tags and words differ; the message has ``file:line``.
@@ -97,16 +97,16 @@ def _texts(record: Record, column: Column) -> tuple[str, ...]:
 def read_tagged_hub(
     source: HubSource, split: str, *, words_column: str, tags_column: str, places: str
 ) -> Iterator[TaggedSentence]:
-    """Read the sentences of a split; tags that are stored as numbers are replaced by their names in the data set.
+    """Read the sentences of a split; tags stored as numbers are replaced with their names in the data set.
 
     Args:
         split: our name of the split.
         tags_column: column of the tags; if all tags are -1, they are hidden.
-        places: where a file was searched before, for the message.
+        places: where a file has already been searched for, for the message.
 
     Raises:
         DataError: the split can neither be loaded nor found in the cache, a column is missing, a sentence has no words,
-            or its number of tags differs.
+            or its numbers of tags and words differ.
     """
     table = load_hub_table(source, split, places=places)
     origin = source.origin(split)

@@ -1,1 +1,1 @@
-"""Official metrics of the tasks."""
+"""The tasks' official metrics."""

@@ -1,7 +1,7 @@
-"""Compare two answers as texts, and other functions that the official metrics of question answering share.
+"""Compare answers as texts, and other functions shared by the official metrics of question answering.
 
-Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), and its
-scripts evaluate-v1.1.py and evaluate-v2.0.py. QuAC's scorer.py and CoQA's evaluate-v1.0.py use the same comparison.
+Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), and its scripts
+evaluate-v1.1.py and evaluate-v2.0.py. QuAC's scorer.py and CoQA's evaluate-v1.0.py use the same comparison.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ARTICLE = re.compile(r"\b(?:an?|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """Normalise a text for comparison: lower case, without punctuation and articles, single spaces.
+    """Normalise a text for comparison: lower case, without punctuation or articles, single spaces.
 
     Only ASCII punctuation is removed (a typographic quote stays). It is removed first and leaves no space: "U.S."
     becomes "us", "well-known" becomes one word. Only English articles are removed, as whole words. Other Unicode
@@ -29,16 +29,16 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(answer: str, reference: str) -> float:
-    """1 if both normalised texts are equal, else 0."""
+    """Return 1 if both normalised texts are equal, otherwise 0."""
     return float(normalize_answer(answer) == normalize_answer(reference))
 
 
 def token_f1(answer: str, reference: str, *, empty_agree: bool = True) -> float:
-    """F1 of the words of two normalised texts, as multisets, 0 to 1.
+    """Return the F1 of the words of two normalised texts, as multisets, 0 to 1.
 
     Args:
-        empty_agree: whether two texts that are both empty after normalisation have F1 1 (SQuAD 2.0, CoQA) or 0
-            (SQuAD 1.1, QuAC).
+        empty_agree: whether two texts that are both empty after normalisation have F1 1 (SQuAD 2.0, CoQA) or 0 (SQuAD
+            1.1, QuAC).
     """
     answered, wanted = normalize_answer(answer).split(), normalize_answer(reference).split()
     if not answered or not wanted:
@@ -54,11 +54,11 @@ def token_f1(answer: str, reference: str, *, empty_agree: bool = True) -> float:
 def leave_one_out_max(scores: Sequence[float]) -> float:
     """Leave out each reference in turn, take the best score against the others, and return the mean.
 
-    This makes systems comparable with people, because each person is also compared with one reference less (Reddy et
-    al., "CoQA" (2019); Choi et al., "QuAC" (2018)). A single reference is not left out.
+    This makes systems comparable with people, who are also compared with one reference fewer (Reddy et al., "CoQA"
+    (2019); Choi et al., "QuAC" (2018)). A single reference is not left out.
 
     Args:
-        scores: score of one answer against each reference, in their order.
+        scores: score of one answer against each reference, in order.
 
     Raises:
         ValueError: there is no score.
@@ -82,7 +82,7 @@ def plain_mean(values: Sequence[float]) -> float:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Compute the mean, independent of the order of the values; there must be at least one value."""
+    """Compute the mean of at least one value, independent of their order."""
     listed = list(values)
     return math.fsum(listed) / len(listed)
 
@@ -90,15 +90,16 @@ def mean(values: Iterable[float]) -> float:
 def check_same_questions(entries: Mapping[str, object], questions: Collection[str], *, what: str = "answer") -> None:
     """Check that each question has exactly one entry, and that there are no entries for other questions.
 
-    The official scripts skip a question without an answer, or count it as wrong. Here the caller must answer it with
-    an empty text.
+    The official scripts skip a question without an answer, or count it as wrong. Here the caller must answer it with an
+    empty text.
 
     Args:
         entries: entries by question id.
         what: name of the entries, for the message.
 
     Raises:
-        DataError: there is no question at all, a question has no entry, or an entry has no question; names the first.
+        DataError: there are no questions, a question has no entry, or an entry has no question; the message names the
+            first.
     """
     if not questions:
         raise DataError(f"there are no questions, so no {what} can be scored")

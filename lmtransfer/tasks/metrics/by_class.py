@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of each class: each label, or each kind of chunk."""
+"""Precision, recall and F1 by class, where a class is a label or a kind of chunk."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 from lmtransfer.tasks.metrics.chunks import Chunk, Chunks, chunk_scores
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 
-#: Scores of more classes are not written.
+#: Maximum number of classes whose scores are written.
 MOST_CLASSES = 200
 
 
-#: The scores of one class: ``precision``, ``recall`` and ``f1``, 0 to 1 (0 where nothing can be divided), and
+#: The scores of one class: ``precision``, ``recall`` and ``f1``, 0 to 1 (0 where the denominator is 0), and
 #: ``support``, the number of its gold answers.
 ClassScores: TypeAlias = dict[str, float]
 
 
 def scores_by_class(answers: ScoredExamples) -> dict[str, ClassScores]:
-    """Score each class by itself.
+    """Score each class separately.
 
     Returns:
-        The scores by the name of the class: of each label; of each kind of chunk, if tags mark chunks. Empty if the
-        answers have no classes, or more than ``MOST_CLASSES``.
+        The scores by class name: of each label, or of each kind of chunk if tags mark chunks. Empty if the answers have
+            no classes, or more than ``MOST_CLASSES``.
     """
     if answers.kind == "tagging" and "f1" in answers.ratios:
         scores = _of_chunks(answers)
@@ -65,10 +65,10 @@ def _of_chunks(answers: ScoredExamples) -> dict[str, ClassScores]:
 
 
 def mean_by_class(seeds: Sequence[Mapping[str, ClassScores]]) -> dict[str, ClassScores]:
-    """The mean over seeds of each score, of the classes that all seeds have.
+    """Return the mean of each score over seeds, for the classes that all seeds have.
 
     Args:
-        seeds: for each seed the result of ``scores_by_class``.
+        seeds: the result of ``scores_by_class`` for each seed.
     """
     names = [name for name in seeds[0] if all(name in one for one in seeds)]
     return {name: {score: fmean(one[name][score] for one in seeds) for score in seeds[0][name]} for name in names}

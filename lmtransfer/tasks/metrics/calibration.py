@@ -1,8 +1,8 @@
-"""Calibration: whether labels with a probability of 80 % are right in 80 of 100 cases, before and after a temperature.
+"""Calibration: whether labels with a probability of 80 % are right in 80 of 100 cases, before and after scaling.
 
 Source: Guo et al., "On Calibration of Modern Neural Networks" (2017), https://arxiv.org/abs/1706.04599: the expected
 calibration error over 15 bins of equal width (section 2) and temperature scaling (section 4.2). A temperature divides
-the logits; it changes no answer.
+the logits and changes no answer.
 
 Shape legend: N examples, C labels, M bins.
 """
@@ -16,18 +16,18 @@ import numpy as np
 
 #: M.
 NUM_BINS = 15
-#: The range of temperatures; its ends are for logits that always, or never, should be sharper.
+#: Range of temperatures; the limits apply to logits that should always, or never, be sharper.
 _LEAST, _MOST = 0.01, 100.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reliability:
-    """How often the answers of each bin of confidence are right. Bin m holds confidences in ((m - 1) / M, m / M].
+    """How often the answers in each confidence bin are right. Bin m holds confidences in ((m - 1) / M, m / M].
 
     Attributes:
-        counts: answers in each bin, int64, shape (M,).
+        counts: number of answers in each bin, int64, shape (M,).
         confidences: mean probability of these answers, float64, shape (M,); 0 for an empty bin.
-        accuracies: share of them that is right, float64, shape (M,); 0 for an empty bin.
+        accuracies: share of correct answers, float64, shape (M,); 0 for an empty bin.
     """
 
     counts: np.ndarray
@@ -40,7 +40,7 @@ class Reliability:
 
         Args:
             confidences_N: probability of each answer.
-            right_N: whether it is right.
+            right_N: whether each answer is right.
         """
         bins_N = np.clip(np.ceil(confidences_N * NUM_BINS).astype(np.int64) - 1, 0, NUM_BINS - 1)
         counts, confidences, accuracies = (
@@ -54,7 +54,7 @@ class Reliability:
         return float(self.counts @ np.abs(self.accuracies - self.confidences) / self.counts.sum())
 
     def as_values(self) -> dict[str, Any]:
-        """``ece``, ``counts``, ``confidences`` and ``accuracies`` as plain values."""
+        """Return ``ece``, ``counts``, ``confidences`` and ``accuracies`` as plain values."""
         bins = {name: getattr(self, name).tolist() for name in ("counts", "confidences", "accuracies")}
         return {"ece": self.error, **bins}
 
@@ -64,9 +64,9 @@ class Calibration:
     """The calibration of a run's answers.
 
     Attributes:
-        plain: reliability of the probabilities as they are.
-        plain_loss: their mean negative log-probability of the gold label, in nats.
-        scaled: reliability with temperatures that were fitted on other examples; None if there are too few examples.
+        plain: reliability of the unscaled probabilities.
+        plain_loss: mean negative log-probability of the gold label without scaling, in nats.
+        scaled: reliability with temperatures fitted on other examples; None if there are too few examples.
         scaled_loss: the same loss with these temperatures.
         temperatures: the temperature of each part, fitted on all other parts.
     """
@@ -78,7 +78,7 @@ class Calibration:
     temperatures: tuple[float, ...] = ()
 
     def as_values(self) -> dict[str, Any]:
-        """Plain values for a ``result.json``; ``temperature`` is the geometric mean over parts."""
+        """Return plain values for a ``result.json``; ``temperature`` is the geometric mean over parts."""
         return {
             "plain": {**self.plain.as_values(), "loss": self.plain_loss},
             "scaled": None if self.scaled is None else {**self.scaled.as_values(), "loss": self.scaled_loss},
@@ -92,13 +92,13 @@ class Calibration:
 def calibration(logits_NC: np.ndarray, gold_N: np.ndarray, parts_N: np.ndarray | None) -> Calibration:
     """Measure calibration before and after temperature scaling.
 
-    The temperature is cross-fitted: that of each part is fitted on all other parts, so that no example is measured with
-    a temperature that has seen its label.
+    The temperatures are cross-fitted: each part's temperature is fitted on all other parts, so that no example is
+    measured with a temperature that has seen its label.
 
     Args:
         logits_NC: logits of each label.
         gold_N: index of the gold label.
-        parts_N: part of each example, 0, 1 and so on; None: no scaling.
+        parts_N: part of each example, 0, 1 and so on; None for no scaling.
     """
     logits_NC = logits_NC.astype(np.float64)
     plain, plain_loss = _measured(logits_NC, gold_N)
@@ -112,7 +112,7 @@ def calibration(logits_NC: np.ndarray, gold_N: np.ndarray, parts_N: np.ndarray |
 
 
 def fit_temperature(logits_NC: np.ndarray, gold_N: np.ndarray) -> float:
-    """The temperature, 0.01 to 100, with the smallest mean negative log-probability of the gold labels.
+    """Return the temperature, 0.01 to 100, with the smallest mean negative log-probability of the gold labels.
 
     The loss is convex in 1 / temperature, so the root of its slope is found by bisection.
 

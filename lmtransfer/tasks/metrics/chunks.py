@@ -1,7 +1,7 @@
 """Precision, recall and F1 of chunks (named entities, phrases), written as one tag per word.
 
 Sources: Tjong Kim Sang and Buchholz, "Introduction to the CoNLL-2000 Shared Task: Chunking" (2000) and its conlleval;
-Nakayama, seqeval (2018), default mode. A chunk is correct if its first word, its last word and its kind are correct.
+Nakayama, seqeval (2018), default mode. A chunk is correct if its first word, last word and kind are correct.
 
 Shape legend: W words of a sentence.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from lmtransfer.errors import DataError
 
 OUTSIDE = "O"
-_FIRST = "BSU"  # S (and U of BILOU) marks a chunk of one word
+_FIRST = "BSU"  # S (and U of BILOU) marks a single-word chunk
 _LAST = "ESUL"
 _PREFIXES = "BIESLU"
 
@@ -48,12 +48,12 @@ class Chunks:
     """Finds the chunks of sentences whose tags are indices into labels.
 
     Tags are BIO (IOB2), IOB1, BIOES or BILOU. The same rules work for all of them, and for predicted tags that violate
-    their scheme. A chunk ends before O, and before a word that starts another chunk. A word starts a chunk if the tag
-    before it is O, E, L, S or U, if its own tag is B, S or U, or if its kind differs from that of the word before. For
-    example, I-PER after O or I-LOC starts a chunk, and B-PER I-LOC are two chunks.
+    their scheme. A chunk ends before O, and before a word that starts another chunk. A word starts a chunk if the
+    preceding tag is O, E, L, S or U, if its own tag is B, S or U, or if its kind differs from that of the preceding
+    word. For example, I-PER after O or I-LOC starts a chunk, and B-PER I-LOC are two chunks.
 
     Args:
-        labels: the task's tags in the order of their indices.
+        labels: the task's tags in index order.
 
     Raises:
         DataError: a label is not a chunk tag.
@@ -69,7 +69,7 @@ class Chunks:
             tags: tag indices of shape (W,).
 
         Raises:
-            DataError: an index has no label; that includes -1, which marks an unscored word.
+            DataError: an index has no label; this includes -1, which marks an unscored word.
         """
         for tag in tags:
             if not 0 <= tag < len(self._parts):
@@ -88,7 +88,7 @@ class Chunks:
     def counts(
         self, predictions: Sequence[int] | np.ndarray, targets: Sequence[int] | np.ndarray
     ) -> tuple[int, int, int]:
-        """Count the correct, the predicted and the gold chunks of one sentence.
+        """Count the correct, predicted and gold chunks of one sentence.
 
         Args:
             predictions: predicted tag indices of shape (W,).

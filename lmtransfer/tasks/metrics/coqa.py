@@ -1,7 +1,7 @@
-"""CoQA's official metrics: exact match and word F1 against several people, also by domain or kind of answer.
+"""CoQA's official metrics: exact match and word F1 against several people, optionally by domain or kind of answer.
 
-Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019), and its
-evaluate-v1.0.py. All values are unrounded fractions, 0 to 1; the script prints percentages with one decimal.
+Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019), and its evaluate-v1.0.py. All values
+are unrounded fractions, 0 to 1; the script prints percentages with one decimal.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def coqa_scores(
 ) -> dict[str, float]:
     """Return ``exact`` (the script's em) and ``f1``: the best over a question's references, one left out in turn.
 
-    With groups, also return ``<group>_exact`` and ``<group>_f1`` of each group. A missing answer is an error here; the
+    With groups, also return ``<group>_exact`` and ``<group>_f1`` for each group. A missing answer is an error here; the
     script counts it as wrong.
 
     Args:
-        answers: predicted text by question id: free text, also "yes", "no" and "unknown".
-        references: by question id, the text of each person (the file's ``answers`` and ``additional_answers``).
+        answers: predicted text by question id: free text, including "yes", "no" and "unknown".
+        references: each person's text, by question id (the file's ``answers`` and ``additional_answers``).
         groups: name of the group by question id: the domain, or the kind of answer.
     """
     questions = coqa_questions(answers, references)
@@ -44,7 +44,7 @@ def coqa_scores(
 
 
 def coqa_questions(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """Return the scores of each question in ``coqa_scores``, by metric and question id, 0 to 1."""
+    """Return each question's scores as in ``coqa_scores``, by metric and question id, 0 to 1."""
     check_same_questions(answers, references)
     exact, f1 = {}, {}
     for question, texts in references.items():

@@ -1,7 +1,7 @@
-"""Metrics of labels, sets of labels and scores, computed by scikit-learn and scipy; higher is better.
+"""Metrics for labels, sets of labels and scores, computed by scikit-learn and scipy; higher is better.
 
 Both libraries are imported where they are used, so that a command that scores nothing starts without them. Where they
-warn that a metric is not defined, its value is 0 and ``undefined`` says why.
+warn that a metric is undefined, its value is 0 and ``undefined`` gives the reason.
 
 Shape legend: N examples, C labels.
 """
@@ -12,7 +12,7 @@ import warnings
 
 import numpy as np
 
-#: A label of a set is chosen if its probability is above this.
+#: A label in a set is chosen if its probability is above this.
 THRESHOLD = 0.5
 CORRELATIONS = ("pearson", "spearman")
 
@@ -25,26 +25,26 @@ def metric_value(
     positive: int = 1,
     weights: np.ndarray | None = None,
 ) -> float:
-    """Compute a metric; 0 if it is not defined.
+    """Compute a metric; 0 if it is undefined.
 
     ``macro_f1`` is the mean over the labels that are gold or predicted at least once, and for sets of labels the mean
-    over all labels. ``matthews`` of three or more labels is R_K (Gorodkin 2004).
+    over all labels. ``matthews`` with three or more labels is R_K (Gorodkin 2004).
 
     Args:
-        name: ``accuracy``, ``f1``, ``macro_f1`` or ``matthews`` of labels; ``micro_f1``, ``macro_f1`` or
-            ``average_precision`` of sets of labels; ``pearson`` or ``spearman`` of scores.
-        predicted: label indices or scores, shape (N,); for sets of labels probabilities, shape (N, C).
-        gold: label indices or scores, shape (N,); for sets of labels 0 or 1, shape (N, C).
+        name: ``accuracy``, ``f1``, ``macro_f1`` or ``matthews`` for labels; ``micro_f1``, ``macro_f1`` or
+            ``average_precision`` for sets of labels; ``pearson`` or ``spearman`` for scores.
+        predicted: label indices or scores, shape (N,); for sets of labels, probabilities, shape (N, C).
+        gold: label indices or scores, shape (N,); for sets of labels, 0 or 1, shape (N, C).
         positive: index of the label whose F1 is ``f1``.
-        weights: how often each example counts, shape (N,); of labels only. None: once.
+        weights: how often each example counts, shape (N,), for labels only; None if each counts once.
 
     Raises:
-        ValueError: there is no example.
+        ValueError: there are no examples.
     """
     if len(gold) == 0:
         raise ValueError(f"metric {name} received no examples")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what ``undefined`` says
+        warnings.simplefilter("ignore")  # ``undefined`` gives the reasons
         if name in CORRELATIONS:
             return _correlation(name, predicted.astype(np.float64), gold.astype(np.float64))
         from sklearn import metrics
@@ -64,10 +64,10 @@ def metric_value(
 
 
 def undefined(name: str, predicted: np.ndarray, gold: np.ndarray, *, positive: int = 1) -> str:
-    """Say why a metric, or its part of one label, is not defined and counts as 0; empty if it is defined.
+    """Explain why a metric, or one label's part of it, is undefined and counts as 0; empty if it is defined.
 
     Args:
-        predicted: answers, as in ``metric_value``; for sets of labels also decisions of 0 or 1.
+        predicted: answers, as in ``metric_value``; for sets of labels, also decisions of 0 or 1.
         positive: index of the label whose F1 is ``f1``.
     """
     if name in (*CORRELATIONS, "matthews"):

@@ -1,7 +1,7 @@
 """QuAC's official metrics: word F1 against several people, and how often a system is as good as people.
 
-Source: Choi et al., "QuAC: Question Answering in Context" (2018), and its scorer.py. All values are
-fractions, 0 to 1; the scorer prints percentages.
+Source: Choi et al., "QuAC: Question Answering in Context" (2018), and its scorer.py. All values are fractions, 0 to 1;
+the scorer prints percentages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.answer_text import check_same_questions, leave_one_out_max, mean, plain_mean, token_f1
 
 NO_ANSWER = "CANNOTANSWER"
-"""The text that ends each passage and is the answer where there is no other."""
+"""The text that ends each passage and is the answer if there is no other."""
 
 
 def quac_scores(
@@ -27,17 +27,18 @@ def quac_scores(
 
     - ``f1``: mean F1 (:func:`quac_f1`); ``unfiltered_f1``: mean F1 over all questions.
     - ``heq_q``: share of questions whose F1 reaches the human F1 (:func:`human_f1`).
-    - ``heq_d``: share of dialogues in which all these questions reach it; a dialogue without such questions counts.
-    - ``human_f1``: mean human F1; ``unanswerable``: share of unanswerable questions that got no answer (absent if there
-      are no unanswerable questions).
+    - ``heq_d``: share of dialogues in which all these questions reach it, including dialogues without such questions.
+    - ``human_f1``: mean human F1; ``unanswerable``: share of unanswerable questions with no answer predicted (absent if
+      there are no unanswerable questions).
 
     A question without an answer is an error here; the scorer counts it as wrong.
 
     Args:
         answers: predicted text by question id; ``CANNOTANSWER`` or empty for no answer.
-        references: each person's text by question id, including ``CANNOTANSWER`` or empty; an empty list: no answer.
-        dialogues: id of the dialogue by question id (in the files, the part before "_q#").
-        min_f1: smallest human F1 of a question that counts.
+        references: each person's text by question id, including ``CANNOTANSWER`` or empty texts; an empty list means no
+            answer.
+        dialogues: dialogue id by question id (in the files, the part before "_q#").
+        min_f1: minimum human F1 of a question that counts.
     """
     check_same_questions(answers, references)
     check_same_questions(dialogues, references, what="id of a dialogue")
@@ -53,7 +54,7 @@ def quac_scores(
 def quac_questions(
     answers: Mapping[str, str], references: Mapping[str, Sequence[str]], *, min_f1: float = 0.4
 ) -> dict[str, dict[str, float]]:
-    """Return the scores of each question in ``quac_scores``, by metric and id, 0 to 1; only questions that count."""
+    """Return each question's scores as in ``quac_scores``, by metric and id, 0 to 1, for questions that count."""
     check_same_questions(answers, references)
     counted = agreed_questions(references, min_f1=min_f1)
     human = {question: human_f1(references[question]) for question in references}
@@ -81,7 +82,7 @@ def agreed_questions(references: Mapping[str, Sequence[str]], *, min_f1: float =
 
 
 def quac_f1(answer: str, references: Sequence[str]) -> float:
-    """F1 of an answer: the best over references, one left out in turn; 0 to 1.
+    """Return an answer's F1: the best over references, one left out in turn; 0 to 1.
 
     If at least half of the references say that there is no answer, only "no answer" is correct (F1 1; any other answer
     0). Otherwise the references without an answer are ignored.
@@ -98,7 +99,7 @@ def quac_f1(answer: str, references: Sequence[str]) -> float:
 
 
 def human_f1(references: Sequence[str]) -> float:
-    """Mean over people of the best F1 against the other people; 1 for a single reference, or for no answer."""
+    """Return the mean over people of the best F1 against the others; 1 for a single reference or for no answer."""
     agreed_answers = agreed_references(references)
     if len(agreed_answers) == 1:
         return 1.0
@@ -111,6 +112,6 @@ def human_f1(references: Sequence[str]) -> float:
 
 
 def agreed_references(references: Sequence[str]) -> list[str]:
-    """Return the references that count: ``[CANNOTANSWER]`` if at least half of them are that, else all others."""
+    """Return the references that count: ``[CANNOTANSWER]`` if at least half say so, otherwise all others."""
     spans = [text for text in references if text not in ("", NO_ANSWER)]
     return spans if 2 * len(spans) > len(references) else [NO_ANSWER]

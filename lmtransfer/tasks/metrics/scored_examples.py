@@ -1,4 +1,4 @@
-"""Predictions of a run for each example, and the contribution of each example to each metric.
+"""A run's predictions for each example, and each example's contribution to each metric.
 
 Shape legend: N examples, R answers (N, or the words of all sentences, or a decision about each label of each example).
 """
@@ -17,19 +17,19 @@ import numpy as np
 
 from lmtransfer.tasks.metrics import labels
 
-#: The metrics that are computed from all answers together, by the kind of the answers.
+#: The metrics that are computed from all answers together, by the kind of answer.
 _OF_ANSWERS = {
     "classification": ("accuracy", "f1", "macro_f1", "matthews"),
     "multi_label": ("macro_f1",),
     "regression": labels.CORRELATIONS,
 }
-#: Up to this many examples, a metric without a shortcut is recomputed once for each left-out example.
+#: Up to this number of examples, a metric without a shortcut is recomputed with each example left out.
 _MOST_LEFT_OUT = 5_000
 
 
 Kind = Literal["classification", "multi_label", "regression", "tagging", "span", "pairs"]
 
-#: Maximum bytes of an id, and of an answer or its gold answer; longer ones are cut.
+#: Maximum number of bytes in an id, and in an answer or gold answer; longer ones are cut.
 MOST_ID_BYTES, MOST_TEXT_BYTES = 100, 300
 
 
@@ -50,7 +50,7 @@ class Identified(Protocol):
 class Ratio:
     """A metric as a quotient of two sums over examples.
 
-    The counts depend on the metric: 1 for a mean; the words of each sentence for accuracy over words; for F1 of spans
+    The counts depend on the metric: 1 for a mean; the words of each sentence for accuracy over words. For F1 of spans,
     the parts are twice the correct spans, and the counts are the predicted spans plus the gold spans.
 
     Attributes:
@@ -63,12 +63,12 @@ class Ratio:
 
     @classmethod
     def mean(cls, scores: Iterable[float]) -> Ratio:
-        """Make a mean from one score per example."""
+        """Build a mean from one score per example."""
         parts = np.array(list(scores), dtype=np.float64)
         return cls(parts, np.ones(len(parts)))
 
     def value(self, rows: np.ndarray | None = None) -> float | None:
-        """The metric over all examples, or over some rows (rows may repeat); None if no example counts."""
+        """Return the metric over all examples, or over some rows (which may repeat); None if no example counts."""
         parts, counts = (self.parts, self.counts) if rows is None else (self.parts[rows], self.counts[rows])
         total = float(counts.sum())
         return float(parts.sum()) / total if total else None
@@ -83,21 +83,21 @@ class ScoredExamples:
         labels: names of the labels, in the order of the indices in ``predicted`` and ``gold``.
         ids: readable names of the examples, cut at ``MOST_ID_BYTES``.
         keys: unique keys that match examples across runs: a hash of the content, uint64, shape (N,).
-        clusters: number of the group of each example, such as its passage, int64, shape (N,).
-        lengths: characters of each input, int64, shape (N,).
+        clusters: group number of each example, such as that of its passage, int64, shape (N,).
+        lengths: number of characters in each input, int64, shape (N,).
         predicted: index of the label (classification, tagging), 1 or 0 for each label in order (multi_label), or the
             score (regression), shape (R,); empty for spans and pairs.
-        gold: the gold answers, in the same form.
+        gold: the gold answers, in the same format.
         offsets: the answers of example n are ``predicted[offsets[n]:offsets[n + 1]]``, int64, shape (N + 1,).
         answers: text of each answer, cut at ``MOST_TEXT_BYTES``; for spans only.
         gold_answers: the first gold text of each example, cut in the same way ("" if there is no answer).
         ratios: the metrics that are ratios of sums, by name.
         classes: class of each example, int64, shape (N,); -1 for none.
-        class_names: names of those classes.
+        class_names: names of the classes.
         positive: index of the label whose F1 counts.
-        confidences: probability of each answer, 0 to 1, floating point, shape (R,); empty if they are unknown.
-        starts: first character of each answer in its passage, int64, shape (N,); -1 for an answer that is no span of
-            it; empty if they are unknown.
+        confidences: probability of each answer, 0 to 1, floating point, shape (R,); empty if unknown.
+        starts: first character of each answer in its passage, int64, shape (N,); -1 for an answer that is not a span;
+            empty if unknown.
     """
 
     kind: Kind
@@ -119,14 +119,14 @@ class ScoredExamples:
     starts: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __len__(self) -> int:
-        """N."""
+        """Return N."""
         return len(self.ids)
 
     def label_set(self, decisions: np.ndarray, row: int) -> str:
-        """Return the names of an example's labels in one text.
+        """Return the names of an example's labels as one text.
 
         Args:
-            decisions: ``predicted`` or ``gold`` of answers of kind multi_label.
+            decisions: ``predicted`` or ``gold`` answers of kind multi_label.
             row: number of the example.
         """
         chosen = np.flatnonzero(decisions[self.offsets[row] : self.offsets[row + 1]])
@@ -135,7 +135,7 @@ class ScoredExamples:
     def fingerprint(self, metric: str) -> str:
         """Hash what a score depends on besides the answers: the examples in any order, their gold answers, the labels.
 
-        Two runs have done the same task if this is the same, whatever they call it.
+        Two runs with the same hash performed the same task, whatever they call it.
 
         Args:
             metric: name of the metric that decides.
@@ -148,7 +148,7 @@ class ScoredExamples:
         return blake2b("\n".join([task, *examples]).encode(), digest_size=12).hexdigest()
 
     def _gold(self) -> list[Any]:
-        """The gold answer of each example; labels by their names, so that their order does not matter."""
+        """Return the gold answer of each example, with labels by name, so that their order does not matter."""
         if self.gold_answers:
             return list(self.gold_answers)
         parts = [self.gold[start:stop] for start, stop in pairwise(self.offsets.tolist())]
@@ -159,11 +159,11 @@ class ScoredExamples:
         return [part.tolist() for part in parts]
 
     def select(self, rows: np.ndarray) -> ScoredExamples:
-        """Return the examples with these numbers, in that order; each number may occur at most once."""
+        """Return the examples with these numbers, in the given order; each number may occur at most once."""
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
         places = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)] or [rows])
         if len(self.predicted) == len(self):
-            places = rows  # one answer for each example
+            places = rows  # one answer per example
         lengths = stops - starts
         return replace(
             self,
@@ -192,9 +192,9 @@ class Predictions:
         split: name of the split.
         main_metric: name of the metric that decides.
         seed: seed of finetuning or of the probe; None if nothing was trained.
-        pretraining_seed: seed of the pretraining run; None if it is unknown, or if the weights were random.
+        pretraining_seed: seed of the pretraining run; None if unknown, or if the weights were random.
         is_control: whether this is the control, which starts from random weights.
-        baseline: name of the baseline that gave the answers; empty for a trained model.
+        baseline: name of the baseline that produced the answers; empty for a trained model.
         examples: the answers.
     """
 
@@ -232,13 +232,14 @@ def scored_examples(
         ratios: the metrics that are ratios of sums.
         predicted: shape (R,).
         gold: shape (R,).
-        words: number of answers of each example, shape (N,); default: one each if there are any answers.
+        words: number of answers for each example, shape (N,); by default one each if there are any answers.
         classes: class of each example, shape (N,).
         class_names: names of the classes.
         answers: texts of the answers.
         gold_answers: texts of the gold answers.
         positive: index of the label whose F1 counts.
-        confidences: probability of each answer, shape (R,); None, also for a single answer, if they are unknown.
+        confidences: probability of each answer, shape (R,); None for unknown probabilities, in whole or for single
+            answers.
         starts: first character of each answer in its passage, shape (N,).
     """
     none = np.zeros(0, dtype=np.int64)
@@ -287,7 +288,7 @@ def _clusters(examples: Sequence[Identified]) -> np.ndarray:
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """Cut a text to the longest prefix that fits into this many bytes."""
+    """Return the longest prefix of a text that fits into the given number of bytes."""
     clean = text.replace("\0", " ").encode("utf-8", "replace")  # handles lone surrogates, and NULs that end a field
     return clean[:most_bytes].decode("utf-8", "ignore")
 
@@ -296,7 +297,7 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
     """Recompute a metric from the predictions; None if they do not determine it.
 
     Args:
-        rows: numbers of the examples, as a bootstrap samples them (they may repeat); None: all examples.
+        rows: numbers of the examples, as sampled in a bootstrap (they may repeat); None for all examples.
     """
     if metric in examples.ratios:
         return examples.ratios[metric].value(rows)
@@ -309,7 +310,7 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
 
 
 def undefined_metrics(examples: ScoredExamples, metrics: Iterable[str]) -> list[str]:
-    """Sentences about the metrics that are not defined on the answers and count as 0."""
+    """Return sentences about the metrics that are undefined on the answers and count as 0."""
     if examples.kind not in _OF_ANSWERS:
         return []
     predicted, gold = _by_example(examples)
@@ -325,7 +326,7 @@ def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
     three cases their standard deviation divided by the root of N is a standard error of the metric.
 
     Returns:
-        None if the predictions do not determine the metric, or the metric is not defined on them.
+        None if the predictions do not determine the metric, or the metric is undefined on them.
     """
     value, num = metric_value(examples, metric), len(examples)
     if value is None or not math.isfinite(value):
@@ -340,7 +341,7 @@ def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
 
 
 def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
-    """The metric with each example left out in turn, shape (N,)."""
+    """Return the metric with each example left out in turn, shape (N,)."""
     num = len(examples)
     if num < 2:
         return None
@@ -367,7 +368,7 @@ def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
 
 
 def _by_example(examples: ScoredExamples) -> tuple[np.ndarray, np.ndarray]:
-    """Answers and gold answers, shape (N,), or (N, C) for sets of labels."""
+    """Return answers and gold answers, shape (N,), or (N, C) for sets of labels."""
     if examples.kind != "multi_label":
         return examples.predicted, examples.gold
     shape = len(examples), len(examples.labels)

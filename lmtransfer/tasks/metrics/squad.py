@@ -26,7 +26,7 @@ def squad_scores(answers: Mapping[str, str], references: Mapping[str, Sequence[s
 
 
 def squad_questions(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """Return the scores of each question in ``squad_scores``, by metric and question id, 0 to 1."""
+    """Return each question's scores as in ``squad_scores``, by metric and question id, 0 to 1."""
     check_same_questions(answers, references)
     for question, texts in references.items():
         if not texts:
@@ -48,19 +48,19 @@ def squad2_scores(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Return ``exact`` and ``f1`` of SQuAD 2.0, also of questions with (``HasAns_``) and without (``NoAns_``) answer.
+    """Return ``exact`` and ``f1`` of SQuAD 2.0, also for questions with (``HasAns_``) and without (``NoAns_``) answer.
 
     With null odds, also return ``best_exact`` and ``best_f1``, the scores at the best threshold, and these thresholds
     (``best_exact_thresh``, ``best_f1_thresh``). A group without questions has no entry.
 
-    Source: Rajpurkar et al., "Know What You Don't Know: Unanswerable Questions for SQuAD" (2018); evaluate-v2.0.py.
-    A missing answer is an error here; the script leaves such a question out of the means.
+    Source: Rajpurkar et al., "Know What You Don't Know: Unanswerable Questions for SQuAD" (2018); evaluate-v2.0.py. A
+    missing answer is an error here; the script leaves such a question out of the means.
 
     Args:
         answers: predicted text by question id; empty for no answer.
         references: the gold texts by question id; empty if there is no answer.
-        null_odds: evidence for no answer, by question id: a probability or a difference of scores.
-        threshold: answers with odds above it count as empty; without ``null_odds`` all answers are kept.
+        null_odds: evidence for no answer, by question id: a probability or a difference between scores.
+        threshold: odds above which answers count as empty; without ``null_odds``, all answers are kept.
     """
     has_answer = {question: bool(texts) for question, texts in references.items()}
     raw = _unthresholded(answers, references)
@@ -81,7 +81,7 @@ def squad2_questions(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, dict[str, float]]:
-    """Return each question's scores in ``squad2_scores``, by metric and id, 0 to 1; a group has only its questions."""
+    """Return each question's scores as in ``squad2_scores``, by metric and id, 0 to 1; a group has only its own."""
     return _thresholded(_unthresholded(answers, references), references, null_odds, threshold)
 
 
@@ -91,7 +91,7 @@ def _thresholded(
     null_odds: Mapping[str, float] | None,
     threshold: float,
 ) -> dict[str, dict[str, float]]:
-    """Return the scores after questions with odds above the threshold got an empty answer."""
+    """Return the scores after replacing answers whose odds are above the threshold with empty answers."""
     unanswered: set[str] = set()
     if null_odds is not None:
         unanswered = {question for question, odds in null_odds.items() if odds > threshold}
@@ -107,7 +107,7 @@ def _thresholded(
 
 
 def _unthresholded(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """Return the scores of the texts without any threshold."""
+    """Return the scores of the texts without a threshold."""
     check_same_questions(answers, references)
     exact, f1 = {}, {}
     for question, texts in references.items():
@@ -127,11 +127,11 @@ def best_threshold(
 ) -> tuple[float, float]:
     """Return the best mean score that a threshold on the null odds can give, and the smallest threshold that gives it.
 
-    This is the sweep of evaluate-v2.0.py. At first no question is answered; then questions are answered one after
-    another, the one with the smallest odds first. As in the script, questions with equal odds are added one by one in
-    their order, although no threshold separates them, and a text in answer to an unanswerable question is wrong even if
-    normalisation empties it. If it is best to answer no question, the script's threshold is 0, which suits
-    probabilities. If some odds are not above 0, ours is just below the smallest odds instead.
+    This is the sweep of evaluate-v2.0.py. Initially no question is answered; then questions are answered one by one, in
+    order of increasing odds. As in the script, questions with equal odds are added one by one in their order, although
+    no threshold separates them, and a text in answer to an unanswerable question is wrong even if normalisation empties
+    it. If it is best to answer no question, the script's threshold is 0, which suits probabilities. If some odds are
+    not above 0, ours is just below the smallest odds instead.
 
     Args:
         answers: predicted text by question id.

@@ -1,4 +1,4 @@
-"""Questions that are trained in one language and scored in several, in the published files of XQuAD."""
+"""Questions trained in one language and scored in several, in the published files of XQuAD."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _LANGUAGE = "language"
 
 
 class CrossLingualQa(SpanQa):
-    """Questions in SQuAD's format, with a file for each language in the splits that are scored by language.
+    """Questions in SQuAD's format, with one file per language in the splits that are scored by language.
 
-    The metrics are over the questions of all languages, by SQuAD's script; F1 is also given for each language, as
+    The metrics are over the questions of all languages, by SQuAD's script; F1 is also reported for each language, as
     ``language/de/f1``. The same question has the same published id in every language, so ids get the language's code.
 
     Raises:
@@ -39,9 +39,8 @@ class CrossLingualQa(SpanQa):
         """The settings of questions in several languages.
 
         Attributes:
-            languages: the languages that are scored; each replaces ``{language}`` in the names of files.
-            files: a file or a list of files for each split; a name with ``{language}`` stands for one file per
-                language.
+            languages: the languages to score; each replaces ``{language}`` in the names of files.
+            files: a file or a list of files per split; a name with ``{language}`` stands for one file per language.
         """
 
         languages: Sequence[str]
@@ -67,7 +66,7 @@ class CrossLingualQa(SpanQa):
 
     @override
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:
-        """Compute the metrics over all languages, and F1 for each."""
+        """Compute the metrics over all languages, and F1 for each language."""
         answer_list = list(answers)
 
         def score(rows: Sequence[int]) -> dict[str, float]:

@@ -11,8 +11,8 @@ class GoldSpan:
 
     Attributes:
         text: the text that is scored.
-        start: its first character in the passage; None if the answer is not a span of it (yes, no).
-        end: one past its last character.
+        start: first character in the passage; None if the answer is not a span of it (yes, no).
+        end: one past the last character.
     """
 
     text: str
@@ -36,10 +36,10 @@ class QuestionExample:
         id: the published id.
         question: text of the question.
         passage: text that contains the answer.
-        answers: gold answers, the one to train on first; empty if the passage has none; None if they are hidden.
-        history: earlier turns of the dialogue, the first one first.
-        kind: index into the task's ``labels`` of another kind of answer than a span (yes, no, unknown); None: a span.
-        metadata: further gold labels of the source by name, such as QuAC's followup.
+        answers: gold answers, the one to train on first; empty if the passage has none; None if hidden.
+        history: earlier turns of the dialogue, oldest first.
+        kind: index into the task's ``labels`` of another kind of answer (yes, no, unknown); None for a span.
+        metadata: further gold labels in the source, by name, such as QuAC's followup.
     """
 
     id: str
@@ -57,7 +57,7 @@ class QuestionExample:
 
     @property
     def content(self) -> tuple[str, ...]:
-        """Question and passage, and the earlier turns of the dialogue."""
+        """Question, passage and earlier turns of the dialogue."""
         return (self.question, self.passage, *(text for turn in self.history for text in (turn.question, turn.answer)))
 
     @property

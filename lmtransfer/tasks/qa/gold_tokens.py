@@ -1,4 +1,4 @@
-"""Find the tokens of a passage that are a gold answer, by their characters.
+"""Find the tokens of a passage that form a gold answer, by their characters.
 
 Shape legend: n tokens of a passage.
 """
@@ -27,13 +27,13 @@ class GoldTokens(NamedTuple):
     def of(
         cls, example: QuestionExample, spans: np.ndarray, windows: Sequence[tuple[int, int]], *, longest: int
     ) -> GoldTokens:
-        """Return the first gold answer that tokens of one window express exactly; else those that cover the first one.
+        """Return the first gold answer that tokens of one window express exactly, or else tokens that cover the first.
 
         Args:
             example: the question; if it has another kind of answer, its first gold answer is the evidence.
-            spans: character span of each token of the passage, shape (n, 2).
+            spans: character span of each passage token, shape (n, 2).
             windows: windows of the passage, each from its first token to one past its last.
-            longest: maximum tokens of an answer that can be given.
+            longest: maximum number of tokens in an answer.
         """
         gold_answers = example.answers or ()
         if not gold_answers or gold_answers[0].start is None:
@@ -41,7 +41,7 @@ class GoldTokens(NamedTuple):
         nearest: tuple[int, int] | None = None
         for gold in (
             gold_answers if example.kind is None else gold_answers[:1]
-        ):  # another kind of answer: only the evidence
+        ):  # another kind of answer: only its evidence
             match = _exact(gold, example.passage, spans)
             if match is None:
                 continue
@@ -53,12 +53,12 @@ class GoldTokens(NamedTuple):
         return cls(*(nearest or NOWHERE), reachable=example.kind is not None)
 
     def inside(self, window: tuple[int, int]) -> bool:
-        """Whether all of these tokens are in a window, which goes from its first token to one past its last."""
+        """Whether all tokens are in a window, which goes from its first token to one past its last."""
         return 0 <= window[0] <= self.start and self.end < window[1]
 
 
 def _exact(gold: GoldSpan, passage: str, spans: np.ndarray) -> tuple[tuple[int, int], bool] | None:
-    """Return the tokens of a gold answer, and whether they express it exactly; None if it has no tokens."""
+    """Return a gold answer's tokens, and whether they express it exactly; None if it has no tokens."""
     if gold.start is None or gold.end is None:
         return None
     wanted = _stripped(passage, gold.start, gold.end)
@@ -67,22 +67,22 @@ def _exact(gold: GoldSpan, passage: str, spans: np.ndarray) -> tuple[tuple[int, 
 
 
 def covering_tokens(spans: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
-    """Return the first and the last token that share a character with a span of the text; None if no token does.
+    """Return the first and last token that share a character with a span of the text; None if no token does.
 
     Args:
         spans: character span of each token, shape (n, 2).
         start: first character of the span.
-        end: one past its last character.
+        end: one past the last character.
     """
     sharing = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start) & (spans[:, 0] < spans[:, 1]))
     return (int(sharing[0]), int(sharing[-1])) if len(sharing) else None
 
 
 def text_of_tokens(passage: str, spans: np.ndarray, start: int, end: int) -> tuple[int, int]:
-    """Return the characters from token ``start`` to token ``end`` inclusive, without white space at the edges.
+    """Return the characters from token ``start`` to token ``end`` inclusive, without surrounding white space.
 
     Args:
-        spans: character span of each of its tokens, shape (n, 2).
+        spans: character span of each passage token, shape (n, 2).
 
     Returns:
         First character, and one past the last.

@@ -1,4 +1,4 @@
-"""The question sets: how to read the files of each, and how its official script scores answers."""
+"""The question sets: how to read each set's files, and how its official script scores answers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SpanFormat = Literal["squad", "quac", "coqa", "jsonl"]
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Answers and gold answers by question id, in the form that the official scripts take.
+    """Answers and gold answers by question id, in the format that the official scripts expect.
 
     Attributes:
         texts: text of each answer.
-        spans: text of the best span, even if the answer is another one.
+        spans: text of the best span, even if the answer is of another kind.
         null_odds: null score minus span score; a large value means no answer.
         references: the gold texts; empty if there is no answer.
-        domains: source domain of each question; empty if it is unknown.
+        domains: source domain of each question; empty if unknown.
     """
 
     texts: Mapping[str, str]
@@ -44,7 +44,7 @@ class Answered:
 
     @classmethod
     def of(cls, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> Answered:
-        """Collect the answers to these questions; both are in the same order."""
+        """Collect the answers to these questions, given in the same order."""
         by_id = dict(zip((example.id for example in examples), answers, strict=True))
         return cls(
             texts={name: answer.text for name, answer in by_id.items()},
@@ -91,7 +91,7 @@ class Squad:
         )
 
     def questions(self, answered: Answered) -> dict[str, dict[str, float]]:
-        """Return the scores of each question, by metric and question id."""
+        """Return each question's scores, by metric and question id."""
         if not self.no_answer:
             return squad_questions(answered.texts, answered.references)
         return squad2_questions(

@@ -1,6 +1,6 @@
-"""Extractive question answering: SQuAD 1.1 and 2.0, the dialogues of QuAC and CoQA, and files of the user.
+"""Extractive question answering: SQuAD 1.1 and 2.0, the dialogues of QuAC and CoQA, and the user's own files.
 
-Shape legend: N examples, S sequences (the windows of all of them), C other kinds of answer.
+Shape legend: N examples, S sequences (the windows of all examples), C other kinds of answer.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from lmtransfer.tasks.settings import FileSettings, HubSettings, TaskSettings
 from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: The score of a passage without any legal span: the lowest float32 value, because JSON has no infinity.
+#: The score of a passage without a legal span: the lowest float32 value, because JSON has no infinity.
 NO_SPAN_SCORE = float(np.finfo(np.float32).min)
 
 
 def decode_spans(
     encoded: EncodedExamples, outputs: np.ndarray, *, labels: Sequence[str], no_answer: bool, threshold: float = 0.0
 ) -> Iterator[SpanAnswer]:
-    """Yield one answer per example, independent of the number and the order of its windows.
+    """Yield one answer per example, independent of the number and order of its windows.
 
     The span is the best of the windows' best spans (with equal scores, the first in the passage). The null score is the
     smallest of the windows' null scores, as in run_squad.py of google-research/bert for SQuAD 2.0: there is no answer
-    only if every window says so. Another kind of answer is given if some window scores it above a span.
+    only if every window says so. Another kind of answer is predicted if some window scores it above a span.
 
     Args:
         encoded: result of ``encode_questions``.
-        outputs: [start, end, score, null score, and for each other kind its log odds against a span], float32, shape
+        outputs: [start, end, score, null score, and the log odds of each other kind against a span], float32, of shape
             (S, 4 + C); start and end are tokens of the sequence, or -1 if no span is legal.
         labels: names of the C other kinds.
         no_answer: whether "no answer" is a valid answer.
@@ -75,7 +75,7 @@ def decode_spans(
 
 
 class _Span(NamedTuple):
-    """A span of characters that compares so that ``max`` takes the earlier of two spans with equal scores."""
+    """A character span whose comparison lets ``max`` choose the earlier of two spans with equal scores."""
 
     score: float
     earlier: tuple[int, int]
@@ -101,7 +101,7 @@ def _best(question: WindowedQuestion, passages: np.ndarray, rows: np.ndarray) ->
 
 
 class QuestionReader(Reader):
-    """Makes questions from the input of users.
+    """Builds questions from user input.
 
     Args:
         kind: short name of the task's kind, for messages.
@@ -119,11 +119,11 @@ class QuestionReader(Reader):
         self._labels = labels
 
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> QuestionExample:
-        """Make a question from a line with the question and then the passage."""
+        """Build a question from a line with the question and then the passage."""
         return QuestionExample(name, *two_texts(line, "a question and a passage"))
 
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Read JSON or parquet, or a file in a published format; its answers are not used."""
+        """Yield questions from JSON, parquet or a published format, ignoring answers."""
         if source.file_format == "squad" and source.path is not None and self._own_rows and holds_rows(source.path):
             source = replace(source, file_format="jsonl")
         if source.file_format in ("jsonl", "parquet"):
@@ -146,7 +146,7 @@ def _question(row: JsonNode, name: str) -> QuestionExample:
 class SpanQa(Task):
     """Questions about passages, answered by a span of the passage and scored like the official script of the data.
 
-    If there are several files for a split, all are read. A file of the test split may lack the answers.
+    If a split has several files, all are read. A test file may lack the answers.
 
     Attributes:
         notes: unusual input by split, from the last call of ``examples`` for the split.
@@ -162,15 +162,15 @@ class SpanQa(Task):
             file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question per line (see
                 ``tasks.file_formats.span_rows``), or SQuAD's format if a file's name ends in ``.json``.
             no_answer: whether a question may have no answer. If not, the null score is still trained, on windows that
-                do not contain the answer, but it never decides an answer.
+                do not contain the answer, but never decides an answer.
             null_threshold: null odds above which there is no answer; the scores also report the best threshold.
             labels: other kinds of answer; CoQA's are yes, no and unknown.
-            stride: tokens from the start of one window of a long passage to the start of the next.
-            max_question_tokens: longest question, with its history.
-            max_answer_tokens: longest answer that is given.
-            history_turns: number of earlier turns of a dialogue that precede the question.
+            stride: number of tokens between the starts of consecutive windows of a long passage.
+            max_question_tokens: maximum length of a question with its history.
+            max_answer_tokens: maximum length of a predicted answer.
+            history_turns: number of earlier dialogue turns that precede the question.
             bad_answers: what to do with gold answers that are not where the file says: ``refuse`` raises an error;
-                ``skip`` leaves them out and counts them in ``notes``.
+                ``skip`` skips them and counts them in ``notes``.
         """
 
         file_format: SpanFormat = "squad"
@@ -321,7 +321,7 @@ class SpanQa(Task):
         )
 
     def baseline(self, train: Sequence[QuestionExample], examples: Sequence[QuestionExample]) -> list[Answer] | None:
-        """The most frequent answer that is not a span, such as no answer; None if each answer is a span."""
+        """Return the most frequent answer that is not a span, such as no answer; None if all answers are spans."""
         counts = Counter("" if example.kind is None else self.labels[example.kind] for example in train)
         if not self.labels:
             return [SpanAnswer("") for _ in examples] if self.no_answer else None
@@ -345,6 +345,6 @@ class SpanQa(Task):
 
 
 def _ratio(scores: Mapping[str, float], examples: Sequence[QuestionExample]) -> Ratio:
-    """Return the mean over the examples that have a score; the others do not count."""
+    """Return the mean over the examples that have a score, ignoring the others."""
     parts = np.array([scores.get(example.id, 0.0) for example in examples], dtype=np.float64)
     return Ratio(parts, np.array([float(example.id in scores) for example in examples]))

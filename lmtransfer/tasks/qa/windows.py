@@ -1,6 +1,6 @@
-"""Encode questions with passages as [CLS] question [SEP] passage [SEP]; a long passage has overlapping windows.
+"""Encode questions and passages as [CLS] question [SEP] passage [SEP]; a long passage has overlapping windows.
 
-Shape legend: N examples, S sequences (the windows of all of them), T tokens of all sequences, n tokens of a text.
+Shape legend: N examples, S sequences (the windows of all examples), T tokens of all sequences, n tokens of a text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lmtransfer.tasks.qa.gold_tokens import NOWHERE, GoldTokens
 from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Default number of tokens from the start of one window to the start of the next; smaller in short windows.
+#: Default number of tokens between the starts of consecutive windows; smaller in short windows.
 STRIDE = 128
 _NUM_SPECIALS = 3
 
@@ -45,9 +45,9 @@ class QuestionPieces:
 
     Args:
         examples: the questions.
-        tokenizer: gives the ids and the character offsets.
-        max_question_tokens: longest question with its history. The question keeps its beginning; the history keeps
-            its end, which is nearest to the question.
+        tokenizer: provides ids and character offsets.
+        max_question_tokens: maximum length of a question with its history. The question keeps its beginning; the
+            history keeps its end, nearest to the question.
         history_turns: number of earlier turns (question and answer) that precede the question.
     """
 
@@ -77,7 +77,7 @@ class QuestionPieces:
         return self._passages[text]
 
     def question(self, example: QuestionExample) -> tuple[list[Piece], bool]:
-        """Return the tokens of the history and then of the question, and whether no token was cut."""
+        """Return the tokens of the history followed by the question, and whether all tokens were kept."""
         own = self._texts[example.question]
         parts, complete = [own.cut(0, self._capacity)], len(own.ids) <= self._capacity
         left = self._capacity - len(parts[0].ids)
@@ -89,7 +89,7 @@ class QuestionPieces:
         return parts, complete
 
     def character_table(self, pieces: Iterable[Piece]) -> CharacterTable | None:
-        """Return the table of spellings with the rows of all these tokens, or None without spellings."""
+        """Return the table of spellings with the rows of all these tokens; None without spellings."""
         if self._character_rows is None:
             return None
         return self._character_rows.character_table(piece.rows for piece in pieces if piece.rows is not None)
@@ -105,10 +105,11 @@ class QuestionPieces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowedQuestion(QuestionExample):
-    """A question with the token positions of its passage and of its windows.
+    """A question with the token positions of its passage and windows.
 
     Attributes:
-        spans: character span of each token of the passage, int32, shape (n, 2); questions about one passage share it.
+        spans: character span of each token of the passage, int32, shape (n, 2); shared by questions about the same
+            passage.
         window_starts: first passage token of each window, in the order of the example's sequences.
     """
 
@@ -129,28 +130,28 @@ def encode_questions(
 ) -> EncodedExamples:
     """Encode questions as BERT does (Devlin et al. 2019, section 4.2, and run_squad.py of google-research/bert).
 
-    Each distinct passage is encoded once. The tokens of an answer are those that share a character with it. The target
-    is the first gold answer that tokens of one window express exactly. If there is none, the target is the tokens that
-    cover the first answer, and the example is ``unreachable``. Another kind of answer is the target of the
-    windows that contain its evidence, or of all windows if no window contains the evidence.
+    Each distinct passage is encoded once. An answer's tokens are those that share a character with it. The target is
+    the first gold answer that tokens of one window express exactly. If there is none, the target is the tokens that
+    cover the first answer, and the example is ``unreachable``. Another kind of answer is the target of the windows that
+    contain its evidence, or of all windows if no window contains the evidence.
 
     Differences from run_squad.py: windows overlap by at least half, even if they are short; a question takes at most
-    half of the space; and answers begin and end where the annotator's do, by characters, not by words.
+    half of the space; and answers begin and end exactly where the annotator's do, by characters rather than words.
 
     Args:
         examples: N questions.
-        tokenizer: gives the ids and the character offsets.
-        max_length: longest sequence in tokens, specials included.
+        tokenizer: provides ids and character offsets.
+        max_length: maximum sequence length in tokens, including special tokens.
         num_segments: number of segment ids of the encoder; the passage has 1, or 0 if there is only one.
-        stride: tokens from the start of one window to the start of the next.
-        max_question_tokens: longest question with its history. The question keeps its beginning; the history keeps
-            its end, which is nearest to the question.
+        stride: number of tokens between the starts of consecutive windows.
+        max_question_tokens: maximum length of a question with its history. The question keeps its beginning; the
+            history keeps its end, nearest to the question.
         history_turns: number of earlier turns (question and answer) that precede the question.
-        max_answer_tokens: longest answer that can be given; a longer one is unreachable. None: any length.
+        max_answer_tokens: maximum length of an answer; a longer gold answer is unreachable. None for any length.
 
     Raises:
         ConfigError: ``max_length`` leaves no space for text.
-        ValueError: another number leaves no space for a passage.
+        ValueError: the other settings leave no space for a passage.
     """
     most = text_capacity(_NUM_SPECIALS, max_length=max_length)
     if min(stride, max_question_tokens) < 1 or history_turns < 0:
@@ -194,13 +195,13 @@ def encode_questions(
 
 @dataclass(slots=True)
 class _Sequences:
-    """The growing list of sequences of all questions, one for each window.
+    """The growing list of sequences for all questions, one per window.
 
     Attributes:
         cls, sep: the special tokens.
-        owners: number of the question of each window.
+        owners: question number of each window.
         pieces: tokens of all windows.
-        lengths: lengths of the question with its two specials, and of the passage with its one.
+        lengths: lengths of the question with its two special tokens, and of the passage with its one.
         targets: see ``encode_questions``.
     """
 
@@ -222,7 +223,7 @@ class _Sequences:
     ) -> None:
         """Add the windows of one question, with the answer in the windows that contain it.
 
-        Another kind of answer is given to the windows that contain its evidence, or to all windows if none contains it.
+        Another kind of answer is the target of the windows that contain its evidence, or of all windows if none does.
         """
         first = sum(len(part.ids) for part in question) + 2
         evidence = [answer.inside(window) for window in windows]
@@ -238,13 +239,13 @@ class _Sequences:
 
 
 def window_starts(num_tokens: int, *, capacity: int, stride: int) -> range:
-    """Return the first passage token of each window; the last window is the first one that reaches the passage's end.
+    """Return the first passage token of each window; the last window is the first to reach the passage's end.
 
     Windows overlap by at least half, so that an answer of up to half a window is complete in one of them.
 
     Args:
-        capacity: tokens of the passage that fit into a window.
-        stride: maximum tokens from the start of one window to the start of the next.
+        capacity: number of passage tokens that fit into a window.
+        stride: maximum number of tokens between the starts of consecutive windows.
     """
     step = min(stride, max(1, capacity // 2))
     num_further = max(0, -(-(num_tokens - capacity) // step))

@@ -1,4 +1,4 @@
-"""Entities in running text: the words of a text by the tokenizer's own rules, and the spans that their tags mark."""
+"""Entities in running text: a text's words by the tokenizer's own rules, and the spans that their tags mark."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 def word_spans(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
-    """Find the words of a text: first character, and one past the last.
+    """Return the first character and one past the last of each word in a text.
 
-    A word is what the tokenizer reads as one, without the tokens at its edges that are only punctuation; each of these
-    is a word of its own, as in files of tagged words.
+    A word is what the tokenizer reads as one, without the punctuation tokens at its edges; each of these is a separate
+    word, as in files of tagged words.
     """
     encoding = tokenizer.encode(text)
     words: list[list[tuple[int, int]]] = []
@@ -35,7 +35,7 @@ def word_spans(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
 
 
 def _without_edges(text: str, tokens: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The tokens of punctuation before a word, the word, and those after it."""
+    """Yield the punctuation tokens before a word, the word, and those after it."""
     marks = [all(unicodedata.category(mark)[0] in "PS" for mark in text[start:end]) for start, end in tokens]
     if all(marks):
         yield from tokens
@@ -49,15 +49,15 @@ def _without_edges(text: str, tokens: Sequence[tuple[int, int]]) -> Iterator[tup
 def entities(
     text: str, spans: Sequence[tuple[int, int]], answer: TagsAnswer, labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
+    """Return the entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
 
     Args:
-        spans: its words; see ``word_spans``.
+        spans: the words of the text; see ``word_spans``.
         answer: a tag for each word.
-        labels: the tags of the task. If they do not mark spans, each word is an entity of its tag.
+        labels: the task's tags. If they do not mark spans, each word is an entity with its tag as label.
 
     Returns:
-        The entities in order; ``text[start:end]`` is the entity, and ``probability`` the mean of its words' tags.
+        The entities in order; ``text[start:end]`` is the entity, and ``probability`` the mean over its words' tags.
     """
     try:
         chunks = [(chunk.kind, chunk.start, chunk.stop) for chunk in Chunks(labels=labels).of(answer.tags)]

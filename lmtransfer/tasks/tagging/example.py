@@ -10,8 +10,8 @@ class TaggedExample:
     """One sentence.
 
     Attributes:
-        id: name for people and files.
-        words: its words.
+        id: readable name.
+        words: the words.
         tags: indices into the task's ``labels``, one per word; None if hidden.
     """
 
@@ -26,15 +26,15 @@ class TaggedExample:
 
     @property
     def content(self) -> tuple[str, ...]:
-        """Its words."""
+        """The words."""
         return self.words
 
     @property
     def class_index(self) -> int:
-        """0: all sentences are of one class."""
+        """0, because there is a single class."""
         return 0
 
     @property
     def group(self) -> str:
-        """Its words."""
+        """The words."""
         return " ".join(self.words)

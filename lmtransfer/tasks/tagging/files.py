@@ -1,4 +1,4 @@
-"""Sources of tagged sentences: one file for each split, or a ``datasets`` name; span tags are converted to BIO."""
+"""Sources of tagged sentences: one file per split, or a ``datasets`` name; span tags are converted to BIO."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ Scheme = Literal["words", "bio", "iob1"]
 
 UNMARKED = "spans that begin with I- instead of B-, kept unchanged"
 
-#: Columns of the words and of the tags; None: the last column.
+#: Columns of the words and of the tags; None for the last column.
 _DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str | None]] = {
     "conll": (1, None),
     "conllu": ("form", "upos"),
     "jsonl": ("words", "tags"),
     "parquet": ("words", "tags"),
 }
-#: The usual names of the field of words, which ``datasets`` calls tokens.
+#: The usual names of the word field, which ``datasets`` calls tokens.
 WORDS = ("words", "tokens")
 
 
 class TaggedFiles:
-    """The splits of a task: from files, or from the hub for splits without a file on this machine.
+    """A task's splits, from files, or from the hub for splits without a local file.
 
     Args:
         located: file of each split.
         file_format: format of the files.
-        word_column: number, name or field of the words; None: the default of the format.
-        tag_column: number, name or field of the tags; None: the default of the format.
-        scheme: meaning of the tags; None: recognise it by the tags of the training split.
-        hub: the data set on the hub for splits without a file; None: files only.
-        hub_columns: its columns of the words and of the tags.
+        word_column: number, name or field of the words; None for the format's default.
+        tag_column: number, name or field of the tags; None for the format's default.
+        scheme: meaning of the tags; None to recognise it from the training split's tags.
+        hub: the data set on the hub for splits without a file; None if only files are used.
+        hub_columns: columns of the words and of the tags on the hub.
 
     Raises:
         ConfigError: the format has no such column, or there is neither a file nor a hub name.
@@ -77,10 +77,10 @@ class TaggedFiles:
 
     @cached_property
     def scheme(self) -> Scheme:
-        """The meaning of the tags; ``recognised`` says afterwards how spans are written, if no setting said it.
+        """The meaning of the tags; ``recognised`` then says how spans are written, unless a setting specifies it.
 
         Raises:
-            ConfigError: it is not set, and there is no training split to recognise it by.
+            ConfigError: it is not set, and there is no training split to recognise it from.
         """
         if self._scheme is not None:
             return self._scheme
@@ -90,10 +90,10 @@ class TaggedFiles:
         return scheme
 
     def origin(self, split: str) -> str:
-        """Return the file or the hub split from which a split is read.
+        """Return the file or hub split from which a split is read.
 
         Raises:
-            DataError: there is no such split, or its data are missing.
+            DataError: the split does not exist, or its data is missing.
         """
         path = self.located.find(split)
         if path is not None:
@@ -103,7 +103,7 @@ class TaggedFiles:
         raise self.located.missing(split)
 
     def sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
-        """Read the sentences of a split, in the order of the source; spans are in BIO.
+        """Yield the sentences of a split, in the order of the source, with spans in BIO.
 
         Args:
             notes: counts unusual input.
@@ -166,7 +166,7 @@ class TaggedFiles:
 
 
 def _format_by_name(path: Path) -> FileFormat | None:
-    """The format that the name of a file decides; None for columns."""
+    """Return the format implied by a file's name; None for columns."""
     if plain_name(path).lower().endswith(".conllu"):
         return "conllu"
     named = format_by_name(path)
@@ -174,7 +174,7 @@ def _format_by_name(path: Path) -> FileFormat | None:
 
 
 def words_fields(word_column: int | str) -> tuple[str, ...]:
-    """Return the possible names of the field of words."""
+    """Return the possible names of the word field."""
     return WORDS if word_column == WORDS[0] else (str(word_column),)
 
 

@@ -37,7 +37,7 @@ ENCODED = "encoded"
 
 
 class SentenceReader(Reader):
-    """Makes sentences from the input of users.
+    """Builds sentences from user input.
 
     Args:
         kind: short name of the task's kind, for messages.
@@ -55,11 +55,11 @@ class SentenceReader(Reader):
         self._own_format, self._word_column, self._tag_column = file_format, word_column, tag_column
 
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> TaggedExample:
-        """Make a sentence from a line of words separated by white space."""
+        """Build a sentence from a line of words separated by white space."""
         return TaggedExample(name, tuple(clean(line, where, notes).split()))
 
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Read JSON or parquet, or a file with one word per line; its tags are not used."""
+        """Yield sentences from JSON, parquet or a file with one word per line, ignoring tags."""
         same = source.file_format == self._own_format
         if source.file_format in ("jsonl", "parquet"):
             fields = words_fields(self._word_column) if same else WORDS
@@ -85,7 +85,7 @@ def _words(row: JsonNode, name: str, fields: Sequence[str]) -> TaggedExample:
 
 
 class Tagging(Task):
-    """Sentences with one tag per word, from one file for each split or from a ``datasets`` name.
+    """Sentences with one tag per word, from one file per split or from a ``datasets`` name.
 
     Tags may be missing in splits whose name begins with ``test``. Sentences longer than ``max_length`` are read in
     windows.
@@ -95,24 +95,24 @@ class Tagging(Task):
 
     Raises:
         ConfigError: the format has no such column; there is neither a file nor a hub name; or ``labels`` are fewer than
-            two, repeat a tag, or do not fit the scheme. Labels that are found in the data are checked on first use.
+            two, repeat a tag, or do not fit the scheme. Labels discovered in the data are checked on first use.
     """
 
     class Settings(TaskSettings, FileSettings, HubSettings):
         """The settings of tagging.
 
         Attributes:
-            scheme: meaning of the tags. ``words``: a property of each single word; the metric is accuracy over words.
-                ``bio``: spans and their kinds (also BIOES, BILOU); the main metric is F1 of spans. ``iob1``: the same,
-                in files that write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO.
-                null: by the tags of the training split.
-            labels: the tags in order; null: those of the training file, sorted, ``O`` first.
+            scheme: meaning of the tags. ``words``: a property of each word; the metric is accuracy over words. ``bio``:
+                spans and their kinds (also BIOES, BILOU); the main metric is span F1. ``iob1``: the same, in files that
+                write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO. null: recognised
+                from the training split's tags.
+            labels: the tags in order; null: the tags of the training file, sorted, with ``O`` first.
             file_format: ``conll`` (columns, a blank line between sentences), ``conllu``, ``jsonl`` or ``parquet``.
             word_column: conll: number of the word's column from 1, null: 1; jsonl and parquet: field of the words,
                 null: ``words`` or ``tokens``.
             tag_column: conll: number of the tag's column, null: the last one; jsonl and parquet: field of the tags,
                 null: ``tags``; conllu: ``upos`` or ``xpos``, null: ``upos``.
-            hub_columns: the columns of the words and of the tags on the hub.
+            hub_columns: columns of the words and of the tags on the hub.
         """
 
         scheme: Scheme | None = None
@@ -215,7 +215,7 @@ class Tagging(Task):
         return TaggingSpec(len(self.labels))
 
     def origin(self, split: str) -> str:
-        """Return the file or the hub split from which a split is read; see ``TaggedFiles.origin``."""
+        """Return the file or hub split from which a split is read; see ``TaggedFiles.origin``."""
         return self.files.origin(split)
 
     @override

@@ -1,4 +1,4 @@
-"""Encode sentences for tagging as [CLS] w1 w2 ... [SEP] in flat arrays; long sentences in windows.
+"""Encode sentences for tagging as [CLS] w1 w2 ... [SEP] in flat arrays, splitting long sentences into windows.
 
 Shape legend: S sequences, T tokens, W words of a sentence.
 """
@@ -25,8 +25,8 @@ class WordPieces:
 
     Attributes:
         ids_T: token ids without [CLS] and [SEP], int32.
-        counts_W: tokens of each word, at least 1, int64.
-        missing_W: whether the tokenizer gives no token for the word, so that its token is [UNK], bool.
+        counts_W: number of tokens in each word, at least 1, int64.
+        missing_W: whether the tokenizer has no token for the word, so that its token is [UNK], bool.
     """
 
     ids_T: np.ndarray
@@ -39,9 +39,9 @@ class WordWindow:
     """A part of a sentence that the encoder reads as one sequence.
 
     Attributes:
-        start: its first word.
-        stop: one past its last word.
-        answers: the first word that is answered in this window.
+        start: first word.
+        stop: one past the last word.
+        answers: first word that is answered in this window.
         answers_stop: one past the last such word.
     """
 
@@ -57,12 +57,12 @@ def encode_words(
     """Encode sentences; the targets have one row per word.
 
     A sentence of more than ``max_length`` tokens is read in windows (``word_windows``), and each word is a target in
-    only one of them. A word that is longer than a window loses its last tokens.
+    only one of them. A word longer than a window loses its last tokens.
 
     Args:
         examples: N sentences.
-        max_length: longest sequence in tokens, specials included.
-        notes: counts words for which the tokenizer gives no token.
+        max_length: maximum sequence length in tokens, including special tokens.
+        notes: counts words for which the tokenizer has no token.
 
     Raises:
         ConfigError: ``max_length`` leaves no space for words.
@@ -140,8 +140,8 @@ def word_windows(counts_W: np.ndarray, capacity: int) -> list[WordWindow]:
     sum is largest; then in the first: the rule of "maximum context" in BERT's ``run_squad.py`` (google-research/bert).
 
     Args:
-        counts_W: tokens of each word, 1 to ``capacity``.
-        capacity: maximum tokens of a window.
+        counts_W: number of tokens in each word, 1 to ``capacity``.
+        capacity: maximum number of tokens in a window.
     """
     edges = ragged_offsets(counts_W)
     num_words, total = len(counts_W), int(edges[-1])
@@ -153,7 +153,7 @@ def word_windows(counts_W: np.ndarray, capacity: int) -> list[WordWindow]:
         spans.append((start, stop))
         following = int(np.searchsorted(edges, edges[start] + capacity // 2, side="left"))
         start = min(max(following, start + 1), stop)
-        while _fitting(edges, start, capacity) == stop:  # a long word follows: this window would add no word
+        while _fitting(edges, start, capacity) == stop:  # a long word follows, so this window would add no word
             start += 1
     spans.append((int(np.searchsorted(edges, total - capacity, side="left")), num_words))
     best_W = np.full(num_words, -1, dtype=np.int64)
@@ -186,7 +186,7 @@ def _read_together(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarr
     encoding = tokenizer.encode(" ".join(words))
     starts_T, ends_T = encoding.offsets[:, 0], encoding.offsets[:, 1]
     word_T = np.searchsorted(starts_W, starts_T, side="right") - 1
-    # The token that marks the start of a word may have no characters and lie before the space.
+    # The token that marks the start of a word may have no characters and precede the space.
     early_T = (starts_T == ends_T) & encoding.word_starts & (starts_T == ends_W[word_T]) & (word_T + 1 < len(words))
     word_T += early_T
     if (ends_T > ends_W[word_T]).any() or (np.diff(word_T) < 0).any():
@@ -195,13 +195,13 @@ def _read_together(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarr
 
 
 def _read_apart(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Return token ids and the word of each token, if each word is encoded as a separate text."""
+    """Return token ids and the word of each token when each word is encoded as a separate text."""
     ids = tokenizer.encode_ids(words)
     return np.concatenate(ids), np.repeat(np.arange(len(words)), [len(part) for part in ids])
 
 
 def _unknown(pieces: WordPieces, words: Sequence[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the words of the [UNK] tokens; a word for which the tokenizer gives no token counts as one such word."""
+    """Return the words of the [UNK] tokens, counting a word without tokens as one such word."""
     assert isinstance(tokenizer, CharacterTokenizer)
     return [
         part

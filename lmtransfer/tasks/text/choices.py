@@ -30,7 +30,7 @@ _QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened a
 
 
 class ChoiceReader(Reader):
-    """Makes texts with choices from lines ``text [SEP] first choice [SEP] second choice``."""
+    """Builds texts with choices from lines ``text [SEP] first choice [SEP] second choice``."""
 
     formats = ("text",)
 
@@ -42,33 +42,33 @@ class ChoiceReader(Reader):
         return ChoiceExample(name, text, tuple(choices))
 
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Only lines are read."""
+        """Raise an ``AssertionError``, because only lines are supported."""
         raise AssertionError(f"format {source.file_format} was accepted, but there is no reader for it")
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSpec(ClassificationSpec):
-    """Whether a choice is right, for each choice; the answer compares the choices of a text."""
+    """Whether each choice is right; the answer compares the choices of a text."""
 
     kind: ClassVar[str] = "choice"
 
     def predicted(self, outputs: np.ndarray) -> None:  # type: ignore[override]
-        """None: one choice alone is no answer."""
+        """Return None, because a single choice is no answer."""
 
     def gold(self, targets: Targets[np.ndarray]) -> None:  # type: ignore[override]
-        """None, like ``predicted``."""
+        """Return None, like ``predicted``."""
 
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """Whether the choice is right."""
+        """Say whether the choice is right."""
         label = int(LabelTargets.of(targets).labels[0])
         return "choice hidden" if label < 0 else f"a {labels[label]} choice"
 
 
 class MultipleChoice(JsonLinesTask):
-    """The base of tasks with several choices for each text.
+    """The base of tasks with several choices per text.
 
-    Each choice is a pair of texts of its own, and the head says whether it is right; the answer is the choice with the
-    highest odds. This differs from a softmax over the choices of a text (BERT on SWAG: Devlin et al. 2019, section
+    Each choice forms a separate pair of texts, and the head decides whether it is right; the answer is the choice with
+    the highest odds. This differs from a softmax over the choices of a text (BERT on SWAG: Devlin et al. 2019, section
     4.4): each pair is an independent row, so micro-batches need not keep the choices of a text together.
     """
 
@@ -78,7 +78,7 @@ class MultipleChoice(JsonLinesTask):
 
     @property
     def head(self) -> HeadSpec:
-        """A head that says of a pair whether the choice is right."""
+        """A head that decides whether the choice in a pair is right."""
         return ChoiceSpec(len(self.labels), pairs=True)
 
     @override
@@ -99,7 +99,7 @@ class MultipleChoice(JsonLinesTask):
 
     @override
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[ChoiceAnswer]:
-        """Yield the choice of each example with the highest odds (among equal ones the first)."""
+        """Yield the choice of each example with the highest odds (on a tie, the first)."""
         odds = outputs[:, 1].astype(np.float64) - outputs[:, 0]
         edges = np.searchsorted(encoded.owners, np.arange(len(encoded.examples) + 1)).tolist()
         for example, first, stop in zip(encoded.examples, edges[:-1], edges[1:], strict=True):

@@ -20,9 +20,9 @@ from lmtransfer.tasks.text.task import TextFileTask
 
 
 class TextClassification(TextFileTask, Classification):
-    """Single texts or pairs with one label each, from one file for each split or from a ``datasets`` name.
+    """Single texts or pairs with one label each, from one file per split or from a ``datasets`` name.
 
-    Labels that are not given are those in the training file, numbers by size, others by alphabet.
+    By default the labels are those in the training file, sorted by size if they are numbers, otherwise alphabetically.
 
     Raises:
         ConfigError: ``label_values`` and ``labels`` differ in number, or there is neither a file nor a hub name.
@@ -33,9 +33,9 @@ class TextClassification(TextFileTask, Classification):
 
         Attributes:
             label_column: column of the label.
-            label_values: values of the labels in the files, in the order of ``labels``; null: the names of the labels.
-            phrases: the training split holds sentences and their phrases; then the held-out part and the training part
-                share no sentence.
+            label_values: values of the labels in the files, in the order of ``labels``; null: the label names.
+            phrases: whether the training split holds sentences and their phrases, in which case the held-out part and
+                the training part share no sentence.
         """
 
         label_column: ColumnNames
@@ -56,7 +56,7 @@ class TextClassification(TextFileTask, Classification):
             raise ConfigError(f"task.folds={folds} with task.phrases=true: phrases of a sentence cannot be divided")
 
     def hidden_values(self) -> set[str]:
-        """Return the values in the files that mean a hidden label; a label is none of them."""
+        """Return the values in the files that mean a hidden label, excluding labels."""
         return set(self.settings.hidden_values) - set(self._label_values or self.settings.labels or ())
 
     @cached_property
@@ -70,7 +70,7 @@ class TextClassification(TextFileTask, Classification):
         return with_sentences(examples) if self.settings.phrases and split == "train" else examples
 
     def discover_labels(self) -> list[str]:
-        """Find the labels of the training split: numbers by size, others by alphabet."""
+        """Return the labels of the training split, sorted by size if they are numbers, otherwise alphabetically."""
         if "train" not in self.splits:
             raise ConfigError(
                 f"task.labels=null: the labels are read from the training file, but task {self.name} has none; list "
@@ -78,7 +78,7 @@ class TextClassification(TextFileTask, Classification):
             )
         column, counts = f"task.label_column={self.gold_column}", Counter[str]()
         for row in self.files.rows("train", Notes()):
-            if row.gold is not None:  # a row without a label is refused when the examples are read, with its line
+            if row.gold is not None:  # a row without a label is rejected when the examples are read, with its line
                 check_label(row.gold, row.where, column)
                 counts[row.gold] += 1
         check_labels(counts, origin=self.origin("train"), things="rows", column=column)
@@ -89,7 +89,7 @@ class TextClassification(TextFileTask, Classification):
 
     @cached_property
     def _index_of(self) -> dict[bool, dict[str, int]]:
-        """Our index of each label, by its own name (True) and by its value in the files (False)."""
+        """Our index of each label, by the label's name (True) and by its value in the files (False)."""
         return {
             named: {value: index for index, value in enumerate(values)}
             for named, values in ((True, self.labels), (False, self._label_values or self.labels))

@@ -1,4 +1,4 @@
-"""Classification that is trained in one language and scored in several, in the published files of XNLI."""
+"""Classification trained in one language and scored in several, in the published files of XNLI."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from lmtransfer.tasks.text.files import TextColumns, TextRow
 
 
 class CrossLingualClassification(TextClassification):
-    """A training file for each language, and other files with a column of languages.
+    """A training file per language, and other files with a language column.
 
-    The metrics are over the examples of all scored languages; the main metric is also given for each language, as
+    The metrics are over the examples of all scored languages; the main metric is also reported for each language, as
     ``language/de/accuracy``. The held-out part, which chooses checkpoints, is in the training language.
 
     Raises:
@@ -40,11 +40,11 @@ class CrossLingualClassification(TextClassification):
         """The settings of a classification in several languages.
 
         Attributes:
-            files: file of each split; several names for one are tried in order.
+            files: file of each split; alternative names are tried in order.
             language: the training language, which replaces ``{language}`` in the names of files.
-            languages: the languages that are scored.
-            language_column: column of the language; the training file need not have it.
-            label_aliases: further spellings of labels, such as ``{contradictory: contradiction}``.
+            languages: the languages to score.
+            language_column: column of the language; optional in the training file.
+            label_aliases: alternative spellings of labels, such as ``{contradictory: contradiction}``.
         """
 
         files: Mapping[str, str | Sequence[str] | None]
@@ -72,7 +72,7 @@ class CrossLingualClassification(TextClassification):
         self.languages = check_languages(self.settings.languages)
 
     def text_columns(self) -> TextColumns:
-        """Return the columns that are read, with that of the languages."""
+        """Return the columns to read, including the language column."""
         language = Column((self.settings.language_column,), "task.language_column", required=False)
         return replace(super().text_columns(), language=language)
 
@@ -92,7 +92,7 @@ class CrossLingualClassification(TextClassification):
 
     @override
     def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
-        """Compute the metrics over all languages, and the main metric for each."""
+        """Compute the metrics over all languages, and the main metric for each language."""
         answer_list = list(answers)
 
         def score(rows: Sequence[int]) -> dict[str, float]:

@@ -28,8 +28,8 @@ def encode_texts(
     Args:
         examples: N texts or N pairs.
         targets: the targets, one row each.
-        max_length: longest input in tokens, specials included.
-        num_segments: number of segment ids of the encoder.
+        max_length: maximum input length in tokens, including special tokens.
+        num_segments: number of segment ids that the encoder has.
 
     Raises:
         ConfigError: ``max_length`` leaves no space for text.
@@ -77,12 +77,12 @@ def encode_texts(
 
 
 def longest_first(first: int, second: int, capacity: int) -> tuple[int, int]:
-    """Return how many tokens two texts keep if one token at a time is cut from the longer (on a tie, the second).
+    """Return the number of tokens that two texts keep if tokens are cut from the longer (on a tie, the second).
 
     Args:
-        first: tokens of the first text.
-        second: tokens of the second text.
-        capacity: tokens that fit in total.
+        first: number of tokens in the first text.
+        second: number of tokens in the second text.
+        capacity: number of tokens that fit in total.
     """
     if first + second <= capacity:
         return first, second

@@ -14,14 +14,14 @@ class TextExample:
     """One text or pair of texts.
 
     Attributes:
-        id: name for people and files.
+        id: readable name.
         text: the text, or the first of a pair.
         text_pair: the second of a pair, or None.
-        label: index into the task's ``labels``; None if it is hidden, and for other kinds of tasks.
-        label_set: indices of all its labels, ascending; None if they are hidden, and for other kinds of tasks.
-        score: the gold score of a regression task; None if it is hidden.
-        part_of: the sentence that the text is a phrase of ("" for one of several); None if the task has no phrases.
-        language: code of the language; None if the task has one language.
+        label: index into the task's ``labels``; None if hidden, and for other kinds of tasks.
+        label_set: indices of all labels, ascending; None if hidden, and for other kinds of tasks.
+        score: the gold score of a regression task; None if hidden.
+        part_of: the sentence of which the text is a phrase ("" for one of several); None if the task has no phrases.
+        language: language code; None if the task has one language.
     """
 
     id: str
@@ -50,22 +50,21 @@ class TextExample:
 
     @property
     def group(self) -> str:
-        """The sentence that the text is a phrase of, else the text itself: the first of a pair, such as a premise."""
+        """The sentence of which the text is a phrase, otherwise the text itself: the first of a pair (a premise)."""
         return self.text if self.part_of is None else self.part_of
 
 
 def sentences_of(texts: Sequence[str]) -> list[str]:
-    """Find for each text the sentence that it is a part of: the longest of these texts with its words in a row.
+    """Return the sentence of which each text is a part: the longest of these texts that contains its words in a row.
 
-    A text that is part of no other text is a sentence, and its own sentence. A phrase in several sentences gets
-    ``OF_SEVERAL``. So if one text is part of another, either both have the same sentence, or the shorter one gets
-    ``OF_SEVERAL``.
+    A text that is not part of another is its own sentence. A phrase in several sentences gets ``OF_SEVERAL``. Thus if
+    one text is part of another, either both have the same sentence, or the shorter one gets ``OF_SEVERAL``.
 
     Args:
         texts: texts with spaces between their words.
     """
     words = [tuple(text.split()) for text in texts]
-    owners: dict[int, str | None] = {}  # by hash of consecutive words; None: several sentences
+    owners: dict[int, str | None] = {}  # by hash of consecutive words; None for several sentences
     for own in sorted(set(words), key=lambda own: (-len(own), own)):
         if hash(own) in owners:
             continue
@@ -78,6 +77,6 @@ def sentences_of(texts: Sequence[str]) -> list[str]:
 
 
 def with_sentences(examples: Sequence[TextExample]) -> list[TextExample]:
-    """Return the same examples, each with the sentence that it is a part of."""
+    """Return the same examples, each with the sentence of which it is a part."""
     sentences = sentences_of([example.text for example in examples])
     return [replace(example, part_of=sentence) for example, sentence in zip(examples, sentences, strict=True)]

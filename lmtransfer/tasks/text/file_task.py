@@ -1,4 +1,4 @@
-"""The bases of tasks with a file for each split: any file, and JSON objects on lines."""
+"""The bases of tasks with one file per split: any file, and JSON objects on lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmtransfer.tasks.settings import FileSettings, TaskSettings
 
 
 class FileTask(Task):
-    """A task with a file for each split.
+    """A task with one file per split.
 
     Raises:
         ConfigError: there is no file.
@@ -41,17 +41,17 @@ class FileTask(Task):
 
 
 class JsonLinesTask(FileTask):
-    """A task whose examples are made from JSON objects, one on each line of a file."""
+    """A task with examples built from JSON objects, one per line of a file."""
 
     @abstractmethod
     def examples_of(self, row: JsonNode, name: str) -> Iterator[Any]:
-        """Make the examples of a row.
+        """Yield the examples of a row.
 
         Args:
             name: ``split:number``.
 
         Raises:
-            DataError: the object is not as published; the message has ``file:line``.
+            DataError: the object is not in the published format; the message has ``file:line``.
         """
 
     @override

@@ -1,4 +1,4 @@
-"""Sources of the texts of a task: one file for each split, or a ``datasets`` name."""
+"""Sources of a task's texts: one file per split, or a ``datasets`` name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HIDDEN_NUMBER = "-1"
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """One text or pair of texts with its gold answer as it is written.
+    """One text or pair of texts with its gold answer as written.
 
     Attributes:
         id: ``split:number``, or the value of the id column.
@@ -29,8 +29,8 @@ class TextRow:
         text: the text, or the first of a pair.
         text_pair: the second of a pair, or None.
         gold: label or score; None if hidden.
-        named: whether ``gold`` is a label's own name, even if the task's files write labels in another way.
-        language: code of the language; None if the file has no such column.
+        named: whether ``gold`` is a label name, even if the task's files write labels differently.
+        language: language code; None if the file has no such column.
         is_missing: whether the row has no gold answer at all, not even a value that means a hidden one.
     """
 
@@ -49,14 +49,14 @@ ExampleOf = Callable[[TextRow], TextExample]
 
 @dataclass(frozen=True, slots=True)
 class TextColumns:
-    """The columns that are read.
+    """The columns to read.
 
     Attributes:
         text: the text, or the first of a pair.
-        text_pair: the second of a pair; None: single texts.
+        text_pair: the second of a pair; None if the examples are single texts.
         gold: label or score.
-        id: names of the examples; None: their numbers.
-        language: codes of languages; None: they are not read.
+        id: names of the examples; None to number them.
+        language: language codes; None if they are not read.
     """
 
     text: Column
@@ -67,7 +67,7 @@ class TextColumns:
 
     @classmethod
     def of(cls, settings: TextTableSettings, *, gold: str) -> TextColumns:
-        """Make the columns from the settings of a task.
+        """Build the columns from a task's settings.
 
         Args:
             gold: name of the setting with the column of the gold answer.
@@ -109,18 +109,18 @@ def _column(setting: str, names: ColumnNames) -> Column:
 
 
 class TextFiles:
-    """The splits of a task: from files, or from the hub for splits without a file on this machine.
+    """A task's splits, from files, or from the hub for splits without a local file.
 
     Args:
-        settings: the files, their columns and their format; the data set on the hub.
-        columns: the columns that are read.
+        settings: the files, their columns and format; the data set on the hub.
+        columns: the columns to read.
         hidden_values: values in the files that mean a hidden gold answer.
         task: the task's name, for messages.
 
     Attributes:
-        columns: the columns that are read.
+        columns: the columns to read.
         layout: format of the files.
-        notes: for each split that was read: empty texts, blank lines and left-out rows, with the first place of each.
+        notes: empty texts, blank lines and skipped rows in each split that was read, with the first place of each.
 
     Raises:
         ConfigError: there is neither a file nor a hub name.
@@ -145,10 +145,10 @@ class TextFiles:
             )
 
     def origin(self, split: str) -> str:
-        """Return the file or the hub split from which a split is read.
+        """Return the file or hub split from which a split is read.
 
         Raises:
-            DataError: there is no such split, or its data are missing.
+            DataError: the split does not exist, or its data is missing.
         """
         path = self._find(split)
         if path is not None:
@@ -158,10 +158,10 @@ class TextFiles:
         raise self._located.missing(split, has_folds=True)
 
     def examples(self, split: str, example_of: ExampleOf) -> list[TextExample]:
-        """Read the examples of a split, in the order of the source.
+        """Return the examples of a split, in the order of the source.
 
         Args:
-            example_of: makes an example from a row; raises ValueError if the gold answer cannot be used.
+            example_of: builds an example from a row; raises ValueError if the gold answer cannot be used.
 
         Raises:
             DataError: the split is missing, malformed (the message has ``file:line``) or has no examples.
@@ -175,10 +175,10 @@ class TextFiles:
         return examples
 
     def rows(self, split: str, notes: Notes) -> Iterator[TextRow]:
-        """Read the rows of a split, in the order of the source.
+        """Yield the rows of a split, in the order of the source.
 
         Args:
-            notes: counts empty texts and left-out rows.
+            notes: counts empty texts and skipped rows.
 
         Raises:
             DataError: the split is missing or malformed; the message has ``file:line``.
@@ -197,11 +197,11 @@ class TextFiles:
             raise self._located.missing(split, has_folds=True)
 
     def rows_of(self, path: Path, split: str, notes: Notes, *, with_gold: bool) -> Iterator[TextRow]:
-        """Read the rows of a file.
+        """Yield the rows of a file.
 
         Args:
             split: name of the split in ids, as in ``split:number``.
-            notes: counts empty texts and left-out rows.
+            notes: counts empty texts and skipped rows.
             with_gold: whether the file must have gold answers.
         """
         bad_rows = BadRows(self.layout.bad_rows, notes)
@@ -220,7 +220,7 @@ class TextFiles:
         return examples
 
     def _with_gold(self, rows: Iterator[TextRow], notes: Notes) -> Iterator[TextRow]:
-        """Leave out the rows without a gold answer, or refuse them all together."""
+        """Yield the rows with a gold answer; skip the others, or reject them all in one message."""
         num_rows, missing = 0, []
         for row in rows:
             num_rows += 1
@@ -253,7 +253,7 @@ class TextFiles:
                 continue
             named = bool(row.named) and row.named[num_texts]
             if gold == "" and not self.columns.gold.may_be_list:
-                gold = None  # an empty list is an answer, an empty label is none
+                gold = None  # an empty list is an answer, but an empty label is not
             if gold in self._dropped or (gold is None and named and HIDDEN_NUMBER in self._dropped):
                 bad_rows.notes.add("rows without a gold answer, left out", row.where)
                 continue
@@ -278,11 +278,11 @@ class TextFiles:
 
 
 def hub_records(source: HubSource, split: str, wanted: Sequence[Column], *, places: str) -> Iterator[Record]:
-    """Read the wanted columns of a split from the hub, with label numbers replaced by their names.
+    """Yield the wanted columns of a split on the hub, with label numbers replaced by names.
 
     Args:
         split: our name of the split.
-        places: where a file was searched before, for the message.
+        places: where a file has already been searched for, for the message.
     """
     table = load_hub_table(source, split, places=places)
     where = source.origin(split)

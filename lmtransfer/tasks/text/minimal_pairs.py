@@ -22,11 +22,12 @@ CHANCE = 0.5
 
 
 class MinimalPairs(TaskWithoutHead):
-    """Pairs of sentences for a pretraining run as it is: no head, no training, no labels.
+    """Sentence pairs that score a pretraining run as it is, without a head, training or labels.
 
     A pair is correct if the good sentence has the higher log-probability. The log-probability is not divided by the
-    length, and a tie is wrong (Warstadt et al. 2020, section 4, "simple LM method", and their result_processing).
-    The accuracy is the mean over paradigms; the accuracy of a phenomenon is the mean over its paradigms.
+    length, and a tie counts as wrong (Warstadt et al. 2020, section 4, "simple LM method", and their
+    result_processing). The accuracy is the mean over paradigms; the accuracy of a phenomenon is the mean over its
+    paradigms.
 
     Raises:
         ConfigError: ``pairs_each`` is less than 1, or ``paradigms`` is empty.
@@ -39,10 +40,10 @@ class MinimalPairs(TaskWithoutHead):
         """The settings of minimal pairs; there is no training.
 
         Attributes:
-            folder: folder with one file for each paradigm, below ``data_root`` or the working directory.
+            folder: folder with one file per paradigm, below ``data_root`` or the working directory.
             hub: ``datasets`` name if there are no files; null: files only.
             paradigms: names of the paradigms to score; null: all paradigms in the source.
-            pairs_each: number of pairs of each paradigm, from the first; null: all.
+            pairs_each: number of pairs per paradigm, from the first; null: all pairs.
             hidden: for a masked model, the positions that are masked with a token: ``token``, only that token (Salazar
                 et al. 2020), or ``rest_of_word``, also the tokens after it in its word (Kauf and Ivanova 2023).
             data_root: folder that holds the data folders.
@@ -96,7 +97,7 @@ class MinimalPairs(TaskWithoutHead):
         return pairs
 
     def score(self, examples: Sequence[MinimalPair], answers: Iterable[tuple[float, float]]) -> dict[str, float]:
-        """Compute accuracies: overall, of each phenomenon and of each paradigm.
+        """Compute accuracies overall, per phenomenon and per paradigm.
 
         Args:
             answers: log-probabilities of the good and of the bad sentence of each pair.

@@ -34,17 +34,17 @@ LabelSetMetric = Literal["micro_f1", "macro_f1", "average_precision"]
 
 
 class MultiLabel(TextFileTask):
-    """Single texts or pairs with any number of labels each, from one file for each split.
+    """Single texts or pairs with any number of labels each, from one file per split.
 
     The column of labels holds names between separators (``sport, politics``) or a list of them (``["sport"]``), or a
-    vector with 1 or 0 for each label (``[1, 0, 1]``; numbered from 0 without ``labels``), or an object
-    (``{"sport": 1}``); or each label has a column of its own. An empty column or list means no label. Each label is
-    decided by itself: it is given if its probability is above 0.5. Subsets and held-out parts are random; they do not
+    vector with 1 or 0 for each label (``[1, 0, 1]``; numbered from 0 without ``labels``), or a JSON object
+    (``{"sport": 1}``); or each label has its own column. An empty column or list means no label. Each label is decided
+    independently: it is predicted if its probability is above 0.5. Subsets and held-out parts are random; they do not
     keep the proportions of the labels.
 
     Raises:
         ConfigError: there are fewer than two labels, a label occurs twice, ``separator`` is empty, or there is no file.
-            Labels that are found in the data are checked on first use.
+            Labels discovered in the data are checked on first use.
     """
 
     kind = MultiLabelSpec.kind
@@ -54,15 +54,15 @@ class MultiLabel(TextFileTask):
         """The settings of a task with sets of labels.
 
         Attributes:
-            labels: names of the labels in order; null: those in the training file, by alphabet, or by the order of
-                columns.
-            label_column: column of the labels. Of several names, a file has one; or all, each with 1 or 0 for one
-                label.
-            label_form: ``names``, or ``vectors`` with 1 or 0 for each label; null: vectors if all rows have equally
-                many (two or more) values, all 0 or 1.
-            separator: what separates the names of labels; white space around a name does not count.
-            metrics: names of the metrics; the first is the main one. A verdict by ``average_precision`` does not count
-                the sampling of the examples, because no example has a share in it.
+            labels: names of the labels in order; null: the labels in the training file, in alphabetical order or in the
+                order of the columns.
+            label_column: column of the labels. If there are several names, a file has one of them, or all, each with 1
+                or 0 for one label.
+            label_form: ``names``, or ``vectors`` with 1 or 0 for each label; null: vectors if all rows have the same
+                number (two or more) of values, all 0 or 1.
+            separator: what separates label names; white space around a name is ignored.
+            metrics: names of the metrics; the first is the main one. A verdict by ``average_precision`` does not
+                account for the sampling of the examples, because no example has a share in the metric.
         """
 
         labels: Sequence[str] | None
@@ -84,7 +84,7 @@ class MultiLabel(TextFileTask):
         self._forms: dict[str, LabelForm] = {}
 
     def text_columns(self) -> TextColumns:
-        """Return the columns that are read; that of the labels may hold lists, or be several."""
+        """Return the columns to read; the label column may hold lists, or be several columns."""
         columns = super().text_columns()
         return replace(columns, gold=replace(columns.gold, may_be_list=True, each=True))
 
@@ -94,7 +94,7 @@ class MultiLabel(TextFileTask):
         return _checked(self._found_labels())
 
     def _found_labels(self) -> list[str]:
-        """Find the labels of the training split, by alphabet."""
+        """Return the labels of the training split in alphabetical order."""
         if "train" not in self.splits:
             raise ConfigError(
                 f"task.labels=null: the labels are read from the training file, but task {self.name} has none; list "
@@ -123,14 +123,14 @@ class MultiLabel(TextFileTask):
         return sorted(counts)
 
     def _cells(self, row: TextRow) -> Cells:
-        """What the labels of a row are written as; None if they cannot be read, which is refused with the examples."""
+        """Parse the labels of a row; None if unreadable, which is reported when the examples are read."""
         try:
             return None if row.gold is None else label_cells(row.gold, self.settings.separator)
         except ValueError:
             return None
 
     def _form_of(self, split: str) -> LabelForm:
-        """The form of the labels in a split."""
+        """Return the format of a split's labels."""
         if self.settings.label_form is not None:
             return self.settings.label_form
         if split not in self._forms:
@@ -169,11 +169,11 @@ class MultiLabel(TextFileTask):
         return LabelSetTargets(labels)
 
     def number_of(self, answer: LabelSetAnswer) -> Sequence[float]:
-        """The probability of each label."""
+        """Return the probability of each label."""
         return list(answer.probabilities.values())
 
     def gold_number(self, example: TextExample) -> Sequence[float] | None:
-        """1 for each label that the example has, else 0."""
+        """Return 1 for each label that the example has, otherwise 0."""
         if example.label_set is None:
             return None
         return [float(label in example.label_set) for label in range(len(self.labels))]
@@ -193,7 +193,7 @@ class MultiLabel(TextFileTask):
 
     @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelSetAnswer]) -> ScoredExamples:
-        """Return, for each example, a decision about each label."""
+        """Return a decision about each label for each example."""
         probabilities_NC = np.array([self.number_of(answer) for answer in answers]).reshape(-1, len(self.labels))
         said_NC, gold_NC = probabilities_NC > THRESHOLD, self.gold(examples).labels > 0
         right_N, total_N = (said_NC & gold_NC).sum(1), said_NC.sum(1) + gold_NC.sum(1)
@@ -234,10 +234,10 @@ class MultiLabel(TextFileTask):
         return TextExample(row.id, row.text, row.text_pair, label_set=indices)
 
     def _names(self, cells: list[str] | dict[str, bool], text: str) -> list[str]:
-        """Return the names of the labels of a row.
+        """Return the names of a row's labels.
 
         Raises:
-            ValueError: a vector is not one of 0 and 1 for each label, a name is empty, or a name occurs twice.
+            ValueError: a vector does not have a 0 or 1 for each label, a name is empty, or a name occurs twice.
         """
         if isinstance(cells, dict):
             return [name for name, is_given in cells.items() if is_given]
@@ -256,7 +256,7 @@ class MultiLabel(TextFileTask):
         return cells
 
 
-#: Names or the numbers of a vector, or for each label whether it is given.
+#: Names or the numbers of a vector, or whether each label is given.
 Cells = list[str] | dict[str, bool] | None
 _TRUTHS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False, "": False}
 
@@ -265,7 +265,7 @@ def label_cells(text: str, separator: str) -> list[str] | dict[str, bool]:
     """Split a column of labels into names or numbers.
 
     Args:
-        text: names or numbers between separators; a list of them, as JSON, Python or numpy write it; or a JSON object
+        text: names or numbers between separators; a list of them, as written by JSON, Python or numpy; or a JSON object
             with 1 or 0 for each label. Empty for no label.
         separator: what separates names; a space stands for any white space.
 
@@ -300,12 +300,12 @@ def label_cells(text: str, separator: str) -> list[str] | dict[str, bool]:
 
 #: ``[1 0 1]`` and ``[1. 0. 1.]``
 _NUMPY_VECTOR = re.compile(r"\[\s*[01]\.?(?:\s+[01]\.?)*\s*\]")
-#: Longest list of Python that is parsed.
+#: Maximum length of a Python list to parse.
 _LONGEST_LIST = 1 << 14
 
 
 def _python_list(text: str) -> list[Any] | None:
-    """Parse a list of texts as Python writes it (``['a', 'b']``), which pandas does in tables; None if it is none."""
+    """Parse a list of texts as Python and, in tables, pandas write it (``['a', 'b']``); None if it is not a list."""
     if len(text) > _LONGEST_LIST or text.count("[") > 1 or "(" in text:
         return None
     try:

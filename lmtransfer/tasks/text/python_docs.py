@@ -1,4 +1,4 @@
-"""A task that goes with the embedded corpus: which of eight libraries does a docstring come from?"""
+"""A task for the built-in corpus: which of eight libraries does a docstring come from?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmtransfer.tasks.text.single_label import Classification
 class PythonDocsTask(Classification):
     """Docstrings of the standard library and seven installed libraries, whose names are blanked out.
 
-    Splits are by module, with equally many examples for each library, so the majority baseline is 12.5 %. Modules of
+    Splits are by module, with the same number of examples per library, so the majority baseline is 12.5 %. Modules of
     the dev and test splits are not in ``corpus=python_docs``, and none of their texts is. The task needs no data folder
     and no network. The examples depend on the installed versions.
 
@@ -32,7 +32,7 @@ class PythonDocsTask(Classification):
         """The settings of the task.
 
         Attributes:
-            max_per_library: maximum examples of a library in a split.
+            max_per_library: maximum number of examples per library in a split.
             cache_dir: folder for the extracted docstrings; null: LMTRANSFER_CACHE, or ~/.cache/lmtransfer.
         """
 
@@ -60,7 +60,7 @@ class PythonDocsTask(Classification):
 
     @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read all examples of a split, by library."""
+        """Return all examples of a split, by library."""
         for known, examples in self._examples.items():
             if split == known:
                 return examples

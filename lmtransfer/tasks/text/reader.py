@@ -1,4 +1,4 @@
-"""Read single texts and pairs of users: from a line, or from the rows of a table."""
+"""Read the user's single texts and pairs, from a line or from the rows of a table."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader, tw
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns
 
-#: The columns of a table that is not of the task's own files.
+#: The columns of a table that is not one of the task's own files.
 _USUAL_COLUMNS = TextColumns(
     text=Column(TEXT_COLUMNS, "task.text_column"), text_pair=None, gold=Column(("label",), "task.label_column"), id=None
 )
 
 
 class TextReader(Reader):
-    """Makes texts, or pairs of texts, from the input of users.
+    """Builds texts, or pairs of texts, from user input.
 
     Args:
         kind: short name of the task's kind, for messages.
         who: name of the task, for messages.
-        columns: columns of the task's own files; None: single texts, in a column ``text`` or ``sentence``.
+        columns: columns of the task's own files; None for single texts, in a column ``text`` or ``sentence``.
         layout: format of these files.
     """
 
@@ -45,11 +45,11 @@ class TextReader(Reader):
         """Check that a single text can be answered.
 
         Raises:
-            ValueError: it cannot; the message gives the reason.
+            ValueError: the text cannot be answered; the message gives the reason.
         """
 
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> TextExample:
-        """Make an example from the text, or the two texts, of a line."""
+        """Build an example from the text, or the two texts, on a line."""
         text = clean(line, where, notes)
         if self._columns.text_pair is not None:
             return TextExample(name, *two_texts(text, "two texts"))
@@ -59,7 +59,7 @@ class TextReader(Reader):
         return TextExample(name, text)
 
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Read one text or pair per row; further columns, such as labels, are not used."""
+        """Yield one text or pair per row, ignoring further columns, such as labels."""
         columns = self._asked_columns(source.columns)
         wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
         bad_rows, is_pair = source.bad_rows, columns.text_pair is not None
@@ -77,7 +77,7 @@ class TextReader(Reader):
             yield row.where, TextExample(row.values[-1] or str(row.number), texts[0], texts[1] if is_pair else None)
 
     def _asked_columns(self, choices: Mapping[str, str]) -> TextColumns:
-        """Return the columns that the user names, else those of the task's own files; the column ``id`` is optional."""
+        """Return the columns that the user names, or else those of the task's files; ``id`` is optional."""
         columns = self._columns
         if "text_pair_column" in choices and columns.text_pair is None:
             raise ConfigError(
@@ -87,7 +87,7 @@ class TextReader(Reader):
         def column(setting: str, names: tuple[str, ...], **of_texts: Any) -> Column:
             return Column((choices[setting],) if setting in choices else names, setting, **of_texts)
 
-        # the input may have other names than the task's own files
+        # the input's column names may differ from those of the task's own files
         texts = columns.text.names if columns.text_pair is not None else (*columns.text.names, *TEXT_COLUMNS)
         of_texts = {"is_text": True, "otherwise": "format=text if each line is an input"}
         own_id = columns.id.names if columns.id is not None else ("id",)

@@ -23,7 +23,7 @@ from lmtransfer.tasks.text.task import TextFileTask
 ScoreMetric = Literal["pearson", "spearman"]
 
 
-#: Largest magnitude of a score; its square is well within the range of float32.
+#: Maximum magnitude of a score, whose square is well within the range of float32.
 _LARGEST = 1e15
 
 
@@ -35,7 +35,7 @@ class TextRegression(TextFileTask):
     """
 
     class Settings(TextFileTask.Settings):
-        """The settings of a regression.
+        """The settings of a regression task.
 
         Attributes:
             score_column: column of the score, a finite number.
@@ -71,7 +71,7 @@ class TextRegression(TextFileTask):
 
     @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[ScoreAnswer]) -> ScoredExamples:
-        """Return predicted and gold scores, and the squared error of each."""
+        """Return predicted and gold scores, and their squared errors."""
         predicted = np.array([answer.score for answer in answers], dtype=np.float64)
         gold = np.array([math.nan if example.score is None else example.score for example in examples])
         ratios = {"squared_error": Ratio.mean((predicted - gold) ** 2)}

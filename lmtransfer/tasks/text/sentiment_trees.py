@@ -24,7 +24,7 @@ _Piece = Literal["nothing", "(", "label", "word", ")"]
 
 #: Only plain white space separates words: the treebank has "8 1/2", with a no-break space, as one word.
 _PIECES = re.compile(r"[()]|[^ \t\r\n()]+")
-#: For each kind of piece, the kinds that may come before it.
+#: The kinds of piece that may precede each kind.
 _AFTER: dict[_Piece, tuple[_Piece, ...]] = {
     "(": ("nothing", "label", ")"),
     "label": ("(",),
@@ -44,9 +44,9 @@ class Phrase:
     """A labelled part of a sentence.
 
     Attributes:
-        label: its label.
-        start: its first word.
-        stop: one past its last word.
+        label: the label.
+        start: first word.
+        stop: one past the last word.
     """
 
     label: int
@@ -56,10 +56,10 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class LabelledTree:
-    """A sentence with a label at each of its phrases.
+    """A sentence with a label for each of its phrases.
 
     Attributes:
-        words: its words as the file writes them.
+        words: the words as written in the file.
         phrases: the whole sentence first, then the others, depth first from the left.
     """
 
@@ -68,7 +68,7 @@ class LabelledTree:
 
 
 def read_trees(path: Path, *, num_labels: int) -> Iterator[LabelledTree]:
-    """Read the trees of a file, one per line; blank lines are skipped.
+    """Yield the trees of a file, one per line, skipping blank lines.
 
     Args:
         path: the file, plain or compressed.
@@ -86,14 +86,14 @@ def read_trees(path: Path, *, num_labels: int) -> Iterator[LabelledTree]:
 
 
 def parse_tree(text: str, *, num_labels: int) -> LabelledTree:
-    """Parse one tree; its depth is not limited.
+    """Parse one tree of any depth.
 
     Args:
         text: the tree in brackets.
         num_labels: labels are 0 to ``num_labels - 1``.
 
     Raises:
-        ValueError: brackets do not match, a label is invalid, or a word is at a wrong place.
+        ValueError: brackets do not match, a label is invalid, or a word is out of place.
     """
     allowed = {str(label) for label in range(num_labels)}
     words: list[str] = []
@@ -128,26 +128,26 @@ def parse_tree(text: str, *, num_labels: int) -> LabelledTree:
 
 
 def plain_word(word: str) -> str:
-    """Convert a word of the treebank to usual spelling: brackets, quotation marks, no escapes, no no-break space."""
+    """Convert a treebank word to usual spelling: brackets, quotation marks, no escapes, no no-break spaces."""
     return _CHARACTERS.get(word) or word.replace("\\/", "/").replace("\\*", "*").replace("\u00a0", " ")
 
 
 class SentimentTrees(FileTask, Classification):
-    """Sentences of film reviews in five classes, or in two without the neutral ones (Socher et al. 2013).
+    """Sentences from film reviews in five classes, or in two without the neutral class (Socher et al. 2013).
 
     The sentence's label is that of the whole tree. With ``phrases`` the training split holds every phrase of the trees;
     dev and test are always sentences. Words are converted to usual spelling: ``-LRB-`` is a bracket, two backticks are
-    a quotation mark. A split is read in the order of the file, a sentence before its phrases.
+    a quotation mark. A split is read in file order, with each sentence before its phrases.
     """
 
     class Settings(Classification.Settings, FileTask.Settings):
         """The settings of the treebank.
 
         Attributes:
-            phrases: whether the training split holds all phrases, not only sentences.
-            deduplicate: of phrases with the same text and label only the first is kept, as in GLUE's SST-2; false:
-                each occurrence counts, as in the published training of tree models.
-            binary: two classes, without neutral examples.
+            phrases: whether the training split holds all phrases rather than only sentences.
+            deduplicate: whether to keep only the first phrase with the same text and label, as in GLUE's SST-2; if
+                false, each occurrence counts, as in the published training of tree models.
+            binary: whether to use two classes, without neutral examples.
         """
 
         labels: None = None
@@ -163,7 +163,7 @@ class SentimentTrees(FileTask, Classification):
 
     @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read the sentences of a split, or its phrases.
+        """Return the sentences of a split, or their phrases.
 
         Phrase k of tree n is ``train:n.k``; the sentence itself is ``train:n``.
         """

@@ -1,4 +1,4 @@
-"""How similar two sentences are, by the cosine of their vectors, without any training."""
+"""The similarity of two sentences, as the cosine of their vectors, without any training."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.regression import TextRegression
 from lmtransfer.tasks.without_head import TaskWithoutHead
 
-#: Correlation of answers that know nothing.
+#: Correlation of uninformed answers.
 CHANCE = 0.0
 
 
 class SentenceSimilarity(TaskWithoutHead, TextRegression):
-    """Pairs of sentences with a score, for any run as it is (STS: Agirre et al. 2012; Reimers and Gurevych 2019).
+    """Sentence pairs with a score, which any run answers as it is (STS: Agirre et al. 2012; Reimers and Gurevych 2019).
 
-    The answer to a pair is the cosine of the vectors of its sentences. Only correlations with the gold scores are
-    measured, because a cosine has another scale.
+    The answer to a pair is the cosine of its sentences' vectors. Only correlations with the gold scores are measured,
+    because a cosine has another scale.
     """
 
     class Settings(TextRegression.Settings):
@@ -31,10 +31,10 @@ class SentenceSimilarity(TaskWithoutHead, TextRegression):
 
         Attributes:
             text_pair_column: column of the second sentence.
-            pooling: how the tokens of a sentence become one vector; see ``transfer.pooling``. null: as the run's head
-                reads a text, or the mean if it has no head.
-            layers: the layers that are read; see ``transfer.layers``. null: as the run's head, or the last.
-            standardise: scale each feature to mean 0 and deviation 1 over the sentences of the split first.
+            pooling: how the tokens of a sentence become one vector; see ``transfer.pooling``. null: the pooling of the
+                run's head, or the mean if it has no head.
+            layers: the layers to read; see ``transfer.layers``. null: the layers of the run's head, or the last layer.
+            standardise: whether to scale each feature to mean 0 and deviation 1 over the split's sentences first.
         """
 
         text_pair_column: ColumnNames

@@ -1,4 +1,4 @@
-"""The base of classification tasks: one label for each text or pair of texts."""
+"""The base of classification tasks: one label per text or pair of texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lmtransfer.tasks.targets import NO_LABEL, LabelTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.task import CHUNK, TextTask
 
-#: Parts of the scored examples for temperature scaling.
+#: Number of parts into which the scored examples are divided for temperature scaling.
 CALIBRATION_PARTS = 5
 
 LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
@@ -39,20 +39,20 @@ class Classification(TextTask):
     Raises:
         ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` or a name in
             ``class_weights`` is not a label, a weight is not positive, or there are three or more labels and the label
-            for F1 is not named. Labels that are found in the data are checked on first use.
+            for F1 is not named. Labels discovered in the data are checked on first use.
     """
 
     kind = ClassificationSpec.kind
 
     class Settings(TextTask.Settings):
-        """The settings of a classification.
+        """The settings of a classification task.
 
         Attributes:
-            labels: names of the labels in order; null: ``discover_labels`` finds them when they are first needed.
+            labels: names of the labels in order; null: ``discover_labels`` discovers them when they are first needed.
             metrics: names of the metrics; the first is the main one.
-            positive_label: the label whose F1 counts; null: the second of two.
+            positive_label: the label whose F1 counts; null: the second of two labels.
             class_weights: weight of each label in the training loss, by name (1 for labels that are not named);
-                balanced: each label has the same total weight; null: all 1.
+                balanced: each label has the same total weight; null: all weights are 1.
             label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et
                 al. 2016, section 7).
         """
@@ -77,7 +77,7 @@ class Classification(TextTask):
         return self._checked(self.discover_labels())
 
     def discover_labels(self) -> list[str]:
-        """Find the label names, if they are not given."""
+        """Return the label names found in the data, for tasks that do not list them."""
         raise ConfigError(f"task.labels=null: {type(self).__name__} needs the names of the labels, in order")
 
     def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
@@ -91,12 +91,12 @@ class Classification(TextTask):
                 f"task.metrics: f1 is computed for one label, but there are {names}; set task.positive_label to one of "
                 "them, or use macro_f1"
             )
-        weights_in_order(self.settings.class_weights, labels)  # raises if they do not fit the labels
+        weights_in_order(self.settings.class_weights, labels)  # raises an error if they do not fit the labels
         return tuple(labels)
 
     @property
     def head(self) -> HeadSpec:
-        """A head for one of the labels."""
+        """A head that predicts one of the labels."""
         weights = weights_in_order(self.settings.class_weights, self.labels)
         return ClassificationSpec(len(self.labels), self.pairs, weights, self.settings.label_smoothing)
 
@@ -106,7 +106,7 @@ class Classification(TextTask):
         return LabelTargets(np.array(labels, dtype=np.int64))
 
     def number_of(self, answer: LabelAnswer) -> float:
-        """The label's index."""
+        """Return the label's index."""
         return answer.label
 
     @override
@@ -142,7 +142,7 @@ class Classification(TextTask):
     def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
         """Return the calibration error before and after temperature scaling.
 
-        The examples are divided into parts without common texts; the temperature of each part is fitted on the others.
+        The examples are divided into parts without common texts; each part's temperature is fitted on the others.
         """
         gold, groups = LabelTargets.of(encoded.targets).labels, [example.group for example in encoded.examples]
         if not np.isfinite(outputs).all():

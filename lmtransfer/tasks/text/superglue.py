@@ -1,7 +1,7 @@
-"""The tasks of SuperGLUE whose rows are not plain texts with a label: WiC, WSC, MultiRC and ReCoRD.
+"""The SuperGLUE tasks whose rows are not plain texts with a label: WiC, WSC, MultiRC and ReCoRD.
 
-Source: Wang et al. 2019 (https://arxiv.org/abs/1905.00537), in the published files, one JSON object on each line.
-BoolQ, CB, COPA and RTE need no code of their own. Published test labels are hidden.
+Source: Wang et al. 2019 (https://arxiv.org/abs/1905.00537), in the published files, one JSON object per line. BoolQ,
+CB, COPA and RTE need no code of their own. Published test labels are hidden.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.file_task import JsonLinesTask
 from lmtransfer.tasks.text.single_label import Classification, LabelMetric
 
-#: Marks around a word that is asked about, as in T5 (Raffel et al. 2020, appendix B).
+#: Marks around the word in question, as in T5 (Raffel et al. 2020, appendix B).
 MARK = "*"
 _PLACEHOLDER, _HIGHLIGHT = "@placeholder", "@highlight"
 
 
 class JsonLinesClassification(JsonLinesTask, Classification):
-    """A classification in JSON lines, with labels that the class names."""
+    """A classification task in JSON lines, with labels named by the class."""
 
     class Settings(Classification.Settings, JsonLinesTask.Settings):
         """The settings of such a task."""
@@ -41,7 +41,7 @@ class JsonLinesClassification(JsonLinesTask, Classification):
 
 
 def _label(row: JsonNode) -> int | None:
-    """The label of a row, true or false (or 1 or 0); None if it is hidden."""
+    """Return the label of a row, true or false (or 1 or 0); None if hidden."""
     gold = row.maybe("label")
     if gold is None:
         return None
@@ -53,7 +53,7 @@ def _label(row: JsonNode) -> int | None:
 class WordInContext(JsonLinesClassification):
     """WiC: whether a word has the same meaning in two sentences (Pilehvar and Camacho-Collados 2019).
 
-    The word is marked in both sentences by asterisks. (SuperGLUE's baseline classifies the vectors of the two words
+    The word is marked by asterisks in both sentences. (SuperGLUE's baseline classifies the vectors of the two words
     beside that of [CLS].)
     """
 
@@ -67,7 +67,7 @@ class WordInContext(JsonLinesClassification):
 
 
 def _marked(row: JsonNode, key: str, start_key: str, end_key: str) -> str:
-    """A sentence with marks around its word."""
+    """Return a sentence with marks around its word."""
     text, start, end = row.field(key).filled_text(), row.field(start_key).number(), row.field(end_key).number()
     if not 0 <= start < end <= len(text):
         raise DataError(f"{row.field(start_key).where}: {start} to {end} are no characters of {key}")
@@ -95,8 +95,8 @@ class MultiSentenceReading(JsonLinesClassification):
     """MultiRC: whether an answer to a question about a passage is right (Khashabi et al. 2018).
 
     An example is a passage, and a question with one of its answers; its id is ``split:passage.question.answer``.
-    SuperGLUE's metrics are ``f1`` of the right answers over all answers, and ``exact_match``: the share of the
-    questions whose answers are all judged correctly.
+    SuperGLUE's metrics are ``f1`` of the right answers over all answers, and ``exact_match``: the share of questions
+    with all answers judged correctly.
     """
 
     class Settings(JsonLinesClassification.Settings):
@@ -129,13 +129,13 @@ class MultiSentenceReading(JsonLinesClassification):
 
     @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """Return predicted and gold labels, and which questions are all right."""
+        """Return predicted and gold labels, and which questions have only correct predictions."""
         predictions = super().scored_examples(examples, answers)
         return replace(predictions, ratios={**predictions.ratios, "exact_match": _by_question(examples, answers)})
 
 
 def _by_question(examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> Ratio:
-    """The share of questions whose answers are all right; a question counts at its first answer."""
+    """Return the share of questions with only correct predictions; a question counts at its first answer."""
     questions = [example.id.rpartition(".")[0] for example in examples]
     right: dict[str, bool] = {}
     for question, example, answer in zip(questions, examples, answers, strict=True):
@@ -146,11 +146,11 @@ def _by_question(examples: Sequence[TextExample], answers: Sequence[LabelAnswer]
 
 
 class CommonsenseReading(MultipleChoice):
-    """ReCoRD: which entity of a news text fills the gap in a statement about it (Zhang et al. 2018).
+    """ReCoRD: which entity in a news text fills the gap in a statement about it (Zhang et al. 2018).
 
-    The choices are the statement with each entity of the passage in the gap, in their order, each spelling once;
-    several may be right. The official metrics are ``f1`` and ``exact_match`` of the text of the chosen entity, the best
-    over the right ones.
+    The choices are the statement with each entity of the passage in the gap, in order, each spelling once; several may
+    be right. The official metrics are ``f1`` and ``exact_match`` of the text of the chosen entity, the best over the
+    right entities.
     """
 
     main_metric = "f1"
@@ -184,7 +184,7 @@ class CommonsenseReading(MultipleChoice):
 
     @override
     def scored_examples(self, examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> ScoredExamples:
-        """Return the chosen and a right entity of each statement."""
+        """Return the chosen entity and a right entity for each statement."""
         return scored_examples(
             examples,
             kind="span",
@@ -204,7 +204,7 @@ class CommonsenseReading(MultipleChoice):
 
 
 def _of_entities(examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> dict[str, Ratio]:
-    """F1 and exact match of each chosen entity, the best over the right ones."""
+    """Return the F1 and exact match of each chosen entity, the best over the right entities."""
     pairs = [
         (example.fillings[answer.choice], [example.fillings[place] for place in example.right or ()])
         for example, answer in zip(examples, answers, strict=True)

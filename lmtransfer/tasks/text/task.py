@@ -22,12 +22,12 @@ from lmtransfer.tasks.text.files import TextColumns, TextFiles, TextRow
 from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Number of examples whose outputs become answers at once, so that memory does not grow with the set.
+#: Number of outputs to convert to answers at once, so that memory does not grow with the set.
 CHUNK = 4096
 
 
 class TextTask(Task):
-    """A task with one answer for each text or pair of texts; the metrics use the answer as a number or as numbers.
+    """A task with one answer per text or pair of texts, which the metrics use as one or more numbers.
 
     Raises:
         ConfigError: there is no metric.
@@ -57,14 +57,14 @@ class TextTask(Task):
 
     @abstractmethod
     def gold(self, examples: Sequence[TextExample]) -> Targets[np.ndarray]:
-        """Return the gold answers; hidden ones have the value for a hidden answer."""
+        """Return the gold answers, with a placeholder for hidden ones."""
 
     @abstractmethod
     def number_of(self, answer: Any) -> float | Sequence[float]:
-        """Return an answer as the metrics use it: a number, or one number for each label."""
+        """Return an answer as the metrics use it: a number, or one number per label."""
 
     def gold_number(self, example: TextExample) -> float | Sequence[float] | None:
-        """Return the gold answer in the same form; None if it is hidden."""
+        """Return the gold answer in the same form; None if hidden."""
         return example.score if example.label is None else example.label
 
     @property
@@ -99,12 +99,12 @@ class TextTask(Task):
 
 
 class TextFileTask(TextTask):
-    """A task whose texts come from one file for each split, or from a ``datasets`` name.
+    """A task with texts from one file per split, or from a ``datasets`` name.
 
     Attributes:
         gold_setting: name of the setting with the column of the gold answers.
         files: the source of the texts.
-        notes: for each split that was read: empty texts and left-out rows, with the first place of each.
+        notes: empty texts and skipped rows in each split that was read, with the first place of each.
 
     Raises:
         ConfigError: there is neither a file nor a hub name, or the folds do not fit the splits.
@@ -125,7 +125,7 @@ class TextFileTask(TextTask):
         self.pairs = self.files.columns.text_pair is not None
 
     def text_columns(self) -> TextColumns:
-        """Return the columns that are read."""
+        """Return the columns to read."""
         return TextColumns.of(self.settings, gold=self.gold_setting)
 
     def hidden_values(self) -> Collection[str]:
@@ -134,19 +134,19 @@ class TextFileTask(TextTask):
 
     @property
     def gold_column(self) -> str:
-        """The names of the column of the gold answers, for messages."""
+        """Names of the gold answer's column, for messages."""
         return " or ".join(self.files.columns.gold.names)
 
     @abstractmethod
     def example_of(self, row: TextRow) -> TextExample:
-        """Make the example of a row.
+        """Build the example of a row.
 
         Raises:
             ValueError: the gold answer cannot be used.
         """
 
     def origin(self, split: str) -> str:
-        """Return the file or the hub split from which a split is read; see ``TextFiles.origin``."""
+        """Return the file or hub split from which a split is read; see ``TextFiles.origin``."""
         return self.files.origin(split)
 
     @override

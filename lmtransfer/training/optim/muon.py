@@ -6,8 +6,8 @@ Updates are orthogonalised by Muon's quintic Newton-Schulz iteration, with two c
 where it takes a third of the training step of a small encoder:
 
 - Each iteration has its own coefficients: those of the polynomial that is closest to 1 over the interval that contains
-  the singular values at this iteration (Amsel et al. 2025, "The Polar Express": choosing the polynomials one after the
-  other is optimal). Four iterations then come closer to orthogonal than five iterations with Jordan's coefficients.
+  the singular values at this iteration (Amsel et al. 2025, "The Polar Express": choosing the polynomials one after
+  the other is optimal). Four iterations then come closer to orthogonal than five with Jordan's coefficients.
 - Long matrices use the Gram matrix G of their short side. Each iterate X is a polynomial of G times the previous
   iterate, so that products with the long side become products of small matrices. In float32 one Gram matrix serves all
   iterations, in bfloat16 two iterations. The reason is that the iterations amplify the rounding errors of G together
@@ -28,7 +28,7 @@ from torch import Tensor
 from lmtransfer.config.types import DropoutProb
 from lmtransfer.errors import ConfigError
 from lmtransfer.training import distributed
-from lmtransfer.training.parallel import is_sharded, own_part, whole
+from lmtransfer.training.data_parallel import is_sharded, own_part, whole
 
 Coefficients = tuple[float, float, float]
 
@@ -57,21 +57,21 @@ COEFFICIENTS: dict[int, tuple[Coefficients, ...]] = {
     ),
 }
 
-#: From this ratio of the sides on, the Gram matrix is cheaper.
+#: Ratio of the sides from which the Gram matrix is cheaper.
 _LONG = 1.5
 
 
 @torch.no_grad()
 def orthogonalise(matrices_PRC: Tensor, *, num_iterations: int = 4, eps: float = 1e-7) -> Tensor:
-    """Move the singular values of each matrix to about 1, and keep its singular vectors.
+    """Move the singular values of each matrix close to 1, keeping its singular vectors.
 
     Args:
-        matrices_PRC: the matrices, bfloat16 or float32; the products have this dtype, and the matrices are overwritten.
+        matrices_PRC: the matrices, bfloat16 or float32; products have this dtype, and the matrices are overwritten.
         num_iterations: 3, 4 or 5; see ``COEFFICIENTS``.
-        eps: lower limit of the norm that matrices are divided by.
+        eps: lower limit of the norm by which matrices are divided.
 
     Returns:
-        (P, R, C), in the dtype of the matrices. A matrix of zeros stays zero.
+        (P, R, C), in the dtype of the matrices. A zero matrix stays zero.
     """
     norms = torch.linalg.vector_norm(matrices_PRC, dim=(1, 2), keepdim=True, dtype=torch.float32).clamp_(min=eps)
     x = matrices_PRC.mul_(norms.reciprocal_().to(matrices_PRC.dtype))
@@ -91,7 +91,7 @@ def orthogonalise(matrices_PRC: Tensor, *, num_iterations: int = 4, eps: float =
 
 
 def _once(gram: Tensor, coefficients: Coefficients) -> Tensor:
-    """The factor of X in one iteration: p(G) = a I + b G + c G^2."""
+    """Return the factor of X in one iteration: p(G) = a I + b G + c G^2."""
     a, b, c = coefficients
     polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
     polynomial.diagonal(dim1=1, dim2=2).add_(a)
@@ -99,7 +99,7 @@ def _once(gram: Tensor, coefficients: Coefficients) -> Tensor:
 
 
 def _polynomial(gram: Tensor, coefficients: Sequence[Coefficients]) -> Tensor:
-    """The factor of X in several iterations: ... p2(G2) p1(G).
+    """Return the factor of X in several iterations: ... p2(G2) p1(G).
 
     G2 = p1(G) G p1(G) is the Gram matrix after the first iteration. Without rounding the polynomials would commute.
     With rounding, singular values near the top of their interval diverge unless the polynomials are applied in the
@@ -121,17 +121,17 @@ class MuonUpdate(torch.optim.Optimizer):
 
     Args:
         parameter_groups: groups of matrices with ``lr`` and ``weight_decay``.
-        momentum: share of the running mean that is kept.
+        momentum: decay of the running mean.
         num_iterations: number of Newton-Schulz iterations.
         splits: number of independent matrices stacked in the rows of a parameter, by ``id`` of the parameter; 1 for
-            parameters that are not listed.
+            parameters not listed.
 
     Attributes:
         product_dtype: dtype of the matrix products, float32 or bfloat16; see ``Optimizer.multiply_in``.
 
-    With several ranks, the matrices of each shape are dealt to them in turn. A rank keeps the means of its own
-    matrices, orthogonalises their updates, and sends them to the others. Of sharded matrices each rank keeps its part
-    of the means, and the updates are gathered before.
+    With several ranks, the matrices of each shape are assigned to them in turn. A rank keeps the means of its own
+    matrices, orthogonalises their updates, and sends them to the others. Each rank keeps its part of the means of a
+    sharded matrix, and the updates are gathered before they are orthogonalised.
 
     Raises:
         ConfigError: there are no coefficients for ``num_iterations``.
@@ -159,14 +159,14 @@ class MuonUpdate(torch.optim.Optimizer):
                 num_of_shape[parameter.shape] += 1
 
     def owns(self, parameter: Tensor) -> bool:
-        """Whether this rank keeps the state of a parameter, or its part of it."""
+        """Whether this rank keeps the state of a parameter, or its part of the state."""
         return is_sharded(parameter) or self._owners[id(parameter)] == distributed.rank()
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every matrix that has a gradient; the gradients are overwritten.
 
-        If there is an attribute ``found_inf``, which PyTorch's gradient scaler sets, and it is 1, nothing changes.
+        If PyTorch's gradient scaler has set the attribute ``found_inf`` and it is 1, nothing changes.
         """
         skip: Tensor | None = getattr(self, "found_inf", None)
         for group in self.param_groups:
@@ -180,7 +180,7 @@ class MuonUpdate(torch.optim.Optimizer):
                 self._update(members, shape, group, skip)
 
     def _mix_in_means(self, parameters: list[Tensor], momentum: float, skip: Tensor | None) -> None:
-        """Replace the gradients that this rank needs in place by Nesterov's mixture with their running means."""
+        """Replace the gradients that this rank needs, in place, by Nesterov's mixture with their running means."""
         own = [parameter for parameter in parameters if self.owns(parameter)]
         for parameter in own:
             if not self.state[parameter]:
@@ -188,19 +188,19 @@ class MuonUpdate(torch.optim.Optimizer):
         gradients = [own_part(parameter.grad) for parameter in own if parameter.grad is not None]
         means = [own_part(self.state[parameter]["momentum_buffer"]) for parameter in own]
         if skip is not None:
-            for mean, gradient in zip(means, gradients, strict=True):  # a mean does not move towards itself
+            for mean, gradient in zip(means, gradients, strict=True):  # moving a mean towards itself keeps it
                 torch.where(skip.bool(), mean, gradient, out=gradient)
         if gradients:
             torch._foreach_lerp_(means, gradients, 1 - momentum)
             torch._foreach_lerp_(gradients, means, momentum)
 
     def _matrices(self, parameter: Tensor) -> Iterator[_Matrix]:
-        """The matrices of a parameter; of a sharded parameter every rank must call this at the same time."""
+        """Yield the matrices of a parameter; if it is sharded, every rank must call this at the same time."""
         assert parameter.grad is not None
         pieces, owner = self.splits.get(id(parameter), 1), self._owners[id(parameter)]
         update, local = whole(parameter.grad), own_part(parameter)
         height = len(parameter) // pieces
-        begins = 0  # of the rows of this rank
+        begins = 0  # first row of this rank
         if is_sharded(parameter):
             begins = min(len(parameter), distributed.rank() * -(-len(parameter) // distributed.world_size()))
         for start in range(0, len(parameter), height):

@@ -1,4 +1,4 @@
-"""The optimiser of the training loop: one object that contains one or several ``torch.optim`` optimisers."""
+"""The optimiser of the training loop: one object that combines one or several ``torch.optim`` optimisers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
+from lmtransfer.training.data_parallel import shard_like, whole
 from lmtransfer.training.optim.muon import MuonUpdate
-from lmtransfer.training.parallel import shard_like, whole
 
 
 class Optimizer:
     """One or several ``torch.optim`` optimisers that together hold each trainable parameter once.
 
-    The loop multiplies every peak learning rate by the factor of the schedule. State is saved by parameter *name*, as
-    tensors alone, so that it is safe to load and does not depend on the order of the parameters.
+    The loop multiplies every peak learning rate by the schedule's factor. State is saved by parameter *name*, as
+    tensors only, so that it is safe to load and does not depend on the order of the parameters.
 
     Args:
         learner: the learner that owns the parameters.
-        parts: the optimisers; the learning rate of the first is logged. ``peak_lr`` of a group (default: its ``lr``) is
-            its learning rate at a factor of 1. ``base_lr`` is the same without layer-wise rates.
+        parts: the optimisers; the learning rate of the first is logged. A group's ``peak_lr`` (default: its ``lr``) is
+            its learning rate at a factor of 1; ``base_lr`` is the same without layer-wise rates.
     """
 
     def __init__(self, learner: nn.Module, parts: Sequence[torch.optim.Optimizer]) -> None:
@@ -43,11 +43,11 @@ class Optimizer:
                 group["lr"] = group["peak_lr"] * factor
 
     def learning_rate_at(self, factor: float) -> float:
-        """The learning rate of the first group at ``factor`` times its peak, without layer-wise rates."""
+        """Return the learning rate of the first group at ``factor`` times its peak, without layer-wise rates."""
         return float(self.parts[0].param_groups[0]["base_lr"]) * factor
 
     def decay_of(self, parameter: nn.Parameter) -> float | None:
-        """The weight decay of a parameter, or None if it is not trained here."""
+        """Return the weight decay of a parameter, or None if it is not trained here."""
         for part in self.parts:
             for group in part.param_groups:
                 if any(parameter is held for held in group["params"]):
@@ -58,7 +58,8 @@ class Optimizer:
         """Set the dtype of the matrix products in an update; only Muon's update has matrix products.
 
         Args:
-            dtype: bfloat16 if the hardware multiplies it, else float32. Weights and optimiser state keep their dtype.
+            dtype: bfloat16 if the hardware multiplies it natively, else float32. Weights and optimiser state keep their
+                dtype.
         """
         for part in self.parts:
             if isinstance(part, MuonUpdate):
@@ -66,7 +67,7 @@ class Optimizer:
 
     @property
     def skips_on_device(self) -> bool:
-        """Whether ``step`` takes ``skip``: Muon and the fused kernels of AdamW do."""
+        """Whether ``step`` accepts ``skip``: Muon and AdamW's fused kernels do."""
         return all(
             isinstance(part, MuonUpdate)
             or (type(part) is torch.optim.AdamW and all(group["fused"] for group in part.param_groups))
@@ -77,7 +78,7 @@ class Optimizer:
         """Update every parameter that has a gradient.
 
         Args:
-            skip: a float32 scalar on the device of the parameters; if it is 1, nothing changes. Only if
+            skip: a float32 scalar on the device of the parameters; if it is 1, nothing changes. Requires
                 ``skips_on_device``.
         """
         for part in self.parts:
@@ -96,9 +97,9 @@ class Optimizer:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The state with keys ``<parameter name>/<entry>``: tensors only (a number becomes a float64 scalar).
+        """Return the state with keys ``<parameter name>/<entry>``, as tensors only: a number becomes a float64 scalar.
 
-        Every rank must call this: what one of them has alone, the others get.
+        Every rank must call this, because state that only one rank has is sent to the others.
         """
         state = {}
         for part in self.parts:
@@ -109,7 +110,7 @@ class Optimizer:
         return distributed.union(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-        """The reverse of ``state_dict``; tensors are copied to the devices of the parameters.
+        """Restore the state from ``state_dict``; tensors are copied to the devices of the parameters.
 
         Args:
             state: tensors with keys ``<parameter name>/<entry>``.

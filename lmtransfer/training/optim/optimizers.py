@@ -17,9 +17,10 @@ NO_DECAY = ("norm", "bias", "embedding")
 
 
 class LambUpdate(torch.optim.Optimizer):
-    """Adam's direction, scaled for each parameter to the norm of the parameter.
+    """Adam's direction, scaled for each parameter to the parameter's norm.
 
-    The ratio ``|w| / |update|`` is 1 if either norm is 0, and in groups without weight decay, as in the published
+    The ratio ``|w| / |update|`` is 1 if either norm is 0, and in groups without weight decay, as in ALBERT's published
+    code.
     ALBERT code.
 
     Args:
@@ -73,14 +74,14 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019), fused.
 
     Args:
-        learner: whose trainable parameters are optimised.
-        learning_rate: peak rate.
+        learner: the learner whose trainable parameters are optimised.
+        learning_rate: peak learning rate.
         betas: decay of the first and second moment.
         eps: added to the root of the second moment.
         weight_decay: decoupled decay, times the learning rate.
         no_decay: kinds of parameters without decay (see ``parameters.Kind``).
         bias_correction: False omits the bias correction of the moments, as in the published BERT code
-            (google-research/bert, optimization.py), although Adam in the paper has it.
+            (google-research/bert, optimization.py), although the Adam of the paper has it.
         rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
@@ -113,7 +114,7 @@ class AdamW(Optimizer):
 
 
 def _moments_of_age(parameter: nn.Parameter, age: int) -> dict[str, Tensor]:
-    """Adam's state with zero moments after ``age`` steps; with a large ``age`` its bias corrections are exactly 1."""
+    """Return Adam's state with zero moments after ``age`` steps; its bias corrections are 1 for a large ``age``."""
     return {
         "step": torch.tensor(float(age), device=parameter.device),
         "exp_avg": torch.zeros_like(parameter),
@@ -122,7 +123,7 @@ def _moments_of_age(parameter: nn.Parameter, age: int) -> dict[str, Tensor]:
 
 
 def fused_adamw(parameter_groups: list[dict], *, betas: Sequence[float], eps: float) -> torch.optim.AdamW:
-    """``torch.optim.AdamW`` in one kernel over all parameters, on CPU and CUDA."""
+    """Build a ``torch.optim.AdamW`` that updates all parameters in one kernel, on CPU and CUDA."""
     beta1, beta2 = betas
     return torch.optim.AdamW(parameter_groups or [{"params": []}], betas=(beta1, beta2), eps=eps, fused=True)
 
@@ -131,8 +132,8 @@ class Lamb(Optimizer):
     """LAMB for large batches (You et al. 2020, algorithm 2).
 
     Args:
-        learner: whose trainable parameters are optimised.
-        learning_rate: peak rate.
+        learner: the learner whose trainable parameters are optimised.
+        learning_rate: peak learning rate.
         betas: decay of the first and second moment.
         eps: added to the root of the second moment.
         weight_decay: decay, added to the update before its norm is taken.
@@ -168,12 +169,12 @@ class Muon(Optimizer):
     """Muon for the matrices inside the encoder's blocks, AdamW for everything else (Jordan et al. 2024).
 
     Args:
-        learner: whose trainable parameters are optimised.
-        learning_rate: peak rate of the matrices.
-        momentum: Nesterov momentum of the gradients of the matrices.
+        learner: the learner whose trainable parameters are optimised.
+        learning_rate: peak learning rate of the matrices.
+        momentum: Nesterov momentum of the matrices' gradients.
         weight_decay: decoupled decay of the matrices, times their learning rate.
         num_iterations: number of Newton-Schulz iterations, 3 to 5.
-        adamw_learning_rate: peak rate of the other parameters.
+        adamw_learning_rate: peak learning rate of the other parameters.
         adamw_betas: decay of the moments of the other parameters.
         adamw_eps: added to the root of the second moment of the other parameters.
         adamw_weight_decay: decoupled decay of the other parameters.
@@ -230,13 +231,13 @@ class Muon(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Adagrad (Duchi et al. 2011) with ``torch.optim.Adagrad``; the settings have the names of that class.
+    """Adagrad (Duchi et al. 2011) with ``torch.optim.Adagrad``; the settings are named as in that class.
 
     Args:
-        learner: whose trainable parameters are optimised.
-        lr: peak rate.
+        learner: the learner whose trainable parameters are optimised.
+        lr: peak learning rate.
         lr_decay: the rate of update n, from 0, is divided by ``1 + n * lr_decay``.
-        weight_decay: this number times the weight is added to each gradient.
+        weight_decay: factor by which the weight is multiplied before it is added to its gradient.
         initial_accumulator_value: initial value of the sums of squared gradients.
         eps: added to the roots of these sums.
         rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).

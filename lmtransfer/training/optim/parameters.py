@@ -13,7 +13,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.training.learner import GivesEmbeddings, HasBlocks, HasSplits
 
 Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
-#: What can have its own learning rate: each kind of parameters of an encoder, and "head", all parameters in no encoder.
+#: What can have its own learning rate: each kind of encoder parameter, and "head", all parameters outside encoders.
 RATED = (*get_args(Kind), "head")
 
 
@@ -24,13 +24,13 @@ class NamedParameter:
     Attributes:
         name: its first name in ``named_parameters()``.
         parameter: the parameter itself.
-        kind: ``hidden``: the matrix of a linear layer inside a block of the encoder; ``embedding``: one row per token
-            (also if an output layer is tied to it), or anything in a network that gives embeddings; ``norm``: gain or
+        kind: ``hidden``: the matrix of a linear layer inside an encoder block; ``embedding``: one row per token (even
+            if an output layer is tied to it), or any parameter of a network that computes embeddings; ``norm``: gain or
             offset of a normalisation; ``bias``: any other vector or number; ``weight``: everything else.
-        splits: number of independent matrices that are stacked in its rows (3 for a fused query-key-value projection,
-            whose module has ``muon_splits = 3``).
-        in_head: whether it is in no encoder, but in the head of an objective or task. An output matrix that is tied to
-            the token embedding belongs to the encoder.
+        splits: number of independent matrices stacked in its rows (3 for a fused query-key-value projection, whose
+            module has ``muon_splits = 3``).
+        in_head: whether it belongs to the head of an objective or task rather than to an encoder. An output matrix that
+            is tied to the token embedding belongs to the encoder.
     """
 
     name: str
@@ -53,13 +53,13 @@ def _owners(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter]]:
 
 
 def _hidden_linears(learner: nn.Module) -> set[int]:
-    """The ``id`` of each linear layer inside the blocks of encoders."""
+    """Return the ``id`` of each linear layer inside encoder blocks."""
     blocks = [block for module in learner.modules() if isinstance(module, HasBlocks) for block in module.blocks()]
     return {id(layer) for block in blocks for layer in block.modules() if isinstance(layer, nn.Linear)}
 
 
 def _embeddings(learner: nn.Module) -> set[int]:
-    """The ``id`` of each parameter of a table of embeddings, or of a network that gives embeddings."""
+    """Return the ``id`` of each parameter of an embedding table, or of a network that computes embeddings."""
     tables = (nn.Embedding, nn.EmbeddingBag)
     modules = [module for module in learner.modules() if isinstance(module, tables) or _gives_embeddings(module)]
     return {id(parameter) for module in modules for parameter in module.parameters()}
@@ -70,10 +70,10 @@ def _gives_embeddings(module: nn.Module) -> bool:
 
 
 def classify(learner: nn.Module) -> list[NamedParameter]:
-    """List every trainable parameter once with its kind, in the order of ``named_parameters()``.
+    """List every trainable parameter once, with its kind, in the order of ``named_parameters()``.
 
-    The kinds are described at ``NamedParameter``. The linear matrices in the blocks of every encoder are of kind
-    ``hidden``, also those of ELECTRA's generator. The matrices of a head are not.
+    The kinds are described at ``NamedParameter``. The linear matrices in the blocks of every encoder are ``hidden``,
+    including those of ELECTRA's generator. The matrices of a head are not.
     """
     hidden, embeddings = _hidden_linears(learner), _embeddings(learner)
     encoders = [module for module in learner.modules() if isinstance(module, HasBlocks)]
@@ -109,16 +109,16 @@ def groups(
     rates: Mapping[str, float] | None = None,
     lr_scales: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Parameter groups for a ``torch.optim`` optimiser: every parameter is in exactly one group.
+    """Build parameter groups for a ``torch.optim`` optimiser: every parameter is in exactly one group.
 
     Args:
         named: parameters, as ``classify`` returns them.
-        learning_rate: peak rate; stored as ``base_lr``. Times the factors of the parameter it is ``peak_lr`` and
-            ``lr``.
+        learning_rate: peak rate, stored as ``base_lr``; multiplied by the factors of the parameter, it is ``peak_lr``
+            and ``lr``.
         weight_decay: weight decay of all kinds except ``no_decay``.
         no_decay: the kinds without weight decay.
         rates: factor on the learning rate by kind of parameter, see ``RATED``; 1 for the others. All parameters in a
-            head have the factor of "head", of any kind.
+            head, of any kind, have the factor of "head".
         lr_scales: factor on the learning rate by parameter name (layer-wise rates); 1 for the others.
 
     Raises:

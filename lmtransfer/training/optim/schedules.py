@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the step and of the progress, the product of warm-up and decay.
+"""Learning-rate schedules: pure functions of the step and the progress, each the product of warm-up and decay.
 
 The factor of update ``step`` (from 0) multiplies every peak learning rate. The decay is evaluated at the *start* of an
 update, so with a budget of N steps the last update of a linear decay has 1 / N of the peak rate, not zero. The warm-up
@@ -21,7 +21,7 @@ class Factor(Protocol):
     """A factor on the learning rates."""
 
     def __call__(self, *, step: int, fraction: float, fraction_after: float) -> float:
-        """The factor of one update; see ``Schedule``."""
+        """Return the factor of one update; see ``Schedule``."""
         ...
 
 
@@ -29,7 +29,7 @@ class Schedule(ABC):
     """Warm-up times decay.
 
     Args:
-        warmup_steps: number of updates over which the rate rises linearly from 0 to its peak; None: use
+        warmup_steps: number of updates over which the rate rises linearly from 0 to its peak; None to use
             ``warmup_fraction``.
         warmup_fraction: length of the warm-up as a share of the budget, in [0, 1).
         final_factor: final rate of the decay, as a share of the peak.
@@ -55,12 +55,12 @@ class Schedule(ABC):
         self.final_factor = final_factor
 
     def __call__(self, *, step: int, fraction: float, fraction_after: float) -> float:
-        """The factor of one update.
+        """Return the factor of one update.
 
         Args:
             step: number of the update, from 0.
-            fraction: share of the budget that is used up before the update, in [0, 1].
-            fraction_after: share of the budget that is used up after the update, in [0, 1].
+            fraction: share of the budget used up before the update, in [0, 1].
+            fraction_after: share of the budget used up after the update, in [0, 1].
         """
         warmup = 1.0
         if self.warmup_steps is not None:
@@ -71,14 +71,14 @@ class Schedule(ABC):
 
     @abstractmethod
     def decay(self, *, step: int, fraction: float) -> float:
-        """The decay without warm-up: 1 at the start, and for most schedules 0 at the end of the budget."""
+        """Return the decay without warm-up: 1 at the start, and for most schedules 0 at the end of the budget."""
 
 
 class Constant(Schedule):
     """No decay."""
 
     def decay(self, *, step: int, fraction: float) -> float:
-        """Always 1."""
+        """Return 1."""
         return 1.0
 
 
@@ -86,7 +86,7 @@ class Linear(Schedule):
     """Linear decay to 0 (BERT, RoBERTa, ELECTRA)."""
 
     def decay(self, *, step: int, fraction: float) -> float:
-        """1 - fraction."""
+        """Return ``1 - fraction``."""
         return 1.0 - fraction
 
 
@@ -94,7 +94,7 @@ class Cosine(Schedule):
     """Cosine decay to 0 (Loshchilov & Hutter 2017, without restarts)."""
 
     def decay(self, *, step: int, fraction: float) -> float:
-        """(1 + cos(pi * fraction)) / 2."""
+        """Return ``(1 + cos(pi * fraction)) / 2``."""
         return 0.5 * (1.0 + math.cos(math.pi * fraction))
 
 
@@ -122,7 +122,7 @@ class WarmupStableDecay(Schedule):
         self.decay_fraction = decay_fraction
 
     def decay(self, *, step: int, fraction: float) -> float:
-        """1, then (1 - fraction) / decay_fraction."""
+        """Return 1, then ``(1 - fraction) / decay_fraction``."""
         return min(1.0, (1.0 - fraction) / self.decay_fraction)
 
 
@@ -141,13 +141,13 @@ class InverseSqrt(Schedule):
         self.peak_step = warmup_steps
 
     def decay(self, *, step: int, fraction: float) -> float:
-        """sqrt(warmup_steps / n) at update n after the warm-up, and 1 before."""
+        """Return ``sqrt(warmup_steps / n)`` at update n after the warm-up, and 1 before."""
         return math.sqrt(self.peak_step / max(self.peak_step, step + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class PartOfBudget:
-    """A schedule that runs over a part of the budget; steps are counted from the start of the part.
+    """A schedule that runs over part of the budget; steps are counted from the start of that part.
 
     Attributes:
         schedule: schedule of the part, which treats the part as a separate budget.
@@ -160,7 +160,7 @@ class PartOfBudget:
     ends: float = 1.0
 
     def __call__(self, *, step: int, fraction: float, fraction_after: float) -> float:
-        """The factor of one update; see ``Schedule``."""
+        """Return the factor of one update; see ``Schedule``."""
         return self.schedule(step=step, fraction=self._within(fraction), fraction_after=self._within(fraction_after))
 
     def _within(self, fraction: float) -> float:

@@ -1,1 +1,1 @@
-"""Where the numbers of a run go: always ``metrics.jsonl``, and the services that the user chooses beside it."""
+"""Where the metrics of a run are recorded: always in ``metrics.jsonl``, and in any services that the user selects."""

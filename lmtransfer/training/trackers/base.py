@@ -1,7 +1,7 @@
-"""What the training loop tells a tracker, and what a tracker's service must offer.
+"""The interface between the training loop and a tracker, and what a tracker's service must provide.
 
-The loop knows a ``Tracker``. ``Jsonl`` is one, and so is ``Guarded``, which stands between the loop and a ``Service``:
-a library such as wandb. A new service is one subclass of ``Service``, and one file in ``conf/tracker``.
+The loop uses a ``Tracker``. ``Jsonl`` is one, and so is ``Guarded``, which stands between the loop and a ``Service``, a
+library such as wandb. A new service needs one subclass of ``Service`` and one file in ``conf/tracker``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """The run that a service keeps a record of.
+    """The run that a service records.
 
     Attributes:
-        name: path of the run below ``output_root``, such as ``finetune/imdb/control/seed-1``.
-        group: name that the runs of a sweep, of several seeds or of a study share, such as ``finetune/imdb``.
+        name: path of the run relative to ``output_root``, such as ``finetune/imdb/control/seed-1``.
+        group: name shared by the runs of a sweep, a study or several seeds, such as ``finetune/imdb``.
         command: name of the command.
         folder: the run directory.
         output_root: the folder of all runs.
@@ -51,18 +51,18 @@ class TrackedRun:
 
     @property
     def service_files(self) -> Path:
-        """The folder for what services keep in the run directory."""
+        """The folder in the run directory for files that services keep."""
         return self.folder / "trackers"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record that a service keeps of a run.
+    """A service's record of a run.
 
     Attributes:
-        id: name by which the service finds the record again.
+        id: identifier by which the service finds the record again.
         place: where the user finds it: an address or a command.
-        step: its last step; -1 if it has none, and None if the service cannot tell.
+        step: its last step; -1 if it has none; None if the service cannot tell.
     """
 
     id: str
@@ -79,26 +79,26 @@ class Service(ABC):
 
         Args:
             record: id of the record to continue; None for a run without a record.
-            step: last step that was noted for the record; the record may have one more. -1 without a record.
+            step: last step that was noted for the record, which may contain one more; -1 without a record.
         """
 
     @abstractmethod
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Write the numbers of a step; steps only rise, also over a resumed run."""
+        """Write the numbers of a step; steps only increase, even across resumed runs."""
 
     @abstractmethod
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
-        """Write the numbers of the result, and close the record.
+        """Write the numbers of the result and close the record.
 
         Args:
             outcome: how the run ended.
-            result: the numbers of ``result.json``, by name; empty if the run has no result.
+            result: the numbers in ``result.json``, by name; empty if the run has no result.
             step: the last step of the record, or 0.
         """
 
 
 def leaves(values: Mapping[str, Any], *, separator: str, prefix: str = "") -> dict[str, Any]:
-    """The values of nested mappings, named by their path: ``{"a": {"b": 1}}`` gives ``{"a.b": 1}``."""
+    """Return the values of nested mappings, named by their path: ``{"a": {"b": 1}}`` gives ``{"a.b": 1}``."""
     entries: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -109,7 +109,7 @@ def leaves(values: Mapping[str, Any], *, separator: str, prefix: str = "") -> di
 
 
 def numbers_in(values: Mapping[str, Any], *, prefix: str = "") -> dict[str, float]:
-    """The finite numbers of nested mappings, named by their path: ``{"a": {"b": 1}}`` gives ``{"a/b": 1.0}``."""
+    """Return the finite numbers of nested mappings, named by path: ``{"a": {"b": 1}}`` gives ``{"a/b": 1.0}``."""
     return {
         name: float(value)
         for name, value in leaves(values, separator="/", prefix=prefix).items()

@@ -1,9 +1,9 @@
-"""A service behind a guard: nothing that the service does can slow down, stop or change a run.
+"""A guard around a service: nothing that the service does can slow down, stop or change a run.
 
-The service works in a thread of its own. If it raises an error or does not answer, the guard prints one line, and the
-run goes on without the service. A file in the run directory keeps the id of the record and its last step. So a resumed
-run continues the same record: steps that the record has are left out, although they are trained again, and steps that
-it lacks come from ``metrics.jsonl``.
+The service works in its own thread. If it raises an error or does not answer, the guard prints one line, and the run
+continues without the service. A file in the run directory holds the id of the record and its last step, so that a
+resumed run continues the same record: steps that the record contains are omitted, although they are trained again, and
+steps that it lacks come from ``metrics.jsonl``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from lmtransfer.system.safe_files import read_json
 from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun, numbers_in
 from lmtransfer.training.trackers.jsonl import Jsonl
 
-#: Longest time that a service may take for one call, in seconds; the first call imports its library.
+#: Maximum time that a service may take for one call, in seconds; the first call imports its library.
 PATIENCE = 60.0
 
 
 class CallThread:
-    """Makes calls one after the other in a thread; after a call that raises, it makes no more.
+    """Executes calls one after the other in a thread; after a call that raises, it executes no more.
 
     Args:
         name: name of the thread.
-        patience: longest time that one call may take, in seconds. A call that takes longer cannot be stopped: it is
-            left alone, and does not keep the process from ending.
+        patience: maximum time that one call may take, in seconds. A call that takes longer cannot be stopped: it is
+            abandoned, and does not keep the process from ending.
     """
 
     def __init__(self, name: str, *, patience: float) -> None:
@@ -52,25 +52,25 @@ class CallThread:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Add a call; does not wait for it."""
+        """Add a call without waiting for it."""
         with self._changed:
             self._calls.append(function)
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until all calls are made, or until there is a problem."""
+        """Wait until all calls are finished, or until there is a problem."""
         with self._changed:
             while self._calls and self.problem() is None:
                 self._changed.wait(timeout=0.2)
 
     def stop(self) -> None:
-        """End the thread after the calls that are left."""
+        """End the thread after the remaining calls."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
 
     def problem(self) -> str | None:
-        """Why no more calls are made, in one line; None if all is well."""
+        """Why no more calls are executed, in one line; None if there is no problem."""
         if self._error is not None:
             return first_line(self._error)
         start_time = self._call_start
@@ -114,7 +114,7 @@ class Guarded:
         service: the service.
         name: its name in ``tracker=``.
         run: the run.
-        patience: longest time that one call of the service may take, in seconds.
+        patience: maximum time that one call of the service may take, in seconds.
         say: prints a line for the user.
     """
 
@@ -149,16 +149,16 @@ class Guarded:
             self.log(record)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Pass on one record, unless the service has its step already; does not wait for the service."""
+        """Pass on one record, unless the service already has its step; does not wait for the service."""
         self._call(partial(self._log, dict(record)))
 
     def finish(self, outcome: Outcome, result: Mapping[str, float]) -> None:
-        """Pass on the numbers of the result, wait until the service has everything, and end."""
+        """Pass on the numbers of the result, wait until the service has received everything, and end."""
         self._call(lambda: self.service.finish(outcome, result, step=max(0, self._step)), wait=True)
         self._thread.stop()
 
     def _call(self, function: Callable[[], None], *, wait: bool = False) -> None:
-        """Add a call, and say so if the service has failed meanwhile."""
+        """Add a call, and report it if the service has failed in the meantime."""
         if self._is_off:
             return
         self._thread.call(function)
@@ -188,14 +188,14 @@ class Guarded:
             self._write()
 
     def _read(self) -> tuple[str | None, int]:
-        """The id of the run's record and its last step; None and -1 if there is no record."""
+        """Return the id of the run's record and its last step; None and -1 if there is no record."""
         if not self._path.exists():
             return None, -1
         saved = read_json(self._path, _Saved, error=RunDirectoryError)
         return saved["id"], saved["step"]
 
     def _write(self) -> None:
-        """Note the record and its last step; complete also after a kill, and not flushed, as this is done each step."""
+        """Save the record's id and last step atomically, but without flushing, because this happens at each step."""
         assert self._record is not None
         staged = self._path.with_name(f".{self._path.name}.tmp")
         staged.write_text(json.dumps({"id": self._record.id, "step": self._step}) + "\n", encoding="utf-8")
@@ -204,6 +204,6 @@ class Guarded:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop what a library prints while the run waits for it."""
+    """Suppress a library's output while the run waits for it."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield

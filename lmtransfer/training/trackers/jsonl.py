@@ -1,4 +1,4 @@
-"""The run's own numbers: one JSON object for each logged step, in ``metrics.jsonl``."""
+"""The run's own metrics: one JSON object per logged step, in ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Record(TypedDict):
 
 
 class Jsonl:
-    """Writes one JSON object per line and flushes it at once; numbers that are not finite become null.
+    """Writes one JSON object per line and flushes it at once; non-finite numbers become null.
 
     Args:
         folder: the run directory; lines are appended to its ``metrics.jsonl``.
@@ -32,7 +32,7 @@ class Jsonl:
         self.path = Path(folder) / "metrics.jsonl"
 
     def rewind(self, step: int) -> None:
-        """Cut the file back to the lines up to ``step``; also removes a last line that a crash left incomplete."""
+        """Truncate the file after the lines up to ``step``, removing a last line that a crash left incomplete."""
         if self.path.exists():
             content = b"".join(line for line, _ in self._lines(step))
             write_text(self.path, content.decode("utf-8", "replace"))
@@ -47,7 +47,7 @@ class Jsonl:
             file.write(json.dumps(plain) + "\n")
 
     def records(self, step: int) -> list[dict[str, Any]]:
-        """The records up to ``step``; an empty list without a file."""
+        """Return the records up to ``step``; an empty list if there is no file."""
         return [record for _, record in self._lines(step)] if self.path.exists() else []
 
     def _lines(self, step: int) -> Iterator[tuple[bytes, dict[str, Any]]]:

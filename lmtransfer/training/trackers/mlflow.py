@@ -13,10 +13,10 @@ from lmtransfer.system.optional import optional
 from lmtransfer.system.printable import short_path
 from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun, leaves
 
-#: For a server that does not answer; values that the user has set stay.
+#: Limits for a server that does not answer; values set by the user are kept.
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 _STATES: Mapping[Outcome, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-#: Most parameters of one request, and longest value of a parameter.
+#: Maximum number of parameters in a request, and maximum length of a parameter value.
 _MOST_PARAMS, _LONGEST = 100, 500
 
 
@@ -25,8 +25,8 @@ class MLflow(Service):
 
     Args:
         project: name of the MLflow experiment.
-        uri: the tracking store: address of a server, or ``sqlite:///<file>``; None: as ``MLFLOW_TRACKING_URI`` says,
-            else the file ``mlflow.db`` in ``output_root``.
+        uri: the tracking store: address of a server, or ``sqlite:///<file>``; None for the value of
+            ``MLFLOW_TRACKING_URI``, or else the file ``mlflow.db`` in ``output_root``.
     """
 
     needs_packages = ("mlflow",)
@@ -35,7 +35,7 @@ class MLflow(Service):
         self.project, self.uri = project, uri
 
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
-        """Begin an MLflow run, or continue the one with this id; a new one if the store does not have it."""
+        """Begin an MLflow run, or continue the run with this id; begin a new one if the store does not have it."""
         for name, value in _LIMITS.items():
             os.environ.setdefault(name, value)
         self.mlflow: Any = optional("mlflow", work="tracker=mlflow", error=TrainingError)
@@ -58,7 +58,7 @@ class MLflow(Service):
         self._send(numbers, step)
 
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
-        """Send the result, at the last step, and the state of the run."""
+        """Send the result, at the last step, and the run's final state."""
         self._send(result, step)
         self.client.set_terminated(self.run_id, status=_STATES[outcome])
 
@@ -78,11 +78,11 @@ class MLflow(Service):
         return True
 
     def _last_step(self) -> int:
-        """The last step of the run; every logged step has the number of tokens."""
+        """Return the last step of the run; every logged step has the number of tokens."""
         return max((metric.step for metric in self.client.get_metric_history(self.run_id, "tokens")), default=-1)
 
     def _new_run(self, run: TrackedRun) -> str:
-        """Make a run with the settings as parameters; returns its id."""
+        """Create a run with the settings as parameters and return its id."""
         tags = {"group": run.group, "command": run.command}
         run_id = str(self.client.create_run(self._experiment_id(), tags=tags, run_name=run.name).info.run_id)
         settings = leaves(run.config, separator=".")
@@ -98,11 +98,11 @@ class MLflow(Service):
         try:
             return str(self.client.create_experiment(self.project))
         except self.mlflow.exceptions.MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run of the sweep has made it meanwhile
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run of the sweep has created it meanwhile
                 raise
             return str(self.client.get_experiment_by_name(self.project).experiment_id)
 
 
 def _clean(name: str) -> str:
-    """A name with the characters that MLflow allows."""
+    """Replace the characters that MLflow does not allow in a name."""
     return re.sub(r"[^\w\-./ ]", "_", name)

@@ -13,12 +13,12 @@ from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedR
 
 
 class TensorBoard(Service):
-    """Writes event files to the folder ``tensorboard`` of the run directory."""
+    """Writes event files to the folder ``tensorboard`` in the run directory."""
 
     needs_packages = ("tensorboard",)
 
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
-        """Open a new event file; it hides what other event files have after ``step``."""
+        """Open a new event file, which hides the steps after ``step`` in other event files."""
         optional("tensorboard", work="tracker=tensorboard", error=TrainingError)
         from torch.utils.tensorboard import SummaryWriter
 

@@ -15,7 +15,7 @@ class Trackio(Service):
 
     Args:
         project: name of the project.
-        space: name of a Space on the hub; None: only this machine.
+        space: name of a Space on the hub; None for this machine only.
     """
 
     needs_packages = ("trackio",)
@@ -24,7 +24,7 @@ class Trackio(Service):
         self.project, self.space = project, space
 
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
-        """Begin a Trackio run, or resume the one of this name, which is the id of the record."""
+        """Begin a Trackio run, or resume the run of this name, which is the id of the record."""
         self.trackio: Any = optional("trackio", work="tracker=trackio", error=TrainingError)
         self.trackio_run = self.trackio.init(
             project=self.project,
@@ -43,10 +43,10 @@ class Trackio(Service):
         self.trackio_run.log(dict(numbers), step=step)
 
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
-        """Log the result at the last step, and wait until all is stored.
+        """Log the result at the last step, and wait until everything is stored.
 
         Raises:
-            TrainingError: not all is stored, for which Trackio itself raises no error.
+            TrainingError: some records are not stored, for which Trackio itself raises no error.
         """
         if result:
             self.trackio_run.log(dict(result), step=step)
@@ -56,18 +56,18 @@ class Trackio(Service):
             raise TrainingError(f"of {step} steps, only those up to step {stored} are stored")
 
     def _free_name(self, name: str) -> str:
-        """The name itself, or with a number if a run of another folder has it; Trackio finds runs by name only."""
+        """Return the name, with a number if a run in another folder has it; Trackio finds runs by name only."""
         taken = set(self._stored().get_runs(self.project)) if self.space is None else set()
         numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
         return next(free for free in (name, *numbered) if free not in taken)
 
     def _last_step(self) -> int | None:
-        """The last step on this machine, because a kill loses the steps of its last moment; None in a Space."""
+        """Return the last step on this machine, because a kill loses the most recent steps; None in a Space."""
         if self.space is not None:
             return None
         step = self._stored().get_max_step_for_run(self.project, self.trackio_run.name, run_id=self.trackio_run.id)
         return -1 if step is None else int(step)
 
     def _stored(self) -> Any:
-        """What Trackio has stored on this machine."""
+        """Trackio's storage on this machine."""
         return self.trackio.sqlite_storage.SQLiteStorage

@@ -12,7 +12,7 @@ from lmtransfer.system.printable import short_path
 from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun
 
 _TIMEOUT_SECONDS = 20.0
-_FLUSH_SECONDS = 1.0  # a kill loses what an offline file has not flushed; the default is 15
+_FLUSH_SECONDS = 1.0  # a kill loses unflushed data of an offline file; the default is 15
 _EXIT_CODES: Mapping[Outcome, int] = {"finished": 0, "interrupted": 75, "failed": 1}
 
 
@@ -23,8 +23,8 @@ class Wandb(Service):
 
     Args:
         project: name of the project.
-        entity: user or team; None: the user's default.
-        mode: "online" or "offline"; None: as ``WANDB_MODE`` says, else "online".
+        entity: user or team; None for the user's default.
+        mode: "online" or "offline"; None for the value of ``WANDB_MODE``, or else "online".
     """
 
     needs_packages = ("wandb",)
@@ -39,10 +39,10 @@ class Wandb(Service):
         self.project, self.entity, self.mode = project, entity, mode
 
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
-        """Begin a wandb run, or resume the one with this id.
+        """Begin a wandb run, or resume the run with this id.
 
         Raises:
-            TrainingError: no API key is known.
+            TrainingError: no API key is available.
         """
         wandb: Any = optional("wandb", work="tracker=wandb", error=TrainingError)
         mode = self.mode or os.environ.get("WANDB_MODE", "online")
@@ -80,6 +80,6 @@ class Wandb(Service):
         self.wandb_run.log(dict(numbers), step=step, commit=True)
 
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
-        """Put the result into the summary, and wait until all is uploaded or on disk."""
+        """Write the result into the summary, and wait until everything is uploaded or on disk."""
         self.wandb_run.summary.update(dict(result))
         self.wandb_run.finish(exit_code=_EXIT_CODES[outcome])

@@ -1,4 +1,4 @@
-"""The baselines that count words, on the training examples of each seed, with their scores and answers."""
+"""The word-counting baselines on each seed's training examples, with their scores and answers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
 def baseline_results(
     setting: Setting, seeds: Sequence[int], directory: RunDirectory, *, command: str
 ) -> dict[str, BaselineResult]:
-    """Train and score the baselines of a task, and write their answers.
+    """Train and score a task's baselines, and write their answers.
 
-    With a fixed training set every seed has the same answers, which are computed once.
+    With a fixed training set, every seed has the same answers, which are computed once.
 
     Args:
         setting: task and data of the runs.
-        seeds: the seeds, each of which draws its training examples.
-        directory: directory of the command.
+        seeds: the seeds, each of which draws its own training examples.
+        directory: the command's directory.
         command: "probe" or "finetune".
 
     Returns:
-        The results by name of the baseline; empty if the task has none.
+        The results by baseline name; empty if the task has none.
     """
     return distributed.from_main(_computed(setting, seeds, directory, command) if distributed.is_main() else None)
 
@@ -91,7 +91,7 @@ def _draws(setting: Setting, seed: int) -> list[tuple[int, int | None]]:
 
 
 def _evaluation(setting: Setting, baseline: Baseline, seed: int) -> Evaluation:
-    """The scores and answers of a baseline on the examples that a run of this seed is scored on."""
+    """Return a baseline's scores and answers on the examples that a run with this seed is scored on."""
     data = setting.data
     every = np.arange(len(data.evaluation.examples))
     values: np.ndarray | None = None

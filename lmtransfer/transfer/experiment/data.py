@@ -1,4 +1,4 @@
-"""The labelled data of a probe or finetuning command: read and tokenised once for all runs."""
+"""The labelled data of a probe or finetuning command, read and tokenised once for all runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmtransfer.tasks.folds import FOLDS, fold_of
 from lmtransfer.tasks.subsets import training_parts
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: What decides which examples a run uses: its seed, and its fold or None.
+#: Determines which examples a run uses: its seed, and its fold or None.
 Draw = tuple[int, int | None]
 
 
@@ -26,7 +26,7 @@ class Parts:
     Attributes:
         train: examples to train on.
         held_out: examples that choose a checkpoint or a rate; empty if the dev split chooses or nothing is chosen.
-        scored: the fold that the run is scored on; None: it is scored on the evaluation split.
+        scored: the fold to score; None to score the evaluation split.
     """
 
     train: np.ndarray
@@ -40,9 +40,9 @@ class TaskData:
 
     Attributes:
         train: the training examples that at least one seed uses.
-        parts: for each seed (and fold), its examples with a held-out part to choose by.
-        whole: for each seed (and fold), all its examples for training, for runs that choose nothing.
-        evaluation: the scored split; with folds the whole training split.
+        parts: examples of each seed (and fold), with a held-out part to choose by.
+        whole: examples of each seed (and fold), all for training, for runs that choose nothing.
+        evaluation: the scored split; with folds, the whole training split.
         choosing: the dev split, if it chooses checkpoint and rate; None if a held-out part does.
         split: name of the scored split.
     """
@@ -55,17 +55,17 @@ class TaskData:
     split: str
 
     def used(self, draw: Draw) -> np.ndarray:
-        """The examples of ``train`` that a run, or the runs on the other folds, train on or are scored on."""
+        """Return the examples of ``train`` that a run, or the runs on the other folds, train on or score."""
         part = self.whole[draw]
         return part.train if part.scored is None else np.arange(len(self.train.examples))
 
 
 def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int], split: str) -> TaskData:
-    """Read the training split and the scored split, and encode the examples that are used; with folds only the former.
+    """Read the training split and, without folds, the scored split, and encode the examples in use.
 
     Args:
-        encoder: the encoder; sets the longest input.
-        seeds: the seeds of all runs; each samples its own subset.
+        encoder: the encoder, which limits the input length.
+        seeds: the seeds of all runs, each with its own subset.
         split: the split to score.
 
     Raises:
@@ -76,7 +76,7 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
         raise ConfigError(
             "split=train: the same examples cannot be used for training and scoring; choose another split"
         )
-    task.check_windows(_longest(task, encoder))  # before anything is read
+    task.check_windows(_longest(task, encoder))  # before any data is read
     if task.folds is not None:
         return _read_folds(task, task.folds, tokenizer, encoder, seeds=seeds)
     scored = encode_split(task, task.examples(split), tokenizer, encoder, split=split)
@@ -151,7 +151,7 @@ def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenize
 
 
 def _longest(task: Task, encoder: Encoder) -> int:
-    """Most tokens of an input."""
+    """Return the maximum number of tokens in an input."""
     if task.max_length is not None and task.max_length > encoder.max_length:
         raise ConfigError(
             f"task.max_length={task.max_length} is too long: the encoder reads at most {encoder.max_length} tokens; "
@@ -170,7 +170,7 @@ def _check_hidden(examples: Sequence[Example], split: str) -> None:
 
 
 def task_notes(task: Task) -> list[str]:
-    """The irregularities that a task found while reading its splits, one line for each kind and split."""
+    """Return the irregularities found while reading a task's splits, one line per kind and split."""
     return [
         f"{task.name}, {split}: {kind}: {count:,} (first at {met.first[kind]})"
         for split, met in task.notes.items()

@@ -1,7 +1,7 @@
-"""The training runs of a probe or of finetuning, which are its parts: both conditions, all seeds, tries of rates.
+"""The training runs, or parts, of a probe or finetuning command: both conditions, all seeds, tries of rates.
 
-Parts are trained one after the other in this process, or several at the same time in processes of their own
-(``runs.jobs``). Each writes its own folder, and a finished part is read. Then all of them make one result.
+Parts are trained one after the other in this process, or several at a time in separate processes (``runs.jobs``). Each
+writes its own folder, and finished parts are read from there. All of them are then combined into one result.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Experiment:
     Attributes:
         command: "probe" or "finetune".
         config: the config as plain values.
-        settings: the shared settings of the parts, one for each pretraining seed.
-        directory: directory of the command; if there are several runs, each has a folder in it.
+        settings: the shared settings of the parts, one per pretraining seed.
+        directory: the command's directory; if there are several runs, each has a folder in it.
         console: prints a line for each run.
     """
 
@@ -70,12 +70,12 @@ class Experiment:
 
     @property
     def setting(self) -> Setting:
-        """The shared settings; the weights are those of the first pretraining seed."""
+        """The shared settings, with the weights of the first pretraining seed."""
         return self.settings[0]
 
     @property
     def seeds(self) -> Sequence[int]:
-        """The seeds of probing or finetuning."""
+        """The seeds for probing or finetuning."""
         return range(self.config["seed"], self.config["seed"] + self.config["seeds"])
 
     @property
@@ -85,12 +85,12 @@ class Experiment:
 
     @property
     def has_one_run(self) -> bool:
-        """Whether a single training run makes the result."""
+        """Whether the result comes from a single training run."""
         return len(self.seeds) * len(self.settings) * len(self.conditions) == 1
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether the weights of finished runs stay; those of a single seed always do."""
+        """Whether the weights of finished runs are kept; those of a single seed always are."""
         return self.config["keep_weights"] or len(self.seeds) * len(self.settings) == 1
 
     @property
@@ -100,12 +100,12 @@ class Experiment:
 
     @property
     def searches_rate(self) -> bool:
-        """Whether each condition chooses its learning rate among several."""
+        """Whether each condition chooses among several learning rates."""
         return not self.setting.solves and len(self.rates) > 1
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run directory has the result of all these runs; it may be that of fewer seeds."""
+        """Whether the run directory holds the result of all these runs; it may be that of fewer seeds."""
         if not self.directory.is_finished:
             return False
         result = self.directory.read_result(JointResult)
@@ -114,7 +114,7 @@ class Experiment:
         return has_control and has_baselines and result.n >= len(self.seeds) * len(self.settings)
 
     def parts(self, condition: Condition, learning_rate: float | None) -> list[Part]:
-        """The runs of a condition; the control has random weights and therefore no pretraining seeds."""
+        """Return the runs of a condition; the control has random weights and therefore no pretraining seeds."""
         nested = condition == "pretrained" and len(self.settings) > 1
         parts = []
         for setting in self.settings if condition == "pretrained" else self.settings[:1]:
@@ -128,7 +128,7 @@ class Experiment:
         return parts
 
     def run_apart(self, place: Place) -> None:
-        """Train the parts in processes of their own, several at the same time; ``result`` reads what they have made.
+        """Train the parts in separate processes, several at a time, for ``result`` to read.
 
         Raises:
             Interrupted: SIGTERM or Ctrl-C; the running parts are saved.
@@ -139,7 +139,7 @@ class Experiment:
         self._run_jobs([self._job(part.folder, part, "/result.json") for part in parts], place)
 
     def train(self, name: str) -> None:
-        """Train one part, for ``run_apart`` of another process.
+        """Train one part, on behalf of another process's ``run_apart``.
 
         Args:
             name: the folder of a run, or the name of a try.
@@ -162,7 +162,7 @@ class Experiment:
         raise RunDirectoryError(f"part={name}: {self.directory.path} has no such part")
 
     def result(self) -> JointResult:
-        """Train the parts that are not finished, and combine all results."""
+        """Train the unfinished parts, and combine all results."""
         rates = {condition: self._learning_rate(condition) for condition in self.conditions}
         trained = {
             condition: [self._run(part) for part in self.parts(condition, rates[condition])]
@@ -200,7 +200,7 @@ class Experiment:
         return run.result()
 
     def _job(self, name: str, part: Part, suffix: str) -> Job:
-        """The job that makes a part: the running command, for this part only."""
+        """Return the job for a part: the running command, restricted to this part."""
         run, root = self.directory.path, Path(self.config["output_root"]).absolute()
         rate = "" if part.learning_rate is None else f", learning rate {part.learning_rate:g}"
         return Job(
@@ -212,13 +212,13 @@ class Experiment:
         )
 
     def _run_jobs(self, jobs: Sequence[Job], place: Place) -> None:
-        """Run jobs; a part that failed is made again in this process, which then raises the error itself."""
+        """Run jobs; a failed part is repeated in this process, which then raises the error itself."""
         run_jobs([job for job in jobs if not job.is_finished], place, self.console)
 
     # Learning rates: each condition chooses its own on held-out examples.
 
     def _tries(self, condition: Condition) -> list[Part]:
-        """The runs that try each rate; none of them is saved."""
+        """Return the runs that try each rate; none is saved."""
         return [part for rate in self.rates for part in self.parts(condition, rate)] if self.searches_rate else []
 
     def _path_of_try(self, part: Part) -> Path:
@@ -231,7 +231,7 @@ class Experiment:
                     yield read_json(path, _Try, error=RunDirectoryError)
 
     def _try(self, part: Part) -> _Try:
-        """Score a run that is not saved on held-out examples, or read its score if it has finished."""
+        """Score an unsaved run on held-out examples, or read its score if it has finished."""
         path = self._path_of_try(part)
         if path.exists():
             return read_json(path, _Try, error=RunDirectoryError)
@@ -251,9 +251,9 @@ class Experiment:
         return tried
 
     def _learning_rate(self, condition: Condition) -> float | None:
-        """The rate with the best mean score over the condition's runs; None if heads are fitted to their optimum.
+        """Return the rate with the best mean score over the condition's runs; None if heads are fitted instead.
 
-        Of rates with the same score, the one with the lowest mean loss is chosen; a loss that is not finite is the
+        Among rates with the same score, the one with the lowest mean loss is chosen; a non-finite loss counts as the
         highest.
         """
         if self.setting.solves:
@@ -270,7 +270,7 @@ class Experiment:
         return max(means, key=lambda rate: means[rate])
 
     def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
-        """The contribution of each example to the scores of a condition; None if it was not saved."""
+        """Return each example's contribution to a condition's scores; None if it was not saved."""
         seeds = [(result.seed, result.pretraining_seed) for result in results]
         split, metric = self.setting.data.split, self.setting.task.main_metric
         predictions = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
@@ -281,6 +281,6 @@ class Experiment:
 
 
 def _name_of_try(part: Part) -> str:
-    """The name of the part that tries a learning rate, and of its file in the directory of the command."""
+    """Return the name of the part that tries a learning rate, and of its file in the command's directory."""
     folders = part.folder.replace("/", "-").removeprefix("control-") or f"seed-{part.seed}"
     return f"tries/{part.condition}-{folders}-rate-{part.rate:g}"

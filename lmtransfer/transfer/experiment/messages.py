@@ -1,4 +1,4 @@
-"""The output of a probe, of finetuning or of an evaluation: one table, a verdict, and the next command."""
+"""The output of a probe, finetuning or evaluation command: one table, a verdict, and the next command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lmtransfer.verdicts.difference import Difference
 
 Result = Mapping[str, Any]
 
-#: The scores of a class, by their short names; the most classes that are shown, and the most characters of a name.
+#: The scores of a class by short name; the maximum number of classes to show, and of characters in a name.
 _CLASS_SCORES = {"P": "precision", "R": "recall", "F1": "f1"}
 _MOST_CLASSES, _LONGEST_CLASS = 12, 30
 
@@ -36,7 +36,7 @@ def print_result(
     """Print a result.
 
     Args:
-        result: content of a ``result.json``.
+        result: content of ``result.json``.
         name: name of the run, for its row.
         metrics: names of the chosen metrics, the main one first.
     """
@@ -67,7 +67,7 @@ def print_result(
 
 
 def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root: Path, init: bool) -> list[str]:
-    """The commands to suggest after training.
+    """Return the commands to suggest after training.
 
     Args:
         result: the result of the run.
@@ -85,7 +85,7 @@ def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root
 
 
 def below_majority(result: Result) -> str:
-    """A warning if a run or its control is worse than the best answers without input; empty if neither is."""
+    """Return a warning if a run or its control is worse than the best input-free answers; empty if neither is."""
     metric = str(result["main_metric"])
     majority = (result.get("majority") or {}).get(metric)
     if majority is None:
@@ -101,7 +101,7 @@ def below_majority(result: Result) -> str:
 
 
 def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Precision, recall and F1 of each class, in percent, as aligned lines; empty without classes.
+    """Return each class's precision, recall and F1 in percent, as aligned lines; empty without classes.
 
     Args:
         classes: the scores by class; see ``metrics.by_class``.
@@ -121,7 +121,7 @@ def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def remarks(result: Result) -> list[str]:
-    """The lines below the table, the verdict first."""
+    """Return the lines below the table, the verdict first."""
     lines, metric = [], str(result["main_metric"])
     difference, counted = difference_in(result), Difference.from_values(result.get("baseline_difference"))
     if difference is not None:
@@ -153,7 +153,7 @@ def remarks(result: Result) -> list[str]:
     lines += [f"{searched}, chosen separately for run and control"] if searched else []
     cut = {split: number for split, number in result.get("num_truncated", {}).items() if number}
     if cut:
-        # Each seed draws its own training examples; the number is that of all that are drawn.
+        # Each seed draws its own training examples; the number counts all examples drawn.
         of_all = {"train": " (of all seeds together)"} if result.get("n", 1) > 1 else {}
         counts = ", ".join(f"{n:,} of {split}{of_all.get(split, '')}" for split, n in cut.items())
         lines.append(f"examples cut at max_length: {counts}")

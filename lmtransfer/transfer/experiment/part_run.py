@@ -1,4 +1,4 @@
-"""One training run of a probe or of finetuning, with its files, and the cross-validation of a seed.
+"""One training run of a probe or finetuning command, with its files, and the cross-validation of a seed.
 
 Shape legend: R rows of targets, K columns of a head's outputs.
 """
@@ -34,17 +34,17 @@ from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
 
 @dataclass(frozen=True, slots=True)
 class PartRun:
-    """The training of one part, with its files: begun or continued, scored, and finished.
+    """The training of one part, with its files, from the start or a checkpoint to the result.
 
     Attributes:
         part: condition, seed and learning rate.
-        directory: its directory. If this is that of the command, the command writes the files that make it a run.
+        directory: the run's directory. If it is the command's own, the command writes the files that define a run.
         command: "probe" or "finetune".
-        config: the config of the command as plain values.
+        config: the command's config as plain values.
         rule: how checkpoint and learning rate are chosen, in words.
         say: prints a line.
-        is_only: whether the command has no other run; then progress is shown.
-        keep_weights: whether its weights stay when it is finished.
+        is_only: whether the command has no other run; if so, progress is shown.
+        keep_weights: whether the weights are kept when the run is finished.
     """
 
     part: Part
@@ -57,7 +57,7 @@ class PartRun:
     keep_weights: bool
 
     def result(self) -> SeedResult:
-        """Train it, or read its result if it has finished."""
+        """Train the run, or read its result if it has finished."""
         part, directory = self.part, self.directory
         if self.part.folder:
             self._drop_other_rate()
@@ -77,30 +77,30 @@ class PartRun:
         if self.part.folder:
             self._finish()
         scored = f"{part.setting.shown(result.score)} on {part.setting.data.split}"
-        rate, strength = part.learning_rate, result.more.get("C")  # folds choose a C each
+        rate, strength = part.learning_rate, result.more.get("C")  # each fold chooses its own C
         chosen = f", learning rate {rate:g}" if rate is not None else "" if strength is None else f", C {strength:g}"
         self.say(f"{self.part.title}{chosen}: {scored} after {result.seconds:.0f} s{longer}")
         return result
 
     def _drop_other_rate(self) -> None:
-        """Delete a run with another learning rate: with more seeds, another rate may be chosen for all of them."""
+        """Delete a run with another learning rate: with more seeds, a different rate may be chosen for all of them."""
         if not self.directory.config_path.is_file():
             return
         rate = (self.directory.read_config().get("optimizer") or {}).get("learning_rate", self.part.learning_rate)
-        distributed.barrier()  # all ranks have read it
+        distributed.barrier()  # until all ranks have read it
         if rate != self.part.learning_rate and distributed.is_main():
             shutil.rmtree(self.directory.path)
         distributed.barrier()
 
     def _begin(self, directory: RunDirectory) -> None:
-        """Make the directory of this run, or of a fold of it."""
+        """Create the directory of this run, or of one of its folds."""
         if distributed.is_main():
             directory.path.mkdir(parents=True, exist_ok=True)
         distributed.barrier()
         write_run_files(directory, self._own_config(), self.part.setting)
 
     def _own_config(self) -> dict[str, Any]:
-        """The config of a command that would train only this run."""
+        """Return the config of a command that would train only this run."""
         part, rate = self.part, self.part.learning_rate
         return {
             **self.config,
@@ -114,7 +114,7 @@ class PartRun:
         }
 
     def _train(self, trackers: Sequence[Tracker]) -> tuple[SeedResult, Evaluation, str]:
-        """Train; returns the result, the answers, and a note if the run was longer than its epochs."""
+        """Train and return the result, the answers, and a note if the run exceeded its epochs."""
         progress = Progress(quiet=not self.is_only)
         outcome = train_once(self.part, run=self.directory, trackers=trackers, progress=progress)
         assert outcome.evaluation is not None
@@ -125,7 +125,7 @@ class PartRun:
         return result, outcome.evaluation, longer
 
     def _cross_validate(self) -> tuple[SeedResult, Evaluation]:
-        """Train one run for each fold; returns the result and the answers of all folds together."""
+        """Train one run per fold, and return the result and the answers of all folds together."""
         folds = self.part.setting.task.folds
 
         def say(fold: int, result: SeedResult) -> None:
@@ -158,7 +158,7 @@ class PartRun:
 
 
 def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Setting) -> None:
-    """Write the files that make a folder a run, the config last; a tokenizer that is there stays."""
+    """Write the files that make a folder a run, the config last; an existing tokenizer is kept."""
     if distributed.is_main() and not directory.config_path.is_file():
         with naming(directory.tokenizer):
             setting.tokenizer.save(directory.tokenizer)
@@ -168,7 +168,7 @@ def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Se
     mark_as_own(directory)
 
 
-#: File of a fold's run with the outputs of its head for the fold.
+#: File in a fold's run with the head's outputs for the fold.
 _OUTPUTS = "outputs.safetensors"
 
 
@@ -178,11 +178,11 @@ class _CrossValidation:
 
     Attributes:
         part: seed, condition and learning rate.
-        run: directory of the seed; each fold has a run directory in its ``folds``.
+        run: the seed's directory; each fold has a run directory in its ``folds``.
         command: "probe" or "finetune".
         rule: how checkpoints were chosen, in words.
         begin: writes the first files of a run directory.
-        say: called with each fold from 1 and its result.
+        say: called with the number of each fold, from 1, and its result.
     """
 
     part: Part
@@ -193,7 +193,7 @@ class _CrossValidation:
     say: Callable[[int, SeedResult], None]
 
     def result(self) -> tuple[SeedResult, Evaluation]:
-        """Train the folds that are not finished; returns the result of all folds, and all answers."""
+        """Train the unfinished folds, and return the result of all folds, and all answers."""
         data, task = self.part.setting.data, self.part.setting.task
         results, values = [], None
         for fold in range(task.folds or 0):
@@ -215,7 +215,7 @@ class _CrossValidation:
         return self._joint(results, evaluation), evaluation
 
     def _fold(self, part: Part) -> tuple[SeedResult, np.ndarray]:
-        """Train on the other folds, or read the result if that has finished; outputs of shape (R, K)."""
+        """Train on the other folds, or read a finished result; also return the outputs, shape (R, K)."""
         directory = RunDirectory(self.run.folds / f"fold-{part.fold}")
         if directory.is_finished:
             return directory.read_result(SeedResult), _read_outputs(directory.path)

@@ -1,4 +1,4 @@
-"""The results of probes and finetuning as plain values: of one training run, and of all runs of a command."""
+"""The results of probing and finetuning as plain values, for one training run and for all runs of a command."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class BaselineResult:
     """The results of a baseline.
 
     Attributes:
-        results: one result for each seed.
-        examples: the contribution of each example to each result; None if it was not saved.
+        results: one result per seed.
+        examples: each example's contribution to each result; None if it was not saved.
     """
 
     results: Sequence[SeedResult]
@@ -43,13 +43,13 @@ BothExamples = tuple[conditions.Examples | None, conditions.Examples | None]
 def run_result(
     part: Part, outcome: Outcome, *, command: str, rule: str, learning_rates: Sequence[float] | None = None
 ) -> SeedResult:
-    """The result of one training run.
+    """Return the result of one training run.
 
     Args:
-        outcome: its outcome, with an evaluation.
+        outcome: the outcome, with an evaluation.
         command: "probe" or "finetune".
         rule: how the checkpoint was chosen, in words.
-        learning_rates: the rates from which that of the run was chosen; None without a search.
+        learning_rates: the rates from which the run's rate was chosen; None without a search.
     """
     setting, evaluation, state = part.setting, outcome.evaluation, outcome.state
     task, data = setting.task, setting.data
@@ -97,7 +97,7 @@ def run_result(
 
 
 def layer_weights(learner: TaskLearner) -> dict[str, Any]:
-    """The entry ``layer_weights`` of a learner with a scalar mix (Peters et al. 2018); empty for other learners."""
+    """Return the ``layer_weights`` entry of a learner with a scalar mix (Peters et al. 2018); empty for others."""
     learned = learner.reading.learned()
     return {} if learned is None else {"layer_weights": learned}
 
@@ -112,15 +112,15 @@ def joint_result(
     baselines: Mapping[str, BaselineResult] | None = None,
     **more: Any,
 ) -> JointResult:
-    """The result of a command over its seeds, with its control.
+    """Return a command's result over its seeds, with its control.
 
     Args:
-        results: one result for each seed.
-        controls: one result for each seed of the control; empty without a control.
-        majority: metrics of the best answers without input; None if there are none.
+        results: one result per seed.
+        controls: one result per seed of the control; empty without a control.
+        majority: metrics of the best input-free answers; None if there are none.
         learning_rates: the rates that were tried; None without a search.
-        examples: contribution of each example to the results, and to the controls.
-        baselines: results of the baselines that count words, by name; None if they were not asked for.
+        examples: each example's contribution to the results, and to the controls.
+        baselines: results of the word-counting baselines, by name; None if not requested.
     """
 
     def rate_of(condition: Sequence[SeedResult]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def joint_result(
 
 
 def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
-    """Statistics over seeds: mean, median and deviation of the main metric; the means of all other numbers."""
+    """Compute statistics over seeds: mean, median and deviation of the main metric; means of all other numbers."""
     scores = spread([result.score for result in results])
     mixed, calibrated, by_class = (
         all(name in r.more for r in results) for name in ("layer_weights", "calibration", "classes")
@@ -178,7 +178,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
 
 
 def _undefined(results: Sequence[SeedResult]) -> dict[str, list[str]]:
-    """The entry ``undefined``, with the number of seeds of each sentence if it is not true of all."""
+    """Return the entry ``undefined``, with a count of seeds for each sentence that does not apply to all."""
     counts = Counter(sentence for result in results for sentence in result.more.get("undefined", ()))
     sentences = [
         text if num == len(results) else f"{text} ({num} of {len(results)} seeds)" for text, num in counts.items()
@@ -194,14 +194,14 @@ def compare(
     examples: BothExamples = (None, None),
     baseline: float | None = None,
 ) -> dict[str, Any]:
-    """The difference of the main metric's means, its interval and the verdict (see ``Difference.as_values``).
+    """Return the difference in the main metric's means, its interval and the verdict (see ``Difference.as_values``).
 
     Args:
-        results: one result for each seed.
-        controls: one result for each seed of the control.
-        majority: metrics of the best answers without input; None if there are none.
-        examples: contribution of each example to the results, and to the controls.
-        baseline: the main metric of the better baseline that counts words; None if there is none.
+        results: one result per seed.
+        controls: one result per seed of the control.
+        majority: metrics of the best input-free answers; None if there are none.
+        examples: each example's contribution to the results, and to the controls.
+        baseline: the main metric of the better word-counting baseline; None if there is none.
     """
     control = arm_of(controls, examples=examples[1])
     return _compared(results, control, majority, examples=examples[0], baseline=baseline)
@@ -225,7 +225,7 @@ def _compared(
 
 
 def better_baseline(baselines: Mapping[str, BaselineResult]) -> str | None:
-    """The name of the baseline with the better mean; None if there is none."""
+    """Return the name of the baseline with the better mean; None if there is none."""
 
     def mean(name: str) -> float:
         return fmean(result.score for result in baselines[name].results)
@@ -236,12 +236,12 @@ def better_baseline(baselines: Mapping[str, BaselineResult]) -> str | None:
 def arm_of(
     results: Sequence[SeedResult], *, pretraining: str | None = None, examples: conditions.Examples | None = None
 ) -> conditions.Condition:
-    """The main metric over seeds, as one condition of a comparison.
+    """Return the main metric over seeds, as one condition in a comparison.
 
     Args:
-        results: one result for each seed.
+        results: one result per seed.
         pretraining: name of the pretrained weights; None for random initialisation.
-        examples: contribution of each example to each result.
+        examples: each example's contribution to each result.
     """
     scores = tuple(
         conditions.Score(
@@ -261,14 +261,14 @@ def arm_of(
 
 
 def majority_of(setting: Setting) -> dict[str, float] | None:
-    """Metrics of the best answers without input, such as the most frequent label of the training examples."""
+    """Compute the metrics of the best input-free answers, such as the most frequent training label."""
     task, examples = setting.task, setting.data.evaluation.examples
     answers = task.baseline(setting.data.train.examples, examples)
     return None if answers is None else task.score(examples, answers)
 
 
 def usual_label(setting: Setting) -> dict[str, Any]:
-    """The entry that explains ``majority``: ``baseline`` for tasks with a named baseline, else ``majority_label``."""
+    """Return the entry that explains ``majority``: ``baseline`` if the baseline has a name, else ``majority_label``."""
     if setting.task.baseline_name is not None:
         return {"baseline": setting.task.baseline_name}
     train = setting.data.train.examples
@@ -277,12 +277,12 @@ def usual_label(setting: Setting) -> dict[str, Any]:
 
 
 def chosen_on(setting: Setting) -> str:
-    """The examples that choose."""
+    """Describe the examples that the choice is based on."""
     return "held-out training examples" if setting.data.choosing is None else "dev"
 
 
 def choice_rule(setting: Setting, *, searches_rate: bool) -> str:
-    """The rule, as ``chosen_by`` of a result.
+    """Describe the rule, as ``chosen_by`` in a result.
 
     Args:
         setting: the shared settings of the runs.

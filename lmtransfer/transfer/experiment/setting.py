@@ -1,4 +1,4 @@
-"""What the training runs of a probe or of finetuning share, and what distinguishes one of them, a part."""
+"""What the training runs of a probe or finetuning command share, and what distinguishes one of them, a part."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Setting:
         task: the task.
         tokenizer: tokenizer of the run that training starts from.
         model_node: component node of the encoder.
-        weights: pretrained weights of the encoder by name; None: random initialisation.
-        method: the method of transfer.
+        weights: pretrained weights of the encoder by name; None for random initialisation.
+        method: the transfer method.
         data: the examples.
-        train: budget, batch sizes, and how often to log, validate and save.
+        train: budget, batch sizes, and intervals of logging, validating and saving.
         hardware: device and number format.
         optimizer: component node; each run has its own learning rate.
         schedule: component node.
         checkpoint: which checkpoint of a run is scored.
         solves: whether heads are fitted to their optimum (``transfer.convex_fit``) instead of being trained.
         cache_dir: folder for large features.
-        init: the run that the weights come from; None: random initialisation.
-        origin: the repository and the commit of the hub that this run came from; None: not from the hub.
+        init: the run that the weights come from; None for random initialisation.
+        origin: the hub repository and commit that this run came from; None if it is not from the hub.
         pretraining_seed: seed of that run; None if unknown.
         features: features of frozen encoders, by condition (and seed, for controls).
-        text: text and objective of joint training; None: labels only.
+        text: text and objective of joint training; None to use labels only.
     """
 
     task: Task
@@ -69,12 +69,12 @@ class Setting:
     text: JointText | None = None
 
     def shown(self, score: float) -> str:
-        """A score of the task for messages: ``accuracy 78.3``."""
+        """Return a score of the task as displayed in messages: ``accuracy 78.3``."""
         metric = self.task.main_metric
         return f"{metric} {shown(score, metric)}"
 
 
-#: "pretrained" starts from the run's weights (without ``init``: random ones), "control" from other random weights.
+#: "pretrained" starts from the run's weights (random without ``init``), "control" from other random weights.
 Condition = Literal["pretrained", "control"]
 
 
@@ -87,9 +87,9 @@ class Part:
         condition: "pretrained" or "control".
         seed: seed of the subset, the head, the order, dropout, and a control's weights.
         learning_rate: peak learning rate; None if the head is fitted to its optimum.
-        fold: the fold that the run is scored on; None: a split of its own.
-        folder: its folder in the directory of the command; "": the command has this run only, in its own directory.
-        title: its name in messages.
+        fold: the fold to score; None to score another split.
+        folder: the run's folder in the command's directory; "" if this is the only run, in the command's own directory.
+        title: the run's name in messages.
     """
 
     setting: Setting
@@ -108,7 +108,7 @@ class Part:
 
     @property
     def draw(self) -> Draw:
-        """What decides which examples it uses."""
+        """The seed and fold that determine which examples the run uses."""
         return self.seed, self.fold
 
     @property
@@ -118,22 +118,22 @@ class Part:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether every seed gives the same score: nothing is drawn, neither examples nor weights nor an order."""
+        """Whether every seed has the same score because nothing is random: examples, weights or order."""
         task = self.setting.task
         return self.setting.solves and self.weights is not None and task.num_train is None and task.folds is None
 
     @property
     def weights(self) -> Mapping[str, Tensor] | None:
-        """The pretrained weights that the run starts from; None: random initialisation."""
+        """The pretrained weights that the run starts from; None for random initialisation."""
         return None if self.is_control else self.setting.weights
 
     @property
     def pretraining_seed(self) -> int | None:
-        """The seed of the pretraining run that it starts from; None if there is none, or if it is unknown."""
+        """Seed of the pretraining run that this run starts from; None if there is none or it is unknown."""
         return None if self.is_control else self.setting.pretraining_seed
 
     def new_learner(self) -> TaskLearner:
-        """A new learner with the weights before training."""
+        """Return a new learner with the weights before training."""
         setting = self.setting
         encoder_seed = derived_seed(self.seed, "control") if self.is_control else self.seed
         encoder = new_encoder(setting.model_node, setting.tokenizer, seed=encoder_seed)

@@ -1,4 +1,4 @@
-"""Load a probed or finetuned run: its encoder and its head, with labels in the order of a task."""
+"""Probed and finetuned runs, loaded as encoder and head, with labels in a task's order."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lmtransfer.transfer.learner import TaskLearner
 
 
 def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str | None = None) -> Task:
-    """The task that a run was trained on, with the labels of the training; or another task to answer.
+    """Return the task that a run was trained on, with its training labels, or another task to answer.
 
     Args:
         saved: the run; if it is not trusted, its own task has no data.
         node: component node of another task.
-        data_root: folder with the data folders; None: the folder in the run's config.
+        data_root: folder that holds the data folders; None for the folder in the run's config.
     """
     own = saved.component("task", "data_root", "cache_dir")
     if not saved.trusted:
@@ -34,10 +34,10 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
 
 
 def chosen_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
-    """The task to answer: the task that the user gives, or the run's own task.
+    """Return the task to answer: the user's choice, or the run's own task.
 
     Args:
-        node: component node of the user's task; None: the run's own task.
+        node: component node of the user's task; None for the run's own task.
         data_root: as for ``task_of``.
     """
     if node is None and not saved.trusted:
@@ -46,14 +46,14 @@ def chosen_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | No
 
 
 def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner:
-    """The learner of a run, on the device and in evaluation mode, with outputs in the order of the task's labels.
+    """Return a run's learner, on the device and in evaluation mode, with outputs in the order of the task's labels.
 
     Args:
         task: the task to answer; it may be another task with the same label names in any order.
 
     Raises:
         DataError: the task needs another kind of answer, or has other label names.
-        CheckpointError: a tensor is missing, unexpected or of another shape.
+        CheckpointError: a tensor is missing or unexpected or has a wrong shape.
     """
     if task.zero_shot:
         raise DataError(f"task {task.name} needs a pretraining run, but {saved.path} has the head of another task")
@@ -77,7 +77,7 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
 
 
 def match_labels(of_run: Sequence[str], of_task: Sequence[str]) -> list[int] | None:
-    """The run's index of each of the task's labels, matched by name; None if the order is the same.
+    """Return the run's index of each of the task's labels, matched by name; None if the order is the same.
 
     Raises:
         DataError: the names differ.

@@ -1,6 +1,6 @@
-"""One training run of a probe or of finetuning.
+"""One training run of a probe or finetuning command.
 
-Shape legend of tables of embeddings: V rows, U of them in use, D width, T tokens.
+Shape legend for embedding tables: V rows, of which U are in use, D width, T tokens.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lmtransfer.transfer.joint.learner import JointLearner, LastLosses, with_tex
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.scoring import Evaluation, evaluate
 
-#: If the share of used rows is higher than this, the method is not worth it.
+#: Maximum share of used rows for which the method is worthwhile.
 _WORTH_IT = 0.8
 
 
@@ -51,7 +51,7 @@ class UsedRows(nn.Embedding):
     up in the whole table. The trained rows are copied to the table before it is read or saved. Only the table is saved.
 
     Args:
-        table: the embedding to replace; its weights are shared, and are no longer trained.
+        table: the embedding to replace; its weights are shared and no longer trained.
         used_U: ids of the used rows, ascending, int64.
     """
 
@@ -70,7 +70,7 @@ class UsedRows(nn.Embedding):
         self._version = self.weight._version
 
     def forward(self, ids_T: Tensor) -> Tensor:
-        """(T,) -> (T, D)."""
+        """Look up ids, (T,) -> (T, D)."""
         if not torch.is_grad_enabled():
             self.restore_rows()
             return super().forward(ids_T)
@@ -88,7 +88,7 @@ class UsedRows(nn.Embedding):
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Copy the rows from the table if the table was changed, because weights were loaded."""
+        """Copy the rows from the table if loading weights has changed it."""
         if self.weight._version != self._version:
             self.rows.copy_(self.weight[self.used_U])
             self._learned, self._version = False, self.weight._version
@@ -100,21 +100,21 @@ class UsedRows(nn.Embedding):
 
 
 def learn_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
-    """Train only those rows of an encoder's token embeddings that occur; returns whether the encoder was changed.
+    """Train only the rows of an encoder's token embeddings that occur, and return whether the encoder was changed.
 
-    A row whose token never occurs gets a zero gradient at every step, and without weight decay it never changes. So
-    only the rows that occur need gradients, moments and updates. With 4,000 sentences of SST-2 and a vocabulary of
-    30,522 these are a third of the rows, which saves a tenth of the time of a step on two cores. With a vocabulary of
-    250,000 it saves nearly all of the memory for them.
+    A row whose token never occurs gets a zero gradient at every step, and without weight decay it never changes. Only
+    the rows that occur therefore need gradients, moments and updates. With 4,000 sentences of SST-2 and a vocabulary of
+    30,522, these are a third of the rows, which saves a tenth of a step's time on two cores. With a vocabulary of
+    250,000, nearly all of their memory is saved.
 
     Args:
-        encoder: the encoder; not changed if it reads characters, if its table is not trained, or if most rows occur.
+        encoder: the encoder; unchanged if it reads characters, if its table is not trained, or if most rows occur.
         tokens: all token ids of the training examples.
     """
     table = encoder.token_embedding
     if table is None or not table.weight.requires_grad:
         return False
-    used_U = np.union1d(tokens, [0])  # 0 is the id of filler
+    used_U = np.union1d(tokens, [0])  # 0 is the filler id
     if len(used_U) > _WORTH_IT * table.num_embeddings:
         return False
     replacement = UsedRows(table, torch.from_numpy(used_U.astype(np.int64)))
@@ -128,12 +128,12 @@ def learn_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
 class Examples:
     """Sources of the command's examples, with features if the encoder is frozen, and the head's inputs for them.
 
-    A pretrained frozen encoder gives the same features for every seed, so they are computed once for all seeds. The
-    features of a control are computed for its own examples, and deleted when the next seed starts.
+    A pretrained frozen encoder produces the same features for every seed, so they are computed once for all seeds. A
+    control's features are computed for its own examples, and deleted when the next seed starts.
 
     Args:
         part: the run.
-        learner: learner of the run; its encoder gives the features.
+        learner: the run's learner, whose encoder computes the features.
     """
 
     def __init__(self, part: Part, learner: TaskLearner) -> None:
@@ -151,7 +151,7 @@ class Examples:
         self.tables = setting.features.get(key, {})
 
     def training(self, rows: np.ndarray) -> TaskSource:
-        """Examples of the training split, by their index in ``TaskData.train``."""
+        """Return training examples, by their index in ``TaskData.train``."""
         encoded = self.setting.data.train.select(rows)
         if not self.frozen or len(rows) == 0:
             return TaskSource(encoded, few_sizes=self.setting.hardware.compile)
@@ -160,17 +160,17 @@ class Examples:
         return TaskSource(encoded, self._table("train", selection).select(sequences))
 
     def scored(self, part: Parts) -> TaskSource:
-        """The examples that the run is scored on: a fold of the training split, or the evaluation split."""
+        """Return the examples to score: a fold of the training split, or the evaluation split."""
         if part.scored is not None:
             return self.training(part.scored)
         return self.split("evaluation", self.setting.data.evaluation)
 
     def split(self, name: str, encoded: EncodedExamples) -> TaskSource:
-        """All examples of another split."""
+        """Return all examples of another split."""
         return TaskSource(encoded, self._table(name, encoded) if self.frozen else None)
 
     def seen(self, source: TaskSource) -> Iterator[Tensor]:
-        """The head's inputs for training examples before the first step."""
+        """Yield the head's inputs for training examples before the first step."""
         if isinstance(source.features, FeatureTable):
             return source.features.parts()
         hardware = self.setting.hardware
@@ -196,15 +196,15 @@ class Outcome:
     Attributes:
         learner: the learner with the weights of the chosen checkpoint.
         state: state at the end of training.
-        evaluation: evaluation on the scored split; None for a try of a learning rate.
+        evaluation: evaluation on the scored split; None when trying a learning rate.
         choosing_score: the main metric at the chosen checkpoint, on the examples that choose it; None if there are
             none.
         choosing_loss: the loss on the same examples.
         num_held_out: number of examples that choose the checkpoint.
         num_train: number of training examples.
-        num_trained: number of parameters that the optimiser updated; of token embeddings only the rows that the
+        num_trained: number of parameters that the optimiser updated; for token embeddings, only the rows that the
             examples use, if it updated no others.
-        peak_memory: largest memory during training, in bytes; see ``training.peak_memory``.
+        peak_memory: peak memory during training, in bytes; see ``training.peak_memory``.
         was_lengthened: whether ``train.min_steps`` made training longer than its epochs.
         losses: the latest value of each loss by name, in joint training; otherwise empty.
         optimum: the choice of the penalty, if the head was fitted to its optimum; None if it was trained.
@@ -230,9 +230,9 @@ def train_once(
     """Train one encoder and head, and score it.
 
     Args:
-        run: directory for checkpoints and metrics; resumed if it was started before. None for a try of a learning rate,
-            which is not saved and not scored on the evaluation split.
-        trackers: receive the numbers of the training.
+        run: directory for checkpoints and metrics; resumed if already started. None when trying a learning rate, which
+            is neither saved nor scored on the evaluation split.
+        trackers: receive the training metrics.
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C.
@@ -318,7 +318,7 @@ def _solve(
     run: RunDirectory | None,
     start_time: float,
 ) -> Outcome:
-    """Fit the head to its optimum on rank 0, save and score it; a fit that was interrupted is made again."""
+    """Fit the head to its optimum on rank 0, save and score it; an interrupted fit starts again."""
     device = setting.hardware.device
     optimum = distributed.from_main(fit_head(learner, source, setting.task) if distributed.is_main() else None)
     distributed.share_weights(learner.head)
@@ -344,10 +344,10 @@ def _solve(
 
 
 def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLearner, source: TaskSource) -> Any:
-    """The optimiser of the trainable parameters, with a learning rate for each layer.
+    """Return the optimiser of the trainable parameters, with a learning rate for each layer.
 
-    Without weight decay on the token embeddings, rows that the examples do not use would never change. They are not
-    optimised then, except in joint training.
+    Without weight decay on the token embeddings, rows that the examples do not use would never change. These rows are
+    then not optimised, except in joint training.
 
     Args:
         trained: the same learner, or the joint learner that contains it.
@@ -371,9 +371,9 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
 
 
 def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: bool = False) -> Evaluation:
-    """The task's metrics of a learner; with ``keep`` also its answer to each example."""
+    """Return a learner's metrics on the task; with ``keep``, also its answer to each example."""
     hardware = setting.hardware
-    with torch.compiler.set_stance("force_eager"):  # each batch has another shape and occurs once
+    with torch.compiler.set_stance("force_eager"):  # each batch has a new shape and occurs once
         return evaluate(
             learner,
             setting.task,

@@ -26,7 +26,7 @@ from lmtransfer.transfer.standardising import Standardising
 #: Standard deviation of new weights, as in the published BERT.
 INITIAL_DEVIATION = 0.02
 
-#: Which tokens of a word give its answer.
+#: Which tokens of a word determine its answer.
 Pieces = Literal["first", "last", "mean"]
 Activation = Literal["tanh", "gelu", "relu"]
 _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -37,27 +37,27 @@ _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Head(nn.Module):
-    """The base class of heads: vectors in, logits out; it computes the loss and the answers.
+    """The base class of heads, which turn vectors into logits and compute the loss and the answers.
 
     A head is dropout and a linear layer (Devlin et al. 2019, section 4.1), with an optional hidden layer before them.
-    Weights start from a normal distribution with deviation 0.02, biases at 0.
+    Weights are initialised from a normal distribution with deviation 0.02, biases with 0.
 
     Args:
         input_dim: E.
         num_labels: number of labels (or kinds of answer).
-        hidden_dim: width of a hidden layer; None: no hidden layer.
+        hidden_dim: width of a hidden layer; None for no hidden layer.
         activation: activation of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
         hidden_dropout: the same for the hidden layer.
 
     Attributes:
-        loss_name: name of its loss in logs.
-        per: whether its input is one vector per sequence, (B, E), or one per real token, (T, E), sequences end to end.
-        graph_outputs: names of the outputs of an exported graph: one for all logits, or one for each logit; empty: the
-            head cannot be exported.
+        loss_name: name of the loss in logs.
+        per: whether the input is one vector per sequence, (B, E), or one per real token, (T, E), sequences end to end.
+        graph_outputs: names of the outputs of an exported graph: one for all logits, or one for each logit; empty if
+            the head cannot be exported.
         convex: whether ``row_loss`` is defined, so that a linear head can be fitted to its optimum.
-        cancelling: the largest sum of magnitudes that cancel in its first layer after standardisation was folded into
-            it; rounding errors are proportional to it.
+        cancelling: the largest sum of magnitudes that cancel in the first layer after standardisation has been folded
+            into it; rounding errors are proportional to it.
     """
 
     loss_name: ClassVar[str]
@@ -89,7 +89,7 @@ class Head(nn.Module):
 
     @property
     def graph_outputs(self) -> tuple[str, ...]:
-        """See above."""
+        """Names of the outputs of an exported graph; see the class."""
         return ("logits",)
 
     @classmethod
@@ -98,39 +98,39 @@ class Head(nn.Module):
 
         Args:
             layers: the arguments of ``Head`` except ``num_labels``.
-            pieces: which tokens of a word give its answer.
+            pieces: which tokens of a word determine its answer.
         """
         return cls(num_labels=spec.num_labels, **layers)
 
     @property
     def num_logits(self) -> int:
-        """C, the number of logits; the logits of the labels come last."""
+        """C, the number of logits, with the labels' logits last."""
         return self.num_labels
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Logits, (N, E) -> (N, C); half precision under autocast."""
+        """Return the logits, (N, E) -> (N, C); half precision under autocast."""
         if self.hidden is not None:
             hidden = self.activate(self.hidden(self.hidden_dropout(hidden)))
         return self.output(self.dropout(hidden))
 
     @abstractmethod
     def count(self, batch: TaskBatch) -> float:
-        """The number that the loss is divided by; known before the forward pass."""
+        """Return the divisor of the loss, which is known before the forward pass."""
 
     def rows(self, values: Tensor, batch: TaskBatch) -> Tensor:
-        """The values that belong to each row of the batch's targets, (N, K) -> (R, K); linear in the values."""
+        """Return the values for each target row of the batch, (N, K) -> (R, K); linear in the values."""
         return values
 
     @abstractmethod
     def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
-        """The sum of the losses of rows, convex in the logits; needs gold answers.
+        """Return the summed loss of rows, convex in the logits; requires gold answers.
 
         Args:
             logits: the logits of each row, (R, K).
         """
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
-        """The loss, at least float32; needs gold answers.
+        """Return the loss, at least float32; requires gold answers.
 
         Args:
             logits: the head's logits for this batch.
@@ -140,11 +140,11 @@ class Head(nn.Module):
         return Loss(sum=self.row_loss(rows, batch.targets), count=self.count(batch))
 
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """The outputs of the logits, float32, (R, K): row r answers row r of the batch's targets; uses no gold answers.
+        """Return the logits' outputs, float32, (R, K): row r answers target row r; gold answers are not used.
 
         Args:
             logits: the head's logits for this batch.
-            batch: the batch; its targets say what to answer.
+            batch: the batch, whose targets say what to answer.
         """
         return self.rows(at_least_float32(logits), batch).float()
 
@@ -156,12 +156,12 @@ class Head(nn.Module):
         """
 
     def fold(self, standardising: Standardising) -> None:
-        """Fold mean and deviation of features into the first layer, which then reads the features unchanged."""
+        """Fold the features' mean and deviation into the first layer, which then reads unscaled features."""
         self.cancelling = standardising.fold_into(self.output if self.hidden is None else self.hidden)
 
     @torch.no_grad()
     def reorder(self, order: Sequence[int]) -> None:
-        """Reorder the labels: the new label i is the old label ``order[i]``."""
+        """Reorder the labels: new label i is old label ``order[i]``."""
         fixed = self.output.out_features - len(order)
         rows = torch.tensor([*range(fixed), *(fixed + place for place in order)])
         self.output.weight.copy_(self.output.weight[rows])

@@ -1,4 +1,4 @@
-"""Heads with one answer for each sequence: one of C labels, any of C labels, or a number.
+"""Heads with one answer per sequence: one of C labels, any of C labels, or a number.
 
 Shape legend: B sequences, E width of a composed vector, C labels.
 """
@@ -25,16 +25,17 @@ from lmtransfer.transfer.heads.base import Activation, Head, Pieces
 class ClassificationHead(Head):
     """A softmax over labels; the loss is the cross-entropy in nats summed over sequences; outputs are the C logits.
 
-    In training a sequence counts with the weight of its label, so that a step's sum divided by its count is the mean of
-    ``torch.nn.functional.cross_entropy`` over the whole step, in any micro-batches. In evaluation mode the loss is the
-    plain cross-entropy, so that runs with other weights or other smoothing can be compared.
+    In training, a sequence counts with the weight of its label, so that a step's sum divided by its count is the mean
+    of ``torch.nn.functional.cross_entropy`` over the whole step, however it is split into micro-batches. In evaluation
+    mode the loss is the plain cross-entropy, so that runs with other weights or other smoothing can be compared.
 
     Args:
         input_dim: E.
         num_labels: C.
-        class_weights: weights of the labels in the training loss; None: all 1; "balanced": from the training part.
+        class_weights: weights of the labels in the training loss; None if all are 1; "balanced" to compute them from
+            the training part.
         label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1.
-        hidden_dim: width of a hidden layer; None: no hidden layer.
+        hidden_dim: width of a hidden layer; None for no hidden layer.
         activation: activation of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
         hidden_dropout: the same for the hidden layer.
@@ -72,7 +73,7 @@ class ClassificationHead(Head):
     @classmethod
     @override
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> ClassificationHead:
-        """The task sets weights and smoothing."""
+        """Build the head; the task sets weights and smoothing."""
         assert isinstance(spec, ClassificationSpec)
         return cls(
             num_labels=spec.num_labels,
@@ -82,13 +83,13 @@ class ClassificationHead(Head):
         )
 
     def begin(self, targets: Targets[np.ndarray]) -> None:
-        """Balance the weights of the labels over the training part, if this was asked for."""
+        """Balance the labels' weights over the training part, if requested."""
         if self.class_weights == "balanced":
             weights_C = balanced_weights(LabelTargets.of(targets).labels, num_labels=self.num_labels)
             self.weights_C.copy_(torch.from_numpy(weights_C))
 
     def count(self, batch: TaskBatch) -> float:
-        """Sequences; in training with weights, the sum of the weights of their labels."""
+        """Return the number of sequences; in training with weights, the sum of their labels' weights."""
         if not self.training or self.class_weights is None:
             return len(batch.targets)
         labels_B = LabelTargets.of(batch.targets).labels
@@ -119,7 +120,7 @@ class MultiLabelHead(Head):
     convex: ClassVar[bool] = True
 
     def count(self, batch: TaskBatch) -> int:
-        """Sequences times labels, so that the mean loss does not depend on the number of labels."""
+        """Return sequences times labels, so that the mean loss does not depend on the number of labels."""
         return len(batch.targets) * self.num_labels
 
     @override
@@ -129,7 +130,7 @@ class MultiLabelHead(Head):
 
 
 class RegressionHead(Head):
-    """A linear layer to one number; the loss is the squared error summed over sequences; the output is the number."""
+    """A linear layer with a single output; the loss is the squared error summed over sequences."""
 
     loss_name: ClassVar[str] = "regression"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
@@ -148,7 +149,7 @@ class RegressionHead(Head):
         self.output.bias.fill_(float(scores.mean()))
 
     def count(self, batch: TaskBatch) -> int:
-        """Sequences."""
+        """Return the number of sequences."""
         return len(batch.targets)
 
     @override

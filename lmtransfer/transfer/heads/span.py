@@ -1,7 +1,7 @@
-"""The head for answer spans: the first and the last token of an answer, or another kind of answer.
+"""The head for answer spans: the first and last token of an answer, or another kind of answer.
 
 Shape legend: T real tokens of a packed batch, S sequences (windows of passages), E width of a token's vector, C other
-kinds of answer, K logits of a token, L tokens of the longest answer.
+kinds of answer, K logits of a token, L maximum number of tokens in an answer.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class SpanHead(Head):
 
     In the targets, -1 for start and end is the null token. Outputs are [start, end, score, null score] and the log odds
     of each other kind against a span. Start, end and score are those of the best span of at most ``max_answer_tokens``
-    inside the passage (among equal ones the first, then the shortest); for an empty passage they are -1, -1 and minus
-    infinity. A score is a start logit plus an end logit.
+    inside the passage (on a tie the first, then the shortest); for an empty passage they are -1, -1 and minus infinity.
+    A score is a start logit plus an end logit.
 
     Difference from run_squad.py of google-research/bert, whose softmax is over all tokens of a sequence: here tokens
     that cannot be part of an answer, such as the question, are excluded.
 
     Args:
         input_dim: E.
-        num_labels: C; 0: every answer is a span.
-        max_answer_tokens: most tokens of an answer.
+        num_labels: C; 0 if every answer is a span.
+        max_answer_tokens: maximum number of tokens in an answer.
         null: which token of a sequence is the null token: the first ([CLS]), or the last, if only the last token has
             seen the whole sequence (causal encoders).
-        hidden_dim: width of a hidden layer; None: no hidden layer.
+        hidden_dim: width of a hidden layer; None for no hidden layer.
         activation: activation of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
         hidden_dropout: the same for the hidden layer.
@@ -83,13 +83,13 @@ class SpanHead(Head):
     @property
     @override
     def graph_outputs(self) -> tuple[str, ...]:
-        """With other kinds of answer the head cannot be exported, as no published head has them."""
+        """Names of the outputs; empty with other kinds of answer, which no published head has."""
         return () if self.num_labels else ("start_logits", "end_logits")
 
     @classmethod
     @override
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> SpanHead:
-        """The task sets the longest answer, and the null token has seen the whole sequence."""
+        """Build the head; the task sets the longest answer, and the null token has seen the whole sequence."""
         assert isinstance(spec, SpanSpec)
         return cls(
             num_labels=spec.num_labels,
@@ -100,16 +100,16 @@ class SpanHead(Head):
 
     @property
     def num_logits(self) -> int:
-        """2 for start and end; with other kinds of answer also one for a span and one for each kind."""
+        """2 for start and end; with other kinds of answer, also one for a span and one per kind."""
         return 2 + (self.num_labels + 1 if self.num_labels else 0)
 
     def count(self, batch: TaskBatch) -> int:
-        """The number of sequences."""
+        """Return the number of sequences."""
         return len(batch.targets)
 
     @override
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
-        """The logits are (T, 2), or (T, 2 + 1 + C): start, end, a span, each other kind."""
+        """Return the loss of logits (T, 2), or (T, 2 + 1 + C): start, end, a span, each other kind."""
         logits_TK, windows = at_least_float32(logits), _Windows.of(batch, null=self.null)
         targets_of = SpanTargets.of(batch.targets)
         gold_S2, kind_S = torch.stack([targets_of.start, targets_of.end], dim=1), targets_of.kind
@@ -122,7 +122,7 @@ class SpanHead(Head):
 
     @override
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """(T, K) -> (S, 4 + C)."""
+        """Return the outputs, (T, K) -> (S, 4 + C)."""
         logits_TK, windows = at_least_float32(logits), _Windows.of(batch, null=self.null)
         longest = min(self.max_answer_tokens, batch.packed.max_seqlen)
         start_S, end_S, score_S = windows.best_spans(logits_TK[:, 0], logits_TK[:, 1], longest=longest)
@@ -134,15 +134,15 @@ class SpanHead(Head):
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Positions of the passages of a batch; token indices are over the whole batch, int64.
+    """Positions of a batch's passages; token indices are over the whole batch, int64.
 
     Attributes:
-        lengths_S: number of tokens of each sequence.
+        lengths_S: number of tokens in each sequence.
         owner_T: the sequence of each token.
         begin_S: first token of each sequence.
         null_S: null token of each sequence.
         first_S: first token of each passage.
-        stop_S: the index after the last token of each passage.
+        stop_S: one past the last token of each passage.
     """
 
     lengths_S: Tensor
@@ -168,7 +168,7 @@ class _Windows:
         )
 
     def cross_entropy(self, logits_TK: Tensor, gold_SK: Tensor) -> Tensor:
-        """The cross-entropies of softmaxes over each passage and its null token, (T, K) -> (S, K).
+        """Return the cross-entropies of softmaxes over each passage and its null token, (T, K) -> (S, K).
 
         Args:
             logits_TK: logits of K classifiers.
@@ -183,9 +183,9 @@ class _Windows:
         return torch.log(sums_SK) + highest_SK - open_TK.gather(0, gold_SK)
 
     def best_spans(self, start_T: Tensor, end_T: Tensor, *, longest: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The span in each passage whose start and end logits have the highest sum.
+        """Return the span in each passage whose start and end logits have the highest sum.
 
-        All valid pairs are compared: a table (T, L) has the end logits of the L tokens from each token on.
+        All valid pairs are compared, using a table (T, L) of the end logits of the L tokens from each token on.
 
         Args:
             longest: L.
@@ -212,10 +212,10 @@ class _Windows:
         return first_S, last_S, score_S
 
     def _highest(self, values_TK: Tensor) -> Tensor:
-        """The maximum over each sequence, (T, K) -> (S, K); has no gradient."""
+        """Return the maximum over each sequence, (T, K) -> (S, K), without a gradient."""
         lowest_SK = values_TK.new_full((len(self.lengths_S), values_TK.shape[1]), _LOWEST)
         return lowest_SK.scatter_reduce(0, self.owner_T[:, None].expand_as(values_TK), values_TK, "amax")
 
     def _places(self) -> Tensor:
-        """The token indices 0 to T - 1."""
+        """Return the token indices 0 to T - 1."""
         return torch.arange(len(self.owner_T), device=self.owner_T.device)

@@ -1,4 +1,4 @@
-"""The head for tagging: one of C labels for each word.
+"""The head for tagging: one of C labels per word.
 
 Shape legend: T real tokens of a packed batch, W words to tag, E width of a token's vector, C labels.
 """
@@ -28,10 +28,10 @@ class TaggingHead(Head):
     Args:
         input_dim: E.
         num_labels: C.
-        pieces: which tokens of a word give its logits: ``first`` (Devlin et al. 2019, section 5.3); ``last``, the only
-            token that has seen the whole word in a causal encoder; or ``mean``, the mean of the logits of all its
-            tokens. Without a hidden layer, ``mean`` gives the logits of the mean vector.
-        hidden_dim: width of a hidden layer; None: no hidden layer.
+        pieces: which tokens of a word determine its logits: ``first`` (Devlin et al. 2019, section 5.3); ``last``, the
+            only token that has seen the whole word in a causal encoder; or ``mean``, the mean of the logits of all its
+            tokens. Without a hidden layer, these are the logits of the mean vector.
+        hidden_dim: width of a hidden layer; None for no hidden layer.
         activation: activation of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
         hidden_dropout: the same for the hidden layer.
@@ -68,11 +68,11 @@ class TaggingHead(Head):
         return cls(num_labels=spec.num_labels, pieces=pieces, **layers)
 
     def count(self, batch: TaskBatch) -> int:
-        """The number of words with a known label."""
+        """Return the number of words with a known label."""
         return int((TagTargets.of(batch.on_host.targets).tags.numpy() != NO_LABEL).sum())
 
     def rows(self, values: Tensor, batch: TaskBatch) -> Tensor:
-        """The values of each word, (T, K) -> (W, K)."""
+        """Return the values of each word, (T, K) -> (W, K)."""
         words = TagTargets.of(batch.targets)
         first_W, counts_W = batch.target_starts_R + words.first, words.counts
         if self.pieces == "mean":
@@ -85,12 +85,12 @@ class TaggingHead(Head):
 
 
 def _word_means(values_TC: Tensor, first_W: Tensor, counts_W: Tensor) -> Tensor:
-    """The mean over the tokens of each word, (T, C) -> (W, C).
+    """Return the mean over the tokens of each word, (T, C) -> (W, C).
 
     Args:
         values_TC: values of each token.
         first_W: first token of each word, ascending, int64.
-        counts_W: number of tokens of each word, int64; words do not overlap.
+        counts_W: number of tokens in each word, int64; words do not overlap.
     """
     num_tokens, num_words = len(values_TC), len(first_W)
     place_T = torch.arange(num_tokens, device=values_TC.device)

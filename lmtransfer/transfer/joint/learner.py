@@ -1,4 +1,4 @@
-"""A learner of a task and pretraining objectives with one encoder."""
+"""A learner of a task and of pretraining objectives, with one encoder."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from lmtransfer.transfer.learner import TaskLearner
 
 
 class JointStream(BatchStream):
-    """Steps of the task stream; to each step the micro-batches of the text stream's step of the same number are added.
+    """Steps of the task stream, extended by the micro-batches of the text stream's step with the same number.
 
     Step k depends only on k and on whether it has text. Losses, metrics and dropout of the task's micro-batches are the
     same as without text.
 
     Args:
-        task: the labelled examples; epochs are counted on them.
+        task: the labelled examples, which define epochs.
         text: the text.
-        reads_text: whether the next step has text; called before each step. After a step without text, no later step
-            has text.
+        reads_text: returns whether the next step has text; called before each step. After a step without text, no later
+            step has text.
     """
 
     def __init__(self, task: BatchStream, text: BatchStream, *, reads_text: Callable[[], bool]) -> None:
@@ -45,7 +45,7 @@ class JointStream(BatchStream):
         text: Iterator[Step] | None = None
         for step in self.task.steps(start):
             if not self.reads_text():
-                text = None  # ends its workers
+                text = None  # ends the text's workers
                 yield step
                 continue
             text = text or self.text.steps(step.number)
@@ -64,7 +64,7 @@ class JointStream(BatchStream):
 
 
 class LastLosses:
-    """A callback that stores the latest value of every loss, because the text's losses end before training ends.
+    """A callback that stores the latest value of every loss, because the text's losses end before training does.
 
     Attributes:
         losses: the values by name.
@@ -76,16 +76,16 @@ class LastLosses:
         self.losses: dict[str, float] = {}
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """Store the losses of the step."""
+        """Store the step's losses."""
         self.losses.update(outcome.losses)
         return ()
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses."""
+        """Return the losses."""
         return dict(self.losses)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the losses of ``state_dict``."""
+        """Load the losses from ``state_dict``."""
         self.losses = {str(name): float(value) for name, value in state.items()}
 
 
@@ -93,9 +93,9 @@ class JointLearner(Learner):
     """The task's loss on batches of labelled examples, and the objectives' losses on batches of text.
 
     Args:
-        task: the task; it has the same encoder as ``text``.
+        task: the task's learner, with the same encoder as ``text``.
         text: the objectives.
-        share: weight of the objectives' losses, and until when text is read.
+        share: weight of the objectives' losses, and the share of the budget with text.
 
     Attributes:
         reads_text: whether the next step reads text; set by ``on_progress``.
@@ -134,7 +134,7 @@ class JointLearner(Learner):
         return self.text.counts(batch) if isinstance(batch, PretrainingBatch) else self.task.counts(batch)
 
     def losses(self, batch: TaskBatch | PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
-        """The task's loss, or the objectives' losses times the weight of text; rows of text are independent."""
+        """Return the task's loss, or the objectives' losses times the text weight; rows of text are independent."""
         if not isinstance(batch, PretrainingBatch):
             return self.task.losses(batch)
         losses, _ = self.text.losses(batch)
@@ -142,12 +142,12 @@ class JointLearner(Learner):
 
     @override
     def parts(self) -> Mapping[str, nn.Module]:
-        """The model is the task's learner; only training needs the objectives."""
+        """Return the task's learner as the model, because only training needs the objectives."""
         return {"model": self.task, "objectives": self.text.objectives}
 
 
 def with_text(part: Part, learner: TaskLearner, stream: BatchStream) -> tuple[TaskLearner | JointLearner, BatchStream]:
-    """The learner and the stream to train: unchanged without text, joint with text.
+    """Return the learner and stream to train: unchanged without text, joint with text.
 
     Args:
         part: the run; a control reads the same text, and its objectives' heads have random weights too.

@@ -38,7 +38,7 @@ class JointText:
     """Text and objective of joint training.
 
     Attributes:
-        share: weight of the text's loss, tokens of text in each step, and until when text is read.
+        share: weight of the text's loss, text tokens per step, and the share of the budget with text.
         text: the corpus as token ids.
         objective: config node of rows, corruption and losses.
         heads: weights of the pretraining run's heads by name (``mlm.dense.weight``); empty if the heads are new.
@@ -50,13 +50,13 @@ class JointText:
     heads: Mapping[str, Tensor]
 
     def with_heads_of(self, run: SavedRun) -> JointText:
-        """The same text, with the heads of the run that training starts from."""
+        """Return the same text, with the heads of the run that training starts from."""
         tensors = read_weights(run.checkpoint())
         heads = {name.removeprefix(_HEADS): tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
         return replace(self, heads=heads)
 
     def parts(self, encoder: Encoder) -> Parts:
-        """The parts of the objective for an encoder.
+        """Return the objective's parts for an encoder.
 
         Raises:
             ConfigError: the objective does not fit the encoder, or a step has less text than one row.
@@ -75,12 +75,12 @@ class JointText:
         return parts
 
     def learner(self, parts: Parts, *, seed: int, keep_heads: bool) -> tuple[PretrainingLearner, TakenHeads]:
-        """The learner of the objectives, and which of their heads have weights of the pretraining run.
+        """Return the objectives' learner, and which of their heads have weights from the pretraining run.
 
         Args:
             parts: the parts for an encoder that is on its device and has its initial weights.
-            seed: seed of new heads, which depend on it only; torch's generator is restored afterwards.
-            keep_heads: load the heads of the pretraining run; otherwise all heads are new, as in a control.
+            seed: the only seed that new heads depend on; torch's generator is restored afterwards.
+            keep_heads: whether to load the pretraining run's heads; otherwise all heads are new, as in a control.
         """
         device = next(parts.encoder.parameters()).device
         with torch.random.fork_rng(devices=[]):
@@ -96,18 +96,18 @@ class JointText:
         return learner, take_heads(learner, parts.heads if keep_heads else {})
 
     def heads_over(self, encoder: Encoder) -> TakenHeads:
-        """Which heads a run gets from pretraining; the encoder must not be used afterwards."""
+        """Return which heads a run gets from pretraining; the encoder must not be used afterwards."""
         return self.learner(self.parts(encoder), seed=0, keep_heads=True)[1]
 
     def stream(self, parts: Parts, *, hardware: Hardware, micro_batch_tokens: int | None, seed: int) -> PlannedStream:
-        """The training text as steps of this rank, with rows in random order.
+        """Return the training text as this rank's steps, with rows in random order.
 
         Rows are independent, even if pretraining read them as contiguous text with a memory.
 
         Args:
             parts: rows and corruption.
             hardware: device, and number of processes that build batches.
-            micro_batch_tokens: tokens in one forward pass; None: all tokens of a step.
+            micro_batch_tokens: tokens in one forward pass; None for all tokens of a step.
             seed: seed of order, rows and masks.
         """
         store, sampled = self.text.prepared.train, derived_seed(seed, "text")
@@ -145,7 +145,7 @@ class JointText:
 
 
 def given_nodes(cfg: DictConfig) -> dict[str, set[str]]:
-    """The components of corpus and objective that the user gives, each with the arguments that the command adds."""
+    """Return the user's components of corpus and objective, each with the arguments that the command adds."""
     objective, nodes = cfg.get("objective"), dict[str, set[str]]()
     if cfg.get("corpus") is not None:
         nodes["corpus"] = {"data_root", "cache_dir"}
@@ -156,7 +156,7 @@ def given_nodes(cfg: DictConfig) -> dict[str, set[str]]:
 
 
 def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cache_dir: Path) -> JointText:
-    """Read the corpus and the objective that the user gives, or those of the run that training starts from.
+    """Read the user's corpus and objective, or those of the run that training starts from.
 
     Args:
         cfg: config of the command; corpus and objective are written to it.
@@ -164,7 +164,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         cache_dir: folder of the tokenised text.
 
     Raises:
-        ConfigError: the run has no objective or no corpus, and none is given.
+        ConfigError: the run has no objective or no corpus, and the user gives none.
         RunDirectoryError: the run is not trusted, and the corpus that it names is not the one it was trained on.
         DataError: the text is missing.
     """
@@ -187,7 +187,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         raise ConfigError(problems)
     if "objective" not in nodes:
         for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
-            source.component(f"objective.{part}", "tokenizer")  # raises if the component is invalid
+            source.component(f"objective.{part}", "tokenizer")  # raises an error if the component is invalid
     if "corpus" not in nodes and not source.trusted:
         same_text(source.config, source.directory, data_root=data_root)
     screening = source.config.get("screening") if "corpus" not in nodes and source.trusted else None

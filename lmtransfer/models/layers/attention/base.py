@@ -6,11 +6,11 @@ from torch import nn
 
 
 class AttentionLayer(nn.Module):
-    """A layer in which tokens of a sequence see one another.
+    """A layer in which the tokens of a sequence see one another.
 
     Args:
         dim: width of the queries and keys over all heads.
-        window: a token sees only tokens at most this many positions away; None: no limit.
+        window: a token sees only tokens at most this many positions away; None for no limit.
     """
 
     def __init__(self, *, dim: int, window: int | None = None) -> None:
@@ -18,5 +18,5 @@ class AttentionLayer(nn.Module):
         self.dim, self.window = dim, window
 
     def num_seen(self, mean_length: float) -> float:
-        """The approximate number of tokens that a token sees in sequences of ``mean_length``."""
+        """Return the approximate number of tokens that a token sees in sequences of ``mean_length``."""
         return mean_length if self.window is None else min(mean_length, 2 * self.window + 1)

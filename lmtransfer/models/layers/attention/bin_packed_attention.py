@@ -1,9 +1,9 @@
 """Attention of short sequences of different lengths on a CPU: several sequences share a row.
 
-One block per length would mean many small products. One block as wide as the longest sequence would consist mostly of
-spare slots. Shared rows are few and full, and they have few shapes, so that the CPU builds each bfloat16 kernel once.
-One copy turns the rows of queries, keys or values into the vectors of the heads. On two AVX512-BF16 cores, forward and
-backward in bfloat16, 32 sequences of 5 to 50 tokens, 4 heads of 64: 1.7 ms; in blocks (in float32, because of their
+One block per length would require many small products, and one block as wide as the longest sequence would consist
+mostly of spare slots. Shared rows are few and full, and they have few shapes, so that the CPU builds each bfloat16
+kernel once. One copy turns the rows of queries, keys or values into the head vectors. On two AVX512-BF16 cores, forward
+and backward in bfloat16, 32 sequences of 5 to 50 tokens, 4 heads of 64: 1.7 ms; in blocks (in float32, because of their
 many shapes) 5.4 ms.
 
 Shape legend: B sequences, N packed queries, T packed keys, H heads, K head width, G rows, Q query slots and S key slots
@@ -32,7 +32,7 @@ _QUERIES_MULTIPLE = 16
 
 @dataclass(frozen=True, slots=True)
 class RowSlots:
-    """Where packed rows (queries, or keys) lie in the slots of G rows.
+    """The positions of packed rows (queries or keys) in the slots of G rows.
 
     Attributes:
         size: number of slots of each of the G rows.
@@ -48,7 +48,7 @@ class RowSlots:
     _memory: dict[tuple[str, int, int], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def gathering(self, stride: int, num_heads: int) -> Tensor:
-        """Indices of the head vectors that fill all slots, one head after the other, (H G S).
+        """Return the indices of the head vectors that fill all slots, one head after the other, (H G S).
 
         Args:
             stride: distance from one packed row to the next, in head vectors.
@@ -61,7 +61,7 @@ class RowSlots:
         return self._memory[key]
 
     def restoring(self, num_heads: int) -> Tensor:
-        """The slots that hold the head vectors of each packed row, one row after the other, (N H)."""
+        """Return the slots that hold the head vectors of each packed row, one row after the other, (N H)."""
         key = ("restore", 0, num_heads)
         if key not in self._memory:
             heads_H = torch.arange(num_heads, device=self.slot_N.device)
@@ -75,7 +75,7 @@ class JoinedRows:
 
     Attributes:
         queries, keys: slots of the queries and of the keys.
-        apart_GQS: True where a query and a key are of different sequences; spare slots count as one more sequence.
+        apart_GQS: True where a query and a key belong to different sequences; spare slots count as one more sequence.
     """
 
     queries: RowSlots
@@ -86,11 +86,11 @@ class JoinedRows:
     )
 
     def attention_mask(self, dtype: torch.dtype, *, causal: bool, reach: int | None) -> Tensor:
-        """The mask to add to the scores, (G, Q, S); see ``visibility.attention_mask``.
+        """Return the mask to add to the scores, (G, Q, S); see ``visibility.attention_mask``.
 
         Args:
             causal: a query sees only keys at its own position and before.
-            reach: a query sees only keys at most this many positions away; None: no limit.
+            reach: a query sees only keys at most this many positions away; None for no limit.
         """
         key = (dtype, causal, reach)
         if key not in self._memory:
@@ -107,7 +107,7 @@ class JoinedRows:
 
         Args:
             lengths: number of keys of each sequence.
-            counts: number of queries of each sequence, if only some tokens are queries; None: every token is a query.
+            counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
             device: device of the indices.
         """
         width = -(-max(lengths) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
@@ -127,7 +127,7 @@ class JoinedRows:
 
 
 def _shared_rows(lengths: Sequence[int], width: int) -> np.ndarray:
-    """The row of each sequence: best-fit bin packing, longest sequence first."""
+    """Assign a row to each sequence: best-fit bin packing, longest sequence first."""
     row_B = np.empty(len(lengths), dtype=np.int64)
     free_slots: list[tuple[int, int]] = []  # (free slots, index) of each row, ascending
     for sequence in sorted(range(len(lengths)), key=lambda sequence: -lengths[sequence]):
@@ -139,7 +139,7 @@ def _shared_rows(lengths: Sequence[int], width: int) -> np.ndarray:
 
 
 def _slots(counts_B: np.ndarray, row_B: np.ndarray, num_rows: int, size: int, device: torch.device) -> RowSlots:
-    """Slots for ``counts_B`` packed rows of each sequence; sequences of one shared row are side by side."""
+    """Assign slots to ``counts_B`` packed rows of each sequence; sequences in a shared row are side by side."""
     order = np.argsort(row_B, kind="stable")
     before_B = np.empty_like(counts_B)
     before_B[order] = np.cumsum(counts_B[order]) - counts_B[order]
@@ -169,14 +169,14 @@ def joined_attention(
     causal: bool = False,
     reach: int | None = None,
 ) -> Tensor:
-    """Softmax(q k^T / sqrt(K)) v within each sequence.
+    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
 
     Args:
         key_THK: packed keys.
         value_THK: packed values.
         rows: which sequences share a row.
         causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None: no limit.
+        reach: a query sees only keys at most this many positions away; None for no limit.
 
     Returns:
         (N, H, K).
@@ -216,7 +216,7 @@ class _JoinedAttention(torch.autograd.Function):
 
 
 def _as_slots(packed_NHK: Tensor, slots: RowSlots) -> Tensor:
-    """Packed rows as slots, one head after the other, (H G, S, K)."""
+    """Arrange packed rows in slots, one head after the other, (H G, S, K)."""
     heads, width = packed_NHK.shape[1:]
     if packed_NHK.stride(2) != 1 or packed_NHK.stride(1) != width or packed_NHK.stride(0) % width:
         packed_NHK = packed_NHK.contiguous()
@@ -227,6 +227,6 @@ def _as_slots(packed_NHK: Tensor, slots: RowSlots) -> Tensor:
 
 
 def _as_packed(slotted: Tensor, slots: RowSlots, heads: int) -> Tensor:
-    """Slots, one head after the other, as packed rows, (N, H, K)."""
+    """Arrange slots, one head after the other, as packed rows, (N, H, K)."""
     width = slotted.shape[2]
     return slotted.view(-1, width).index_select(0, slots.restoring(heads)).view(-1, heads, width)

@@ -18,8 +18,8 @@ from lmtransfer.data.batch import upload
 #: as much as 256 spare slots.
 _SPARE_SHARE = 0.15
 _SPARE_SLOTS = 256
-#: Up to this length the cost of a slot is constant (the projections). Beyond it the scores dominate, and the cost grows
-#: in proportion to the length.
+#: Up to this length, the cost of a slot is constant (the projections). Beyond it, the scores dominate, and the cost
+#: grows in proportion to the length.
 _CHEAP_LENGTH = 64
 
 
@@ -40,11 +40,11 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Where packed rows lie in the dense blocks.
+    """The positions of packed rows in the dense blocks.
 
     Attributes:
         sizes: number of slots of each block.
-        moves: indices that move rows into slots; None if the packed rows already are the blocks.
+        moves: indices that move rows into slots; None if the packed rows already form the blocks.
     """
 
     sizes: tuple[int, ...]
@@ -88,8 +88,8 @@ class DenseBlocks:
 
         Args:
             keys_B: number of packed keys of each sequence, int64.
-            queries_B: number of packed queries of each sequence, if only some tokens are queries; None: every token is
-                a query.
+            queries_B: number of packed queries of each sequence, if only some tokens are queries; None if every token
+                is a query.
             device: device of the indices.
         """
         num_queries_B = keys_B if queries_B is None else queries_B
@@ -119,7 +119,7 @@ class DenseBlocks:
 
 
 def _groups(lengths: np.ndarray) -> list[np.ndarray]:
-    """Sort the sequences, longest first, and start a new block where it is cheaper than more spare slots."""
+    """Sort the sequences, longest first, and start a new block where that is cheaper than more spare slots."""
     if len(lengths) and (lengths == lengths[0]).all():
         return [np.arange(len(lengths))]
     order = np.argsort(-lengths, kind="stable")
@@ -138,7 +138,7 @@ def _groups(lengths: np.ndarray) -> list[np.ndarray]:
 
 
 def _slots(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The packed row of each slot, (G, slots); spare slots repeat the sequence's first row."""
+    """Return the packed row of each slot, (G, slots); spare slots repeat the sequence's first row."""
     slots = np.arange(counts.max())[None]
     return starts[:, None] + np.where(slots < counts[:, None], slots, 0)
 
@@ -174,7 +174,7 @@ def from_blocks(slotted: Tensor, slots: Slots) -> Tensor:
 
 
 class _ToBlocks(torch.autograd.Function):
-    """Move packed rows into slots; backward copies rows, while the backward of ``index_select`` would add them.
+    """Moves packed rows into slots; backward copies rows, while the backward of ``index_select`` would add them.
 
     Copying is exact: a spare slot repeats a row but never has a gradient, because its key is hidden and its output is
     dropped.
@@ -194,7 +194,7 @@ class _ToBlocks(torch.autograd.Function):
 
 
 class _FromBlocks(torch.autograd.Function):
-    """Move slots back into packed rows; spare slots are dropped."""
+    """Moves slots back into packed rows; spare slots are dropped."""
 
     @staticmethod
     def forward(ctx: Any, slotted: Tensor, moves: Moves) -> Tensor:

@@ -1,8 +1,8 @@
 """Attention with PyTorch's variable-length flash kernel, on CUDA.
 
-Compiled code is valid only for the shapes and numbers that it was compiled with. Therefore ragged batches of one token
-budget give the kernel the same number of sequences, where spare sequences are empty, and the same maximum length. The
-kernel starts a thread block for each head of a spare sequence, which ends at once, so their number is limited.
+Compiled code is valid only for the shapes and numbers for which it was compiled. Ragged batches with the same token
+budget therefore give the kernel the same number of sequences, padded with empty sequences, and the same maximum length.
+The kernel starts a thread block for each head of a spare sequence, which ends at once, so their number is limited.
 
 Shape legend: N packed queries, T packed keys, B sequences, H heads, K head width.
 """
@@ -19,30 +19,29 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lmtransfer.data.batch import upload
 
-#: The kernel takes heads of at most this width, and only multiples of the other number.
+#: The kernel accepts heads of at most this width, and only multiples of the other number.
 _MAX_HEAD_DIM, _HEAD_MULTIPLE = 256, 8
-#: A new number of sequences leaves a quarter to spare: the number of tokens divided by this, or its double, and so
-#: on.
+#: A new number of sequences leaves a quarter to spare: the number of tokens divided by this, or its double, and so on.
 _MEAN_LENGTH = 64
-#: The numbers of sequences in use, by the number of tokens. A batch takes one of them if it fits.
+#: The numbers of sequences in use, by number of tokens. A batch uses one of them if it fits.
 _in_use: dict[int, list[int]] = {}
-#: The maximum length is rounded up to this, or to its double, and so on. The kernel works on blocks of 128 queries.
+#: The maximum length is rounded up to this, or its double, and so on. The kernel works on blocks of 128 queries.
 _LENGTH = 128
-#: From this length on, sequences of equal length are computed by cuDNN, whose kernels are made for Hopper. On an H100,
-#: BERT base with rows of 512 tokens trains 1.10 times as fast; with rows of 128 it trained more slowly.
+#: From this length on, cuDNN computes sequences of equal length, with kernels designed for Hopper. On an H100, BERT
+#: base with rows of 512 tokens trains 1.10 times as fast; with rows of 128 it trained more slowly.
 _EQUAL_LENGTH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class FlashLayout:
-    """Which packed queries and keys form a sequence, for the kernel.
+    """Which packed queries and keys form a sequence, in the kernel's form.
 
     Attributes:
         cu_queries, cu_keys: offsets of the sequences, int32; the spare sequences after them are empty.
-        max_queries, max_keys: no sequence is longer; the number of thread blocks depends on these limits.
+        max_queries, max_keys: upper bounds on sequence length, which determine the number of thread blocks.
         causal: a query sees only keys at its own position and before.
-        equal_length: the length of every sequence, if all have one that cuDNN is faster for (``_EQUAL_LENGTH``), and
-            every token is a query; else None.
+        equal_length: the length of every sequence, if all have the same length, cuDNN is faster at it
+            (``_EQUAL_LENGTH``), and every token is a query; else None.
     """
 
     cu_queries: Tensor
@@ -60,7 +59,7 @@ class FlashLayout:
 
         Args:
             lengths: number of keys of each sequence.
-            counts: number of queries of each sequence, if only some tokens are queries; None: every token is a query.
+            counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
             device: device of the offsets.
             causal: see the attributes.
         """
@@ -80,7 +79,7 @@ def has_kernel(device: torch.device) -> bool:
 
 
 def takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the kernel computes attention of these tensors."""
+    """Whether the kernel can compute attention for these tensors."""
     is_16_bit = query.dtype in (torch.bfloat16, torch.float16)
     return is_16_bit and query.dtype == key.dtype == value.dtype and query.shape[-1] <= _MAX_HEAD_DIM
 
@@ -88,15 +87,15 @@ def takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
 def flash_attention(
     query_NHK: Tensor, key_THK: Tensor, value_THK: Tensor, layout: FlashLayout, *, reach: int | None = None
 ) -> Tensor:
-    """Softmax(q k^T / sqrt(K)) v within each sequence.
+    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
 
-    Heads of another width than the kernel takes are widened with zeros, which change no product.
+    Heads of a width that the kernel does not accept are padded with zeros, which change no product.
 
     Args:
         key_THK: packed keys.
         value_THK: packed values.
         layout: which queries and keys form a sequence.
-        reach: a query sees only keys at most this many positions away; None: no limit.
+        reach: a query sees only keys at most this many positions away; None for no limit.
 
     Returns:
         (N, H, K).
@@ -123,12 +122,12 @@ def flash_attention(
         scale=width**-0.5,
         window_size=(sides, 0 if layout.causal else sides),
     )
-    assert isinstance(output, Tensor)  # it is a pair only if the call requests auxiliary results
+    assert isinstance(output, Tensor)  # a pair only if the call requests auxiliary results
     return output[..., :width] if spare else output
 
 
 def _of_equal_length(query: Tensor, key: Tensor, value: Tensor, length: int, *, causal: bool) -> Tensor:
-    """``flash_attention`` of sequences of one length by cuDNN; where it refuses, by PyTorch's own kernel."""
+    """Compute ``flash_attention`` for sequences of equal length with cuDNN, or else with PyTorch's own kernel."""
     q, k, v = (states.unflatten(0, (-1, length)).transpose(1, 2) for states in (query, key, value))
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
         output = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -136,7 +135,7 @@ def _of_equal_length(query: Tensor, key: Tensor, value: Tensor, length: int, *, 
 
 
 def _num_sequences(number: int, *, num_tokens: int) -> int:
-    """The number of sequences for the kernel: one in use that is at most four times too large, or else a new one."""
+    """Return the number of sequences for the kernel: one in use, at most four times too large, or else a new one."""
     least = max(1, num_tokens // _MEAN_LENGTH)
     in_use = _in_use.setdefault(num_tokens, [])
     fitting = [size for size in in_use if number <= size <= max(4 * number, least)]
@@ -147,14 +146,14 @@ def _num_sequences(number: int, *, num_tokens: int) -> int:
 
 
 def _doubled(number: int, *, start: int) -> int:
-    """``start``, doubled until it is at least ``number``."""
+    """Double ``start`` until it is at least ``number``."""
     while start < number:
         start *= 2
     return start
 
 
 def _offsets(counts: Sequence[int], size: int) -> np.ndarray:
-    """Offsets of the sequences and of empty ones after them, ``size`` in all, (size + 1) int32."""
+    """Return the offsets of the sequences and of empty ones after them, ``size`` in all, (size + 1) int32."""
     padded = np.zeros(size + 1, dtype=np.int32)
     padded[1 : len(counts) + 1] = counts
     return np.cumsum(padded, dtype=np.int32)

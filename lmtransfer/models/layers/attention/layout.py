@@ -19,7 +19,7 @@ from lmtransfer.models.layers.attention.flash import FlashLayout, has_kernel
 from lmtransfer.models.layers.attention.per_sequence_attention import RowRange, row_ranges
 
 #: A CPU computes sequences one by one if the longest is longer than this and the mean length is at least half of it;
-#: shorter sequences share rows. On two AVX512-BF16 cores both take the same time for 32 sequences of 60 to 200 tokens.
+#: shorter sequences share rows. On two AVX512-BF16 cores, both take the same time for 32 sequences of 60 to 200 tokens.
 _LONG = 192
 
 
@@ -29,13 +29,14 @@ class Layout:
 
     Attributes:
         lengths: number of packed keys of each of the B sequences.
-        counts: number of packed queries of each sequence, if only some tokens are queries; None: every token is a
-            query. Only attention in which every query sees its whole sequence may have ``counts``.
+        counts: number of packed queries of each sequence, if only some tokens are queries; None if every token is a
+            query. ``counts`` requires attention in which every query sees its whole sequence.
         device: device of the indices.
         causal: a query sees only keys at its own position and before.
-        num_causal: the first ``num_causal`` sequences are causal and the others are not; ``causal`` is then ignored.
-            None: ``causal`` applies to all sequences.
-        flash: the layout for the flash kernel; None if the device does not have it, or if sequences are of two kinds.
+        num_causal: the first ``num_causal`` sequences are causal and the others are not; ``causal`` is then ignored. If
+            None, ``causal`` applies to all sequences.
+        flash: the layout for the flash kernel; None if the device does not have it, or if there are two kinds of
+            sequences.
     """
 
     lengths: tuple[int, ...]
@@ -55,7 +56,7 @@ class Layout:
         causal: bool = False,
         num_causal: int | None = None,
     ) -> Layout:
-        """Lay out B sequences; the arguments are described at the attributes of the class."""
+        """Lay out B sequences; the arguments are described at the class's attributes."""
         counts = None if num_queries is None else tuple(int(count) for count in num_queries)
         if num_causal in (0, len(num_keys)):
             causal, num_causal = num_causal != 0, None
@@ -66,7 +67,7 @@ class Layout:
 
     @cached_property
     def parts(self) -> tuple[Layout, ...]:
-        """One layout for the causal sequences and one for the others; if all are of one kind, only this layout."""
+        """One layout for the causal sequences and one for the others; only this layout if all are of one kind."""
         if self.num_causal is None:
             return (self,)
         assert not self.selected, "a selection of queries sees everything"
@@ -132,7 +133,7 @@ class Layout:
 
 
 def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layout:
-    """The attention layout of a batch: the one that it contains (``PaddedRows``), or one made from its lengths.
+    """Return the attention layout of a batch: the one that it contains (``PaddedRows``), or one built from its lengths.
 
     Args:
         batch: the rows; ``num_causal`` may state how many of them are causal.

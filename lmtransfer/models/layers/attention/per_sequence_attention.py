@@ -1,7 +1,7 @@
 """Attention of long sequences on a CPU: each sequence is computed separately, on views of the packed rows.
 
 A CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences, so blocks gain
-nothing. Without blocks no row is copied, and almost no spare slot is computed or masked. On two AVX512-BF16 cores,
+nothing. Without blocks, no row is copied, and almost no spare slot is computed or masked. On two AVX512-BF16 cores,
 forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms; in blocks 93 ms.
 
 A sequence is computed in a range of rows. A CPU builds a kernel for each shape of a bfloat16 product, so the number of
@@ -42,15 +42,15 @@ class RowRange:
     size: int
 
     def heads_first(self, rows_THK: Tensor) -> Tensor:
-        """A view of the rows of the range, (H, P, K)."""
+        """Return a view of the rows of the range, (H, P, K)."""
         return rows_THK[self.first : self.first + self.size].transpose(0, 1)
 
     def own(self, rows_HPK: Tensor) -> Tensor:
-        """The rows of the range that belong to the sequence, (stop - start, H, K)."""
+        """Return the rows of the range that belong to the sequence, (stop - start, H, K)."""
         return rows_HPK[:, self.start - self.first : self.stop - self.first].transpose(0, 1)
 
     def neighbours(self) -> Iterator[slice]:
-        """The places in the range that belong to neighbouring sequences."""
+        """Yield the places in the range that belong to neighbouring sequences."""
         if self.first < self.start:
             yield slice(0, self.start - self.first)
         if self.stop < self.first + self.size:
@@ -58,7 +58,7 @@ class RowRange:
 
 
 def row_ranges(lengths: Sequence[int]) -> list[RowRange]:
-    """A range around each sequence; sizes are multiples of 16, but at most the number of all rows."""
+    """Build a range around each sequence; sizes are multiples of 16, but at most the number of all rows."""
     total, start, ranges = sum(lengths), 0, []
     for length in lengths:
         size = min(total, -(-length // _MULTIPLE) * _MULTIPLE)
@@ -76,14 +76,14 @@ def long_attention(
     causal: bool = False,
     reach: int | None = None,
 ) -> Tensor:
-    """Softmax(q k^T / sqrt(K)) v within each sequence.
+    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
 
     Args:
         key_THK: packed keys.
         value_THK: packed values.
         ranges: one range per sequence.
         causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None: no limit.
+        reach: a query sees only keys at most this many positions away; None for no limit.
 
     Returns:
         (T, H, K).

@@ -22,14 +22,14 @@ class Rotation(NamedTuple):
     sin_TP: Tensor
 
     def at(self, positions_N: Tensor) -> Rotation:
-        """The rotation of the tokens at these positions only."""
+        """Return the rotation of the tokens at these positions only."""
         return Rotation(self.cos_TP.index_select(0, positions_N), self.sin_TP.index_select(0, positions_N))
 
     def turn(self, states: Tensor) -> Tensor:
         """Rotate states (T, ..., K); feature p is paired with feature p + K / 2; products are float32 or wider.
 
-        Difference from the paper: the paper pairs neighbours (2p, 2p + 1). The result is the same up to the order of
-        the features, and halves need no reordering. GPT-NeoX and ModernBERT also pair halves.
+        Where we differ from the paper: it pairs neighbours (2p, 2p + 1). The result is the same up to the order of the
+        features, and halves need no reordering. GPT-NeoX and ModernBERT also pair halves.
         """
         shape = (-1, *(1,) * (states.dim() - 2), self.cos_TP.shape[-1])
         cos, sin = self.cos_TP.view(shape), self.sin_TP.view(shape)
@@ -38,12 +38,12 @@ class Rotation(NamedTuple):
 
 
 def rotation(positions_T: Tensor, *, head_dim: int, theta: float) -> Rotation:
-    """The angles ``position * theta ** (-2 p / K)``.
+    """Compute the angles ``position * theta ** (-2 p / K)``.
 
     Args:
         positions_T: position of each token in its own sequence, int64.
         head_dim: K, even.
-        theta: base of the angles. With a larger ``theta`` the slowest pair rotates more slowly, so attention can
+        theta: base of the angles. With a larger ``theta``, the slowest pair rotates more slowly, so attention can
             distinguish longer distances.
     """
     device = positions_T.device

@@ -3,7 +3,7 @@
 Shape legend: T tokens or packed keys, N output positions or packed queries, D width, H heads, K head width, G sequences
 of a block, Q and S its query and key slots.
 
-All backends of attention compute the same function:
+All attention backends compute the same function:
 
 * CUDA with bfloat16 or float16 on sm80 and newer: PyTorch's variable-length flash kernel (``flash_attention``).
 * A CPU, if the sequences differ in length and there is no dropout: several short sequences share a row
@@ -39,15 +39,15 @@ def attention(
     reach: int | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Softmax(q k^T / sqrt(K)) v within each sequence.
+    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
 
     Args:
         key_THK: packed keys.
         value_THK: packed values.
         layout: which queries and keys form a sequence, and which sequences are causal.
-        reach: a query sees only keys at most this many positions away; None: no limit.
-        dropout: probability of dropping an attention weight. Only the dense blocks support it, so a probability above
-            0 selects them.
+        reach: a query sees only keys at most this many positions away; None for no limit.
+        dropout: probability of dropping an attention weight; above 0, it selects the dense blocks, which alone support
+            it.
 
     Returns:
         (N, H, K), in the dtype of the queries.
@@ -111,7 +111,7 @@ def _dense(
 
 
 def _hidden(block: Block, causal: bool, reach: int | None) -> Tensor | None:
-    """True at keys that a query may not see, broadcastable to (G, H, Q, S); None if every query sees every key."""
+    """Return True at keys hidden from a query, broadcastable to (G, H, Q, S); None if every query sees every key."""
     hidden = None if block.key_mask is None else ~block.key_mask[:, None, None, :]
     if causal or reach is not None:
         unseen = unseen_keys(block.positions, causal=causal, reach=reach)
@@ -135,12 +135,12 @@ class SelfAttention(AttentionLayer):
     Args:
         dim: width D.
         num_heads: heads H; must divide ``dim``.
-        dropout: probability of dropping an attention weight. The default is 0, but 0.1 in the papers: the flash
+        dropout: probability of dropping an attention weight. The default is 0, unlike 0.1 in the papers: the flash
             kernels have no dropout, so attention with dropout uses the slower dense blocks.
-        window: a token sees only tokens at most this many positions away; None: no limit.
-        bias: add biases to the projections.
-        query_key_norm: normalise the queries and keys of each head by their root mean square, with a gain (Henry et
-            al. 2020; one gain per feature as in Qwen3), so that scores cannot grow without bound.
+        window: a token sees only tokens at most this many positions away; None for no limit.
+        bias: whether to add biases to the projections.
+        query_key_norm: whether to normalise the queries and keys of each head by their root mean square, with a gain
+            (Henry et al. 2020; one gain per feature as in Qwen3), so that scores cannot grow without bound.
         norm_eps: epsilon of this norm.
     """
 
@@ -166,12 +166,12 @@ class SelfAttention(AttentionLayer):
     def forward(
         self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None, rotation: Rotation | None = None
     ) -> Tensor:
-        """Attend.
+        """Compute self-attention.
 
         Args:
             layout: layout of the batch; with ``reads_N``, layout of the batch and these positions.
-            reads_N: positions to compute; None: all. Causal attention and attention within a window must compute all.
-            rotation: rotates the queries and keys; None: the states already contain the positions.
+            reads_N: positions to compute; None for all, as required by causal attention and by windows.
+            rotation: rotates the queries and keys; None if the states already contain the positions.
 
         Returns:
             (T, D), or (N, D) with ``reads_N``.

@@ -21,18 +21,18 @@ from lmtransfer.models.layers.relative.layout import RelativeBlock, RelativeLayo
 from lmtransfer.models.layers.stacked_linear import StackedLinear
 from lmtransfer.models.layers.transformer import TransformerSettings
 
-#: The states of the queries, and which keys they see.
+#: The states of the queries, and the keys that they see.
 Stream = tuple[Tensor, RelativeLayout]
 
 
 class RelativeBiases(nn.Module):
-    """Learnt biases of the queries: u for the product with keys, v with distances, s with segments.
+    """Learned biases of the queries: u for the product with keys, v with distances, s with segments.
 
     Dai et al. 2019, section 3.3 (u, v); Yang et al. 2019, section 2.5 (s and the two segment vectors).
 
     Args:
         dim: width D.
-        segments: also create s and the two vectors for same and different segments.
+        segments: whether to create s and the two vectors for same and different segments as well.
     """
 
     def __init__(self, *, dim: int, segments: bool = False) -> None:
@@ -43,7 +43,7 @@ class RelativeBiases(nn.Module):
         self.same_or_different = nn.Parameter(0.02 * torch.randn(2, dim)) if segments else None
 
     def unused(self) -> Tensor | float:
-        """0, with a zero gradient for the segment parameters, which rows of one segment do not use."""
+        """Return 0, with a zero gradient for the segment parameters, which rows of one segment do not use."""
         if self.segment is None or self.same_or_different is None:
             return 0.0
         return 0.0 * (self.segment.sum() + self.same_or_different.sum())
@@ -52,8 +52,9 @@ class RelativeBiases(nn.Module):
 class RelativeAttention(AttentionLayer):
     """Attention with the scores (q + u) k + (q + v) r, plus (q + s) e with segments; its linear layers have no biases.
 
-    r is a projection of the sinusoids of the distance from query to key. e is the vector for same or for different
-    segments. A softmax depends only on the difference of these two vectors, so only the difference is computed.
+    r is a projection of the sinusoids of the distance from query to key. e is the vector for the same segment or for
+    different segments. A softmax depends only on the difference of these two vectors, so only the difference is
+    computed.
 
     Args:
         dim: width D.
@@ -77,14 +78,14 @@ class RelativeAttention(AttentionLayer):
         biases: RelativeBiases,
         at: RelativeLayout,
     ) -> Tensor:
-        """Attend.
+        """Compute relative attention.
 
         Args:
             queries_ND: states from which the queries are computed.
             key_value_X2D: ``self.key_value`` of the states at the keys.
             by_distance_PD: ``self.position`` of the sinusoids of ``at.distances()``.
             biases: u and v; s and the segment vectors if segments are used.
-            at: which queries see which keys.
+            at: which keys each query sees.
 
         Returns:
             (N, D).
@@ -136,7 +137,7 @@ class RelativeAttention(AttentionLayer):
         return from_blocks(output, layout.queries)
 
     def _add_positions(self, scores_GHQS: Tensor, query: Tensor, row_PD: Tensor, relative: RelativeBlock) -> Tensor:
-        """The scores with (q + v) r added; ``row_PD`` holds the block's distances."""
+        """Add (q + v) r to the scores; ``row_PD`` holds the block's distances."""
         size, _, num_queries, _ = scores_GHQS.shape
         row_HKP = row_PD.view(-1, self.num_heads, self.dim // self.num_heads).permute(1, 2, 0)
         query_HNK = query.view(-1, self.num_heads, self.dim // self.num_heads).transpose(0, 1)
@@ -148,12 +149,12 @@ class RelativeAttention(AttentionLayer):
 
 
 def _biased(query_ND: Tensor, bias_D: Tensor, width: int) -> Tensor:
-    """(q + bias) / sqrt(K)."""
+    """Compute (q + bias) / sqrt(K)."""
     return torch.add(bias_D.to(query_ND.dtype) * width**-0.5, query_ND, alpha=width**-0.5)
 
 
 def sinusoids(distances_P: Tensor, dim: int) -> Tensor:
-    """Sines, then cosines of the distances at ``dim / 2`` wavelengths, (P, D) float32.
+    """Compute sines, then cosines of the distances at ``dim / 2`` wavelengths, (P, D) float32.
 
     Vaswani et al. 2017, section 3.5, in the order of Transformer-XL's code: all sines come before all cosines.
     """
@@ -165,15 +166,15 @@ def sinusoids(distances_P: Tensor, dim: int) -> Tensor:
 def add_shifted(scores_GHQS: Tensor, by_distance_HGQP: Tensor, offset: int) -> Tensor:
     """Add entry ``offset - i + j`` of row i of ``by_distance_HGQP`` to the score of query i and key j.
 
-    This is the relative shift of Dai et al. 2019, appendix B. It is a view with other strides, so it needs no copy and
-    no gather. It changes ``scores_GHQS`` in place. If the entry lies outside the row, the entry of a neighbouring row
-    is added; the caller must hide such keys.
+    This is the relative shift of Dai et al. 2019, appendix B, as a view with other strides, so it needs no copy or
+    gather. It changes ``scores_GHQS`` in place. If the entry lies outside the row, the entry of a neighbouring row is
+    added; the caller must hide such keys.
     """
     return _AddShifted.apply(scores_GHQS, by_distance_HGQP, offset)
 
 
 def _shifted(by_distance_HGQP: Tensor, num_keys: int, offset: int) -> Tensor:
-    """The view (G, H, Q, S)."""
+    """Return the view (G, H, Q, S)."""
     heads, groups, queries, distances = by_distance_HGQP.shape
     size = queries * distances
     return by_distance_HGQP.as_strided(
@@ -227,7 +228,7 @@ class RelativeLayer(nn.Module):
     def forward(
         self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None
     ) -> list[Tensor]:
-        """The next states (N, D) of each stream.
+        """Compute the next states (N, D) of each stream.
 
         Args:
             streams: the states of the queries, one or two streams.

@@ -20,14 +20,14 @@ from lmtransfer.models.layers.attention.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of attention: for each sequence its memory, then its tokens.
+    """The keys of attention: the memory of each sequence, then its tokens.
 
     Attributes:
         memory: number of memory rows of each sequence, the same for all sequences.
         lengths: number of tokens of each of the B sequences.
         num_real: R, the number of real sequences; the memories of filler are zeros.
-        order_X: for each packed key its row in [all memories; all tokens]; None if all sequences have the same length,
-            because a concatenation is then enough.
+        order_X: for each packed key, its row in [all memories; all tokens]; None if all sequences have the same length,
+            because concatenation then suffices.
         device: device of the indices.
     """
 
@@ -39,7 +39,7 @@ class Keys:
 
     @classmethod
     def of(cls, batch: PackedBatch, *, memory: int) -> Keys:
-        """The keys of ``batch``, with ``memory`` rows of memory before the tokens of each sequence."""
+        """Build the keys of ``batch``, with ``memory`` memory rows before the tokens of each sequence."""
         device = batch.tokens_T.device
         order = None
         if memory and len(set(batch.lengths)) > 1:
@@ -50,7 +50,7 @@ class Keys:
         return cls(memory, batch.lengths, batch.num_real, order, device)
 
     def with_memory(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
-        """The packed keys (X, D): the memories of the real sequences and the token rows; also without dimension D."""
+        """Return the packed keys (X, D): memories of real sequences, and token rows; also works without dimension D."""
         if not self.memory:
             return rows_TD
         assert memory_RMD is not None
@@ -64,7 +64,7 @@ class Keys:
         return torch.cat([memory_RMD.flatten(0, 1), rows_TD]).index_select(0, self.order_X)
 
     def latest(self, keys_XD: Tensor, size: int) -> Tensor:
-        """The last keys of each real sequence, detached: at most ``size``, the same number for each, (R, M, D)."""
+        """Return each real sequence's last keys, detached: at most ``size``, the same number for each, (R, M, D)."""
         size = min(size, self.memory + min(self.lengths[: self.num_real]))
         if len(set(self.lengths)) == 1:
             return keys_XD.detach().view(len(self.lengths), -1, keys_XD.shape[1])[: self.num_real, -size:]
@@ -75,12 +75,12 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class RelativeBlock:
-    """Which keys the queries of a dense block see, and at what distances.
+    """The keys that the queries of a dense block see, and their distances.
 
     Attributes:
         num_tokens: number of token slots of each sequence; the other S - num_tokens keys are its memory.
         hidden: True where a query does not see a key, broadcastable to (G, heads, Q, S); None if all keys are seen.
-        differs: True where a query and a key are of different segments, (G, 1, Q, S); None if segments are not used.
+        differs: True where a query and a key belong to different segments, (G, 1, Q, S); None if segments are not used.
         places: for a selection of queries, the index of the distance to each key in the row of distances, int64,
             (1, G, Q, S); None if the queries are all tokens in order.
     """
@@ -122,14 +122,14 @@ class RelativeLayout:
 
         Args:
             causal: a query sees no key after it.
-            num_seen: a query sees at most this many keys: the nearest ones, including itself; None: no limit. Needs
-                ``causal``.
-            counts: number of queries of each sequence, if only some tokens are queries; None: every token is a query.
+            num_seen: a query sees at most this many keys: the nearest ones, including itself; None for no limit.
+                Requires ``causal``.
+            counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
             positions_N: positions of the queries within their sequences; ``None`` only with ``counts=None``.
             segments_T: segment of each token, if segments are used; memory has segment 0.
-            order_T: place of each token in the order of factorisation, or None. With it, a query sees only the keys of
-                lower places and all memory. It has one entry per token, also for a selection of queries.
-            attends_to_itself: with ``order_T``, a query also sees the keys of its own place.
+            order_T: place of each token in the factorisation order, or None. With it, a query sees only keys of lower
+                places and all memory. It has one entry per token, even for a selection of queries.
+            attends_to_itself: with ``order_T``, whether a query also sees the keys of its own place.
         """
         assert not (causal and counts is not None), "a selection of queries sees all that its order allows"
         num_keys = tuple(keys.memory + length for length in keys.lengths)
@@ -171,18 +171,18 @@ class RelativeLayout:
         return cls(layout, tuple(blocks), causal)
 
     def distances(self) -> Tensor:
-        """All distances from a query back to a key that any block needs, the largest first, int64."""
+        """Return all distances from a query back to a key that any block needs, the largest first, int64."""
         most_distant, nearest = self.layout.max_keys - 1, self._nearest(max(block.num_tokens for block in self.blocks))
         return torch.arange(most_distant, nearest - 1, -1, device=self.layout.device)
 
     def distances_of(self, block: int) -> slice:
-        """The slice of ``distances`` that one block needs: from the distance of its first key down to the nearest."""
+        """Return the slice of ``distances`` that a block needs: from its first key's distance down to the nearest."""
         zero = self.layout.max_keys - 1
         most_distant = self.layout.blocks[block].num_keys - 1
         return slice(zero - most_distant, zero - self._nearest(self.blocks[block].num_tokens) + 1)
 
     def _nearest(self, num_tokens: int) -> int:
-        """The least distance: from the first of ``num_tokens`` tokens to the last; -1 if the layout is causal."""
+        """Return the least distance, from the first of ``num_tokens`` tokens to the last; -1 if causal."""
         return -1 if self.causal else 1 - num_tokens
 
 
@@ -195,7 +195,7 @@ def _slotted(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
 def _pairs(
     keys: Keys, layout: Layout, per_token_T: Tensor, of_query: Tensor | None, memory: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """For each block: the number of each query (G, Q) and of each key (G, S); all memory has the number ``memory``."""
+    """Return the number of each query (G, Q) and key (G, S) in each block; all memory has the number ``memory``."""
     per_query = per_token_T if of_query is None else per_token_T[of_query]
     memory_RM = per_token_T.new_full((keys.num_real, keys.memory), memory)
     per_key = keys.with_memory(memory_RM, per_token_T)

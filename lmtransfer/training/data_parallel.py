@@ -1,6 +1,6 @@
 """One learner on several ranks: replicated (DistributedDataParallel) or, if it does not fit a device, sharded (FSDP2).
 
-Either way every rank makes the same number of passes in a step, and after the last one the gradients are the sums over
+Either way, every rank runs the same number of passes in a step, and after the last pass the gradients are the sums over
 all ranks. Both engines average, so each loss is multiplied by the number of ranks.
 """
 
@@ -27,11 +27,11 @@ register_dataclass(Loss, field_names=["sum", "count", "weight"])  # so that FSDP
 
 
 class Passes:
-    """Runs forward and backward passes, whose gradients add up over the passes of a step and over all ranks.
+    """Forward and backward passes, whose gradients add up over the passes of a step and over all ranks.
 
     Args:
         learner: computes the losses.
-        precision: number format; its scale multiplies the gradients.
+        precision: number format; its loss scale multiplies the gradients.
     """
 
     def __init__(self, learner: Learner, precision: Precision) -> None:
@@ -43,16 +43,16 @@ class Passes:
     def run(
         self, batch: Any, recurrent_state: Any, *, counts: Mapping[str, float], counted: bool = True, is_last: bool
     ) -> tuple[dict[str, Loss], Any]:
-        """Run one micro-batch forward and backward.
+        """Run a forward and backward pass over one micro-batch.
 
-        This is a separate function, so that after an error no reference keeps the tensors that filled the memory.
+        A separate function, so that after an error no reference keeps the tensors that filled the memory.
 
         Args:
             batch: the micro-batch, on the device of the learner.
             recurrent_state: recurrent state before it.
             counts: counts of the losses over the whole step, by which their sums are divided.
             counted: False for a filler, whose losses do not count.
-            is_last: whether it is the last pass of the step on this rank, after which the ranks exchange gradients.
+            is_last: whether this is the rank's last pass of the step, after which the ranks exchange gradients.
 
         Returns:
             The losses and the next recurrent state, detached.
@@ -66,7 +66,7 @@ class Passes:
 
     @contextmanager
     def _module(self, is_last: bool) -> Iterator[nn.Module]:
-        """The module to call, whose gradients are exchanged between the ranks if it is the last pass of a step."""
+        """Yield the module to call; after the last pass of a step, it exchanges gradients between the ranks."""
         if is_sharded(self.learner):
             self.learner.set_requires_gradient_sync(is_last)  # type: ignore[operator]
             self.learner.set_is_last_backward(is_last)  # type: ignore[operator]
@@ -77,7 +77,7 @@ class Passes:
         if not any(trained):
             yield self._forward
             return
-        if self._replica is None or trained != self._trained:  # unfreezing changes what is exchanged
+        if self._replica is None or trained != self._trained:  # unfreezing changes the gradients to exchange
             self._trained, self._replica = trained, _replicated(self._forward)
         with nullcontext() if is_last else self._replica.no_sync():
             yield self._replica
@@ -90,12 +90,12 @@ def _replicated(module: nn.Module) -> DistributedDataParallel:
             module,
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
-            find_unused_parameters=True,  # of a head that no row of the last pass needs
+            find_unused_parameters=True,  # such as a head that no row of the last pass needs
         )
 
 
 class _Forward(nn.Module):
-    """A forward pass, as the engines want it: a tensor to go back from, and all else detached."""
+    """A forward pass in the form that the engines expect: one tensor to backpropagate from, all others detached."""
 
     def __init__(self, learner: Learner) -> None:
         super().__init__()
@@ -114,15 +114,15 @@ class _Forward(nn.Module):
 
 
 def shard(learner: Learner, device: torch.device) -> None:
-    """Give each rank its part of every parameter of a learner; a block is gathered while it computes.
+    """Give each rank its shard of every parameter; a block is gathered only while it computes.
 
     Embeddings and heads are gathered for a whole pass, and so are blocks that share their parameters (ALBERT's).
 
     Args:
-        learner: the learner, with its blocks compiled if they are to be.
+        learner: the learner; blocks to compile are already compiled.
 
     Raises:
-        ConfigError: this PyTorch leaves out parameters that no row of a rank needs.
+        ConfigError: this PyTorch version skips parameters that no row of a rank needs.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard  # takes a second to import
 
@@ -149,17 +149,17 @@ def is_sharded(sharded: nn.Module | Tensor) -> bool:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this rank has, which shares its memory; all of it without shards."""
+    """Return this rank's part of a tensor, which shares its memory; the whole tensor if it is not sharded."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, gathered from the ranks if it is sharded; then every rank must call this."""
+    """Return the whole tensor, gathered from the ranks if it is sharded; every rank must then call this."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def shard_like(tensor: Tensor, values: Tensor) -> Tensor:
-    """The values of a whole tensor, which every rank has, cut into shards if the tensor is sharded."""
+    """Shard ``values``, a whole tensor that every rank has, in the same way as ``tensor``."""
     if not is_sharded(tensor):
         return values
     from torch.distributed.tensor import distribute_tensor
@@ -170,7 +170,7 @@ def shard_like(tensor: Tensor, values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Euclidean norm over all gradients, a scalar on their device; not finite if any gradient is not finite."""
+    """Return the Euclidean norm of all gradients, a scalar on their device; not finite if any gradient is not."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)

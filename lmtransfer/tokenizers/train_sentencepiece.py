@@ -23,22 +23,22 @@ _SILENT = 2  # sentencepiece's log level: errors only; errors are also raised as
 class SentencePieceTrainer(TokenizerTrainer):
     """Trains a sentencepiece vocabulary.
 
-    The result depends on the settings and the lines only. Lines are sampled here, because sentencepiece's own sampling
-    ignores its seed. Training runs in one thread, because its sums depend on the number of threads.
+    The result depends only on the settings and the lines. Lines are sampled here, because sentencepiece's own sampling
+    ignores its seed. Training runs in a single thread, because its sums depend on the number of threads.
 
     Args:
         kind: ``unigram`` (Kudo, "Subword Regularization", ACL 2018) or ``bpe`` (Sennrich et al., ACL 2016).
-        vocab_size: number of pieces, the four special tokens included.
+        vocab_size: number of pieces, including the four special tokens.
         lowercase: fold case (and then NFKC); otherwise NFKC only.
         character_coverage: share of the text's characters that get a piece; the other characters are [UNK].
         max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
         max_characters: maximum number of characters to train on; limits memory (about 20 bytes per character) and time.
-        byte_fallback: encode unknown characters by 256 byte pieces in place of [UNK].
-        allow_fewer: make fewer pieces if the text does not support ``vocab_size``; False: that is an error.
+        byte_fallback: encode unknown characters with 256 byte pieces instead of [UNK].
+        allow_fewer: create fewer pieces if the text does not support ``vocab_size``; if False, that is an error.
         seed: seed of the sample.
 
     Raises:
-        ConfigError: a value out of its range.
+        ConfigError: a value is out of range.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Complete the config of a probe or of finetuning, and read what its training runs share."""
+"""Build the settings of a probe or finetuning command: its complete config, and what its training runs share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lmtransfer.transfer.method import TransferMethod
 
 
 def open_start(cfg: DictConfig) -> SavedRun:
-    """Open the run of ``init`` or of ``tokenizer_from``; the config gets its path and, for ``init``, its model."""
+    """Open the run in ``init`` or ``tokenizer_from``, and set its path and, for ``init``, its model in the config."""
     key = "init" if cfg.get("init") else "tokenizer_from"
     source = open_saved(cfg[key], key=key)
     with open_dict(cfg):
@@ -41,35 +41,35 @@ def open_start(cfg: DictConfig) -> SavedRun:
     return source
 
 
-def choose_settings(
+def build_settings(
     cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardware, console: Console
 ) -> list[Setting]:
-    """Read everything that the runs share; wrong settings of the method or the task raise here, before any training.
+    """Read everything that the runs share; wrong method or task settings raise errors here, before any training.
 
     Args:
-        cfg: the config; values that are determined here are written to it.
-        source: the run of ``init`` or of ``tokenizer_from``.
+        cfg: the config; values determined here are written to it.
+        source: the run in ``init`` or ``tokenizer_from``.
         command: "probe" or "finetune".
 
     Returns:
-        One setting for each pretraining seed, with different weights; a single setting without ``init``.
+        One setting per pretraining seed, with different weights; a single setting without ``init``.
     """
     train = effective_train(cfg, primary=command)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
     if task.zero_shot:
-        _ = task.head  # raises: there is nothing to train
+        _ = task.head  # raises an error if there is nothing to train
     if cfg.task.get("labels", "") is None:
-        cfg.task.labels = list(task.labels)  # as found in the training file; saved with the run by name
+        cfg.task.labels = list(task.labels)  # as discovered in the training file; saved with the run by name
     if cfg.task.get("scheme", "") is None:
         cfg.task.scheme = getattr(task, "scheme", None)  # likewise
-    # Check the weights against the configs before an encoder of that size is built.
+    # Check the weights against the configs before building an encoder of that size.
     held = [(one, hold_encoder(one)) for one in pretraining_seeds(source)] if cfg.get("init") else []
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
     if held and cfg.transfer.get("attention") == "auto":
         ended = attention_of(source, encoder)
         if ended != encoder.attention:
-            cfg.transfer.attention = ended  # the attention of this run, also when it is loaded later
+            cfg.transfer.attention = ended  # this run's attention, also when it is loaded later
     method: TransferMethod = build(cfg.transfer)
     method.attend(encoder)
     has_started = []
@@ -81,7 +81,7 @@ def choose_settings(
         with console.status("reading the text"):
             text = read_joint_text(cfg, source, method.text, cache_dir=cache_dir)
     if "pieces" in cfg.transfer:
-        cfg.transfer.pieces = method.resolved_pieces(encoder)  # the pieces of this run, also when it is loaded later
+        cfg.transfer.pieces = method.resolved_pieces(encoder)  # this run's pieces, also when it is loaded later
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     with console.status(f"reading {task.name}"):
         data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
@@ -117,7 +117,7 @@ def choose_settings(
     ] or [setting]
     for started_from in settings:
         first = Part(started_from, "pretrained", cfg.seed, None)
-        learner = first.new_learner()  # raises if method or weights do not fit the encoder
+        learner = first.new_learner()  # raises an error if method or weights do not suit the encoder
         if started_from.text is not None:
             heads = started_from.text.heads_over(learner.encoder)
             console.print(f"{started_from.text}; {heads}", soft_wrap=True)
@@ -127,9 +127,9 @@ def choose_settings(
 
 
 def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
-    """Whether heads are fitted to their optimum; then settings of training are null in the config, and a line says so.
+    """Decide whether heads are fitted to their optimum; if so, set training settings to null in the config and say so.
 
-    One decision for all runs of a command, so that a run and its control are fitted alike.
+    All runs of a command share the decision, so that a run and its control are fitted alike.
     """
     if setting.method.fit == "trainer" or not Part(setting, "pretrained", cfg.seed, None).new_learner().is_convex:
         return False
@@ -154,17 +154,17 @@ def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
 def with_trained_start(
     weights: Mapping[str, Tensor], encoder: Encoder, tokenizer: Tokenizer, config: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """The weights of a pretrained encoder, in which an untrained [CLS] is a copy of [SEP].
+    """Return a pretrained encoder's weights, in which an untrained [CLS] is a copy of [SEP].
 
     Tasks read "[CLS] text [SEP]". Pretraining rows without a frame (``lm_contiguous``, ``skipgram``, ``cbow``, ELMo's
-    and XLNet's contiguous streams) have no [CLS], so its vector is still random. Such an encoder has read the [SEP]
-    of the previous document before every document. Therefore [CLS] starts as a copy of [SEP] and is trained from there.
+    and XLNet's contiguous streams) have no [CLS], so its vector is still random. Such an encoder has read the [SEP] of
+    the previous document before every document. Therefore [CLS] starts as a copy of [SEP] and is trained from there.
 
     Args:
         weights: weights of the encoder, by name.
-        encoder: any encoder of the same config.
-        config: config of the run. The weights do not change if the run continued another run, was imported, or is not
-            a pretraining run.
+        encoder: any encoder with the same config.
+        config: config of the run. The weights are unchanged if the run continued another run, was imported, or is not a
+            pretraining run.
     """
     weights = dict(weights)
     rows = (config.get("objective") or {}).get("rows") or {}
