@@ -1,4 +1,4 @@
-"""Finding a published model or a run of others: a folder on this machine, or a repository of the Hugging Face hub."""
+"""Finds a published model or someone else's run: a folder on this machine, or a repository of the Hugging Face hub."""
 
 from __future__ import annotations
 

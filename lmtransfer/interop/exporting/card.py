@@ -49,16 +49,16 @@ _METHODS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardSettings:
-    """What the user says in a model card.
+    """The user's settings for a model card.
 
     Attributes:
-        name: name of the model; None: the name of the run.
+        name: name of the model; None for the name of the run.
         license: the license as the user gives it.
         languages: the languages as the user gives them.
         others: further runs; those that started from this run are listed with their scores.
         loaded_from: where the loading example finds the export, as Python arguments: ``"owner/name", revision="v1"``.
         on_hub: whether that is a repository of the hub, else a folder.
-        base: folder of an adapter's base; None: it is in the export.
+        base: folder of an adapter's base; None if the export contains it.
     """
 
     name: str | None
@@ -106,14 +106,14 @@ def metadata(
     base_model: str | None = None,
     tags: Sequence[str] = (),
 ) -> ModelCardData:
-    """Make the front matter for the hub.
+    """Build the front matter for the hub.
 
     Args:
         library: library that loads the model: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
         architecture: its class in Hugging Face transformers; empty if there is none.
-        license: an identifier such as ``apache-2.0``; None: not stated.
-        languages: codes such as ``en``; empty: not stated.
-        base_model: hub name of the model that this one started from; None: none, or none on the hub.
+        license: an identifier such as ``apache-2.0``; None if not stated.
+        languages: codes such as ``en``; empty if not stated.
+        base_model: hub name of the model that this one started from; None if there is none on the hub.
     """
     task = pipeline_of(architecture) if architecture else None
     return ModelCardData(
@@ -127,7 +127,7 @@ def metadata(
 
 
 def write_card(card: Card) -> str:
-    """Render the text of README.md, without control characters that labels or file names of others may have."""
+    """Render README.md, without control characters, which labels and file names may contain."""
     scored = [entry for entry in card.scores if entry.score is not None and entry.metric]
     page = ModelCard.from_template(
         card.metadata,

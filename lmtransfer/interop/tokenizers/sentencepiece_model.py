@@ -55,7 +55,7 @@ _LONGEST_RULE = 256  # in bytes
 def library_tokenizer(
     model: bytes, *, source: str, prefix: Prefix = "first", layout: Layout = "own"
 ) -> tokenizers.Tokenizer:
-    """Make the tokenizer, without special tokens around a text and without special tokens that text can contain.
+    """Build the tokenizer; it adds no special tokens around a text, and recognises none in a text.
 
     Args:
         source: path of the file, for messages.
@@ -146,7 +146,7 @@ def _number_as_fairseq(proto: ModelProto, source: str) -> None:
 
 
 def _normalizers(spec: NormalizerSpec) -> list[normalizers.Normalizer]:
-    """Make what the library does for a model's rules; nothing if the model does not change text.
+    """Build the library's normalizers for a model's rules; none if the model does not change text.
 
     Raises:
         Exception: the rules are damaged.
@@ -226,7 +226,7 @@ def _combining() -> tuple[str, ...]:
 
 
 def _one_of(characters: Iterable[str]) -> str:
-    """A regular expression that matches one of several characters."""
+    """Return a regular expression that matches one of several characters."""
     points = sorted(map(ord, characters))
     starts = [i for i, point in enumerate(points) if not i or point != points[i - 1] + 1]
     runs = [(points[i], points[j - 1]) for i, j in pairwise([*starts, len(points)])]
@@ -241,7 +241,7 @@ def _unigram(proto: ModelProto) -> models.Unigram:
 
 
 def _bpe(proto: ModelProto) -> models.BPE:
-    """Make merges: two neighbours may be merged if they form a piece; pieces with a higher score come first."""
+    """Build a model whose merges join two neighbours that form a piece, in descending order of the piece's score."""
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == piece.NORMAL}
     merges = [
         (text[:cut], text[cut:])
