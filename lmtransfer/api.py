@@ -590,6 +590,6 @@ def load(
 def _examples(texts: Sequence[str], reader: Reader) -> Any:
     for number, text in enumerate(texts):
         try:
-            yield reader.of_line(text, f"text {number}", str(number), Notes())
+            yield reader.parse_line(text, f"text {number}", str(number), Notes())
         except ValueError as problem:
             raise DataError(f"{text[:60]!r}: {problem}") from None

@@ -15,7 +15,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
-from lmtransfer.data.store.filling import Progress as PrepareProgress
+from lmtransfer.data.store.filling import PreparationProgress
 from lmtransfer.inference.inspection.tables import parts_table
 from lmtransfer.pretraining.screening import examples_of, findings_table, screened_parts
 from lmtransfer.pretraining.text import build_corpus
@@ -65,7 +65,7 @@ def run(cfg: DictConfig) -> None:
 
 
 @contextmanager
-def preparing_line(console: Console, name: str) -> Iterator[Callable[[PrepareProgress], None]]:
+def preparing_line(console: Console, name: str) -> Iterator[Callable[[PreparationProgress], None]]:
     """Show a progress line on a terminal; no output if the console is not a terminal."""
     columns = (
         TextColumn("{task.description}"),
@@ -78,8 +78,8 @@ def preparing_line(console: Console, name: str) -> Iterator[Callable[[PreparePro
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"tokenising {name}", total=None, done="")
 
-        def on_progress(state: PrepareProgress) -> None:
-            reused = f", {state.blocks_kept} blocks reused" if state.blocks_kept else ""
+        def on_progress(state: PreparationProgress) -> None:
+            reused = f", {state.num_reused_blocks} blocks reused" if state.num_reused_blocks else ""
             progress.update(
                 task,
                 total=None if state.fraction is None else 1.0,

@@ -65,9 +65,9 @@ class PackedBatch:
 
     def to(self, device: torch.device | str) -> PackedBatch:
         """Return the same batch on ``device``."""
-        return self.each(lambda tensor: copied(tensor, device))
+        return self.map(lambda tensor: copy_to(tensor, device))
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
+    def map(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
         """Return the same batch with ``change`` applied to every tensor except the characters."""
         changed: dict[str, Any] = {
             field.name: change(getattr(self, field.name))
@@ -76,7 +76,7 @@ class PackedBatch:
         }
         return replace(self, **changed)
 
-    def halved(self, firsts: Sequence[int]) -> PackedBatch:
+    def halve(self, firsts: Sequence[int]) -> PackedBatch:
         """Cut each real sequence in two; positions in the second part start at 0, and all segment ids are 0.
 
         Args:
@@ -160,11 +160,11 @@ def pack(
 
 
 def upload(numbers: np.ndarray, device: torch.device | str) -> Tensor:
-    """Copy numbers on the host to a tensor on ``device``; see ``copied``."""
-    return copied(torch.from_numpy(numbers), device)
+    """Copy numbers on the host to a tensor on ``device``; see ``copy_to``."""
+    return copy_to(torch.from_numpy(numbers), device)
 
 
-def copied(tensor: Tensor, device: torch.device | str) -> Tensor:
+def copy_to(tensor: Tensor, device: torch.device | str) -> Tensor:
     """Return the tensor on ``device``, or the tensor itself if it is already there.
 
     A GPU copies from page-locked memory in the order of its other work, so the host does not wait. A tensor in other

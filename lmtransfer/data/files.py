@@ -144,7 +144,7 @@ def find_data(path: str | Path) -> Path | None:
     return find_file(folder) or (folder if folder.is_dir() and saved_files(folder) else None)
 
 
-def splits_in(folder: Path) -> str:
+def describe_splits(folder: Path) -> str:
     """Return a message naming the splits of a ``DatasetDict.save_to_disk`` folder; empty for anything else."""
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and saved_files(path)) if folder.is_dir() else []
     names = [path.name for path in inside]

@@ -201,14 +201,14 @@ def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
     return names
 
 
-def named_label(value: Any, names: Sequence[str]) -> Any:
+def label_name(value: Any, names: Sequence[str]) -> Any:
     """Replace a label number, or each number in a list, with its name, or None if it is hidden.
 
     Raises:
         IndexError: a number has no name.
     """
     if isinstance(value, list):
-        return [named_label(item, names) for item in value]
+        return [label_name(item, names) for item in value]
     return names[value] if isinstance(value, int) and value >= 0 else None
 
 
@@ -227,7 +227,7 @@ def _values(
     try:
         values = column.to_pylist()
         if names is not None:
-            values = [named_label(value, names) for value in values]
+            values = [label_name(value, names) for value in values]
     except (UnicodeDecodeError, IndexError, pa.ArrowException) as error:
         raise DataError(f"{path}:row {first} and later: cannot be read ({first_line(error)})") from None
     return [None if isinstance(value, float) and value != value else value for value in values]

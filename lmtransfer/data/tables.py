@@ -6,7 +6,7 @@ lines or an array. Notes record these decisions, and messages have ``file:line``
 
 GLUE's files are tab-separated *without* quoting: a quotation mark is text, and there is exactly one row per line. A
 reader that takes the mark for the start of a quoted field silently merges rows. pandas writes quoted fields to files
-with the same names, so ``is_quoted`` distinguishes the two.
+with the same names, so ``detect_quoting`` distinguishes the two.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _QUOTED_FIELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\r?\n|\Z)')
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnSpec:
     """A wanted column.
 
     Attributes:
@@ -65,8 +65,8 @@ class Column:
         setting: the configuration key that names the column, for messages.
         required: whether a file must have the column.
         may_be_list: whether JSON and parquet may hold a list or an object, which is returned as JSON.
-        each: if a file has all ``names``, the value is a JSON object with all of them: one column per label.
-        otherwise: advice if no column has any of the names.
+        per_label: if a file has all ``names``, the value is a JSON object with all of them: one column per label.
+        advice: advice if no column has any of the names.
         is_text: whether the column holds texts; if it is missing, the message suggests the column with the longest
             texts.
     """
@@ -75,14 +75,14 @@ class Column:
     setting: str
     required: bool = True
     may_be_list: bool = False
-    each: bool = False
-    otherwise: str = "set task.columns for a file without a header line"
+    per_label: bool = False
+    advice: str = "set task.columns for a file without a header line"
     is_text: bool = False
 
     def __str__(self) -> str:
         return " or ".join(repr(name) for name in self.names)
 
-    def missing(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]] = ()) -> str:
+    def missing_message(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]] = ()) -> str:
         """Return the message that a table with these columns lacks this one.
 
         Args:
@@ -91,9 +91,7 @@ class Column:
         known = ", ".join(name[:40] for name in list(names)[:20])
         likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
         hint = "" if likely is None else f" ({likely[:40]} has the longest texts)"
-        return (
-            f"no column {self}; the columns are {known}. Set {self.setting} to one of these{hint}, or {self.otherwise}"
-        )
+        return f"no column {self}; the columns are {known}. Set {self.setting} to one of these{hint}, or {self.advice}"
 
 
 def longest_texts(rows: Iterable[Mapping[str, Any]]) -> str | None:
@@ -174,7 +172,7 @@ class TableLayout:
             size += len(line)
             if size > _SAMPLE_CHARACTERS:
                 break
-        quoted, doubt = is_quoted("\n".join(sample))
+        quoted, doubt = detect_quoting("\n".join(sample))
         if notes is not None and quoted:
             notes.add("file with quoted fields, read as quoted_tsv (tsv reads quotation marks as text)", f"{path}:1")
         elif notes is not None and doubt:
@@ -183,7 +181,7 @@ class TableLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TableRecord:
     """One row of a table, with all its columns.
 
     Attributes:
@@ -198,16 +196,16 @@ class Record:
     values: Mapping[str, Any]
     names_of: frozenset[str] = frozenset()
 
-    def name_of(self, column: Column) -> str | None:
+    def name_of(self, column: ColumnSpec) -> str | None:
         """Return the first of the column's names that this row has; None if it has none."""
         return next((name for name in column.names if name in self.values), None)
 
-    def lacks(self, column: Column) -> str:
+    def missing_message(self, column: ColumnSpec) -> str:
         """Return the message that the row lacks a column; if the first row is no row, with advice on the table."""
-        problem = column.missing(list(self.values), [self.values])
+        problem = column.missing_message(list(self.values), [self.values])
         return f"{problem}. {self.table_advice()}".rstrip(". ")
 
-    def text(self, column: Column) -> str | None:
+    def text(self, column: ColumnSpec) -> str | None:
         """Return the text in a column; None if there is no value.
 
         Raises:
@@ -215,7 +213,7 @@ class Record:
         """
         name = self.name_of(column)
         if name is None:
-            raise DataError(f"{self.where}: {self.lacks(column)}")
+            raise DataError(f"{self.where}: {self.missing_message(column)}")
         value = self.values[name]
         if value is not None and not isinstance(value, str):
             problem = (
@@ -237,7 +235,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class OpenTable:
     """An open table.
 
     Attributes:
@@ -246,25 +244,25 @@ class Table:
     """
 
     names: tuple[str, ...] | None
-    records: Iterator[Record]
+    records: Iterator[TableRecord]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """The wanted columns of one row.
 
     Attributes:
         number: number of the row in the file, from 0; skipped rows count.
         where: ``file:line``, for messages.
         values: values of the wanted columns, in their order; None for a missing column or value.
-        named: for each wanted column, whether its value is a label name, even if the task's files write labels
+        is_label_name: for each wanted column, whether its value is a label name, even if the task's files write labels
             differently.
     """
 
     number: int
     where: str
     values: tuple[str | None, ...]
-    named: tuple[bool, ...] = ()
+    is_label_name: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +279,7 @@ class BadRows:
     notes: Notes
     advice: str = "or set task.bad_rows=skip to leave such rows out and count them"
 
-    def found(self, kind: str, where: str, problem: str) -> None:
+    def report(self, kind: str, where: str, problem: str) -> None:
         """Report a row that cannot be used.
 
         Args:
@@ -296,7 +294,7 @@ class BadRows:
         self.notes.add(f"{kind}, left out", where)
 
 
-def is_quoted(sample: str) -> tuple[bool, int]:
+def detect_quoting(sample: str) -> tuple[bool, int]:
     """Return whether quotation marks enclose the fields of tab-separated text, as pandas, R and Excel write them.
 
     They do if quotation marks occur only around whole fields or doubled inside them, and if at least one field proves
@@ -339,12 +337,12 @@ class IncomingRows:
 
 def open_table(
     source: Path | IncomingRows,
-    wanted: Sequence[Column],
+    wanted: Sequence[ColumnSpec],
     *,
     layout: TableLayout,
     bad_rows: BadRows,
     meter: Meter | None = None,
-) -> Table:
+) -> OpenTable:
     """Open a table of any format. Only a header line is read immediately.
 
     Args:
@@ -371,13 +369,13 @@ def open_table(
                 names, wanted, origin, (values for _, values, _ in columns.records(names, "replace", Notes()))
             )
             rows = columns.records([name for column in wanted for name in column.names], errors, notes)
-            return Table(tuple(names), (Record(number, *row) for number, row in enumerate(rows)))
+            return OpenTable(tuple(names), (TableRecord(number, *row) for number, row in enumerate(rows)))
         lines = read_lines(source, encoding_errors=errors, notes=notes, meter=meter)
     if file_format == "jsonl":
-        return Table(None, _json_records(lines, origin, bad_rows))
+        return OpenTable(None, _json_records(lines, origin, bad_rows))
     first = next(lines, None)
     if first is None:
-        return Table(() if layout.columns is None else tuple(layout.columns), iter(()))
+        return OpenTable(() if layout.columns is None else tuple(layout.columns), iter(()))
     usual = "," if file_format == "csv" else "\t"
     delimiter = layout.delimiter or _delimiter(first[1], usual, wanted, layout)
     if delimiter != usual and layout.delimiter is None:
@@ -391,12 +389,14 @@ def open_table(
     return _delimited_table(records, origin, wanted, layout, bad_rows, quoted=quoted)
 
 
-def read_rows(path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows) -> Iterator[Row]:
+def read_rows(
+    path: Path, wanted: Sequence[ColumnSpec], *, layout: TableLayout, bad_rows: BadRows
+) -> Iterator[TableRow]:
     """Yield the wanted columns of each row of a file as texts; see ``open_table``."""
     yield from rows_of(open_table(path, wanted, layout=layout, bad_rows=bad_rows).records, wanted, bad_rows)
 
 
-def rows_of(records: Iterator[Record], wanted: Sequence[Column], bad_rows: BadRows) -> Iterator[Row]:
+def rows_of(records: Iterator[TableRecord], wanted: Sequence[ColumnSpec], bad_rows: BadRows) -> Iterator[TableRow]:
     """Yield the wanted columns of each record as texts.
 
     Args:
@@ -413,13 +413,13 @@ def rows_of(records: Iterator[Record], wanted: Sequence[Column], bad_rows: BadRo
         except ValueError as problem:
             if record.table_advice():
                 raise DataError(f"{record.where}: {problem}. {record.table_advice()}") from None
-            bad_rows.found("rows that are no proper JSON objects", record.where, str(problem))
+            bad_rows.report("rows that are no proper JSON objects", record.where, str(problem))
             continue
         named = tuple(any(name in record.names_of for name in column.names) for column in wanted)
-        yield Row(record.number, record.where, values, named)
+        yield TableRow(record.number, record.where, values, named)
 
 
-def _delimiter(line: str, usual: str, wanted: Sequence[Column], layout: TableLayout) -> str:
+def _delimiter(line: str, usual: str, wanted: Sequence[ColumnSpec], layout: TableLayout) -> str:
     """Return the separator with which the first line names the wanted columns, or has the given number of columns."""
     parts = {mark: _split(line, mark) for mark in (usual, *_SEPARATORS)}
     for mark, fields in parts.items():
@@ -443,12 +443,12 @@ def _split(line: str, delimiter: str) -> list[str]:
 def _delimited_table(
     records: Iterator[tuple[int, list[str]]],
     origin: str,
-    wanted: Sequence[Column],
+    wanted: Sequence[ColumnSpec],
     layout: TableLayout,
     bad_rows: BadRows,
     *,
     quoted: bool,
-) -> Table:
+) -> OpenTable:
     first_line, first = next(records)
     is_header = layout.columns is None or _names_columns(first, wanted)
     names = first if is_header or layout.columns is None else list(layout.columns)
@@ -458,7 +458,7 @@ def _delimited_table(
     optional = 0 if is_header else layout.optional_columns
     once = [name if names.count(name) == 1 else "" for name in names]
 
-    def read() -> Iterator[Record]:
+    def read() -> Iterator[TableRecord]:
         number = -1
         for line, fields in records if is_header else chain([(first_line, first)], records):
             where = f"{origin}:{line}"
@@ -471,20 +471,20 @@ def _delimited_table(
                 problem = f"{len(fields)} columns, but {at_least}{len(names)} are expected ({', '.join(names)})"
                 if not quoted and any('"' in field for field in fields):
                     problem += "; quotation marks are read as text: set task.file_format=quoted_tsv for quoted fields"
-                bad_rows.found("rows with another number of columns", where, problem)
+                bad_rows.report("rows with another number of columns", where, problem)
                 continue
-            yield Record(number, where, dict(zip(once, fields, strict=False)))
+            yield TableRecord(number, where, dict(zip(once, fields, strict=False)))
 
-    return Table(tuple(names), read())
+    return OpenTable(tuple(names), read())
 
 
-def _names_columns(fields: Sequence[str], wanted: Sequence[Column]) -> bool:
+def _names_columns(fields: Sequence[str], wanted: Sequence[ColumnSpec]) -> bool:
     """Whether a line is a header that names the wanted columns."""
     return all(any(name in fields for name in column.names) for column in wanted if column.required)
 
 
 def check_columns(
-    names: Sequence[str], wanted: Sequence[Column], where: str, rows: Iterable[Mapping[str, Any]] = ()
+    names: Sequence[str], wanted: Sequence[ColumnSpec], where: str, rows: Iterable[Mapping[str, Any]] = ()
 ) -> None:
     """Check that a table has the wanted columns.
 
@@ -499,14 +499,14 @@ def check_columns(
     for column in wanted:
         name = next((name for name in column.names if name in names), None)
         if name is None and column.required:
-            raise DataError(f"{where}: {column.missing(names, rows)}")
+            raise DataError(f"{where}: {column.missing_message(names, rows)}")
         if name is not None and list(names).count(name) > 1:
             raise DataError(
                 f"{where}: {name!r} is the name of several columns; rename them, or set {column.setting} to another "
                 "column"
             )
         there = [name for name in column.names if name in names]
-        if column.each and 1 < len(there) < len(column.names):
+        if column.per_label and 1 < len(there) < len(column.names):
             absent = ", ".join(name for name in column.names if name not in names)
             raise DataError(
                 f"{where}: {column.setting} names the columns {', '.join(there)} and also {absent}, which the file "
@@ -530,31 +530,31 @@ def _quoted_records(lines: Iterator[tuple[int, str]], origin: str, delimiter: st
         ) from None
 
 
-def _json_records(lines: Iterator[tuple[int, str]], origin: str, bad_rows: BadRows) -> Iterator[Record]:
+def _json_records(lines: Iterator[tuple[int, str]], origin: str, bad_rows: BadRows) -> Iterator[TableRecord]:
     for number, (where, value) in enumerate(json_values(lines, origin, bad_rows.notes)):
         if isinstance(value, dict):
-            yield Record(number, where, value)
+            yield TableRecord(number, where, value)
             continue
         problem = f"found {type(value).__name__}, but JSON objects are expected"
         if isinstance(value, ValueError):
             problem = str(value)
-        bad_rows.found("rows that are no proper JSON objects", where, problem)
+        bad_rows.report("rows that are no proper JSON objects", where, problem)
 
 
-def _text_of(column: Column, record: Record) -> str | None:
+def _text_of(column: ColumnSpec, record: TableRecord) -> str | None:
     """Return the value of a column as text; None if there is no such column or no value.
 
     Raises:
         ValueError: a required column is missing, or the value is a list, an object or a non-finite number.
     """
     values = record.values
-    if column.each and len(there := [name for name in column.names if name in values]) > 1:
+    if column.per_label and len(there := [name for name in column.names if name in values]) > 1:
         if len(there) < len(column.names):
             raise ValueError(f"of {column.setting} there are only {', '.join(there)}")
         return json.dumps({name: values[name] for name in column.names}, ensure_ascii=False)
     name = record.name_of(column)
     if name is None and column.required:
-        raise ValueError(column.missing(list(values), [values]))
+        raise ValueError(column.missing_message(list(values), [values]))
     value = None if name is None else values[name]
     if isinstance(value, (list, dict)) and column.may_be_list:
         return json.dumps(value, ensure_ascii=False)

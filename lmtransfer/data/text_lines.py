@@ -109,10 +109,12 @@ def read_lines(
         meter: counts the bytes read from disk.
     """
     with open_binary(path, meter) as stream:
-        yield from decoded(_raw_lines(stream, path), str(path), encoding_errors, Notes() if notes is None else notes)
+        yield from decode_lines(
+            _raw_lines(stream, path), str(path), encoding_errors, Notes() if notes is None else notes
+        )
 
 
-def decoded(
+def decode_lines(
     lines: Iterator[bytes], name: str, encoding_errors: EncodingErrors, notes: Notes
 ) -> Iterator[tuple[int, str]]:
     """Decode and number lines from 1, without line ends or a byte order mark; see ``read_lines``.

@@ -80,7 +80,7 @@ class TaskAnswers:
         """Answer as JSON objects with the examples' ids."""
         lines: list[dict[str, Any]] = []
         for example, answer in zip(examples, self.of(examples), strict=True):
-            lines.append({"id": example.id, **self._task.echo(example), **answer.plain()})
+            lines.append({"id": example.id, **self._task.echo(example), **answer.as_dict()})
         return lines
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.input_files import Given
+from lmtransfer.tasks.input_files import LocatedExample
 
 OnError = Literal["stop", "skip"]
 
@@ -43,7 +43,7 @@ class AnswersInOrder:
     ) -> None:
         self._answer, self._write = answer, write
         self._group, self._on_error = group, on_error
-        self._waiting: list[Given | Line] = []
+        self._waiting: list[LocatedExample | Line] = []
         self.num_taken = self.num_errors = 0
 
     @property
@@ -51,7 +51,7 @@ class AnswersInOrder:
         """Whether an example that cannot be answered stops the command."""
         return self._on_error == "stop"
 
-    def take_all(self, examples: Iterable[Given]) -> None:
+    def take_all(self, examples: Iterable[LocatedExample]) -> None:
         """Take all examples and write all answers.
 
         Raises:
@@ -86,13 +86,13 @@ class AnswersInOrder:
             return
         self._write([next(answers) if isinstance(item, tuple) else item for item in waiting])
 
-    def _take(self, item: Given | Line) -> None:
+    def _take(self, item: LocatedExample | Line) -> None:
         self._waiting.append(item)
         self.num_taken += 1
         if len(self._waiting) >= self._group:
             self.flush()
 
-    def _one_by_one(self, waiting: Sequence[Given | Line]) -> None:
+    def _one_by_one(self, waiting: Sequence[LocatedExample | Line]) -> None:
         """Answer the examples of a group one by one, to find those that cannot be answered."""
         for item in waiting:
             if not isinstance(item, tuple):

@@ -16,7 +16,7 @@ from lmtransfer.data.tables import (
     TABLE_FORMATS,
     TEXT_COLUMNS,
     BadRows,
-    Column,
+    ColumnSpec,
     IncomingRows,
     TableLayout,
     check_columns,
@@ -90,10 +90,10 @@ def open_rows(
         DataError: the input cannot be read or has no such column, or a row is malformed; with ``file:line``.
         ConfigError: ``text_column`` is given, but the format has no columns.
     """
-    wanted = Column(
+    wanted = ColumnSpec(
         TEXT_COLUMNS if text_column is None else (text_column,),
         "text_column",
-        otherwise="format=text if each line is a text",
+        advice="format=text if each line is a text",
         is_text=True,
     )
     if file_format == "parquet":
@@ -139,7 +139,7 @@ class _Table:
 
 
 def _text_table(
-    source: InputSource, lines: Iterator[tuple[int, str]], wanted: Column, layout: TableLayout, notes: Notes
+    source: InputSource, lines: Iterator[tuple[int, str]], wanted: ColumnSpec, layout: TableLayout, notes: Notes
 ) -> _Table:
     """Read a table with the columns of the header line or the fields of the first object; other values become JSON."""
     bad_rows, name = BadRows("refuse", notes, "or remove it: each row gets a vector"), source.name

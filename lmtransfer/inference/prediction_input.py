@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import find_data, plain_name, splits_in
+from lmtransfer.data.files import describe_splits, find_data, plain_name
 from lmtransfer.data.tables import TableLayout, format_by_name
-from lmtransfer.data.text_lines import EncodingErrors, decoded, read_lines
+from lmtransfer.data.text_lines import EncodingErrors, decode_lines, read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answers_in_order import AnswersInOrder
 from lmtransfer.system.machine import naming
@@ -71,7 +71,7 @@ def find_input(value: str) -> InputSource:
         return InputSource(str(file), file, arrives=False)
     if path.exists() and not path.is_dir():
         return InputSource(value, path, arrives=True)
-    problem = splits_in(path) or "there is no such file; give a file, or - for standard input"
+    problem = describe_splits(path) or "there is no such file; give a file, or - for standard input"
     raise DataError(f"input={value}: {problem}")
 
 
@@ -180,7 +180,7 @@ def one_example(text: str, reader: Reader) -> Any:
         ConfigError: the text is invalid, or is not two texts although the task needs two.
     """
     try:
-        return reader.of_line(text, "text", "text", Notes())
+        return reader.parse_line(text, "text", "text", Notes())
     except ValueError as problem:
         raise ConfigError(f"text={text[:60]}: {problem}") from None
 
@@ -211,7 +211,7 @@ def incoming_lines(
         encoding_errors: see ``input_file``.
         before_waiting: called before each request for more bytes.
     """
-    return decoded(_as_completed(stream, name, before_waiting), name, encoding_errors, notes)
+    return decode_lines(_as_completed(stream, name, before_waiting), name, encoding_errors, notes)
 
 
 def _as_completed(stream: IncomingLines, name: str, before_waiting: Callable[[], None]) -> Iterator[bytes]:

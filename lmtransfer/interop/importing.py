@@ -30,7 +30,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.component import build, resolve
 from lmtransfer.config.composing import compose_files
 from lmtransfer.data.corpora.sources import source_digest
-from lmtransfer.data.store.cache import writing
+from lmtransfer.data.store.cache import lock_folder
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.added_tokens import resized_weights, with_words
 from lmtransfer.interop.published_folder import COMMIT, PublishedFolder
@@ -303,7 +303,7 @@ def import_into_cache(folder: PublishedFolder) -> tuple[Path, Imported | None]:
     """
     cache = default_cache_dir() / "imported"
     run = (cache / f"{folder.name}-{_digest(folder, memo=cache)}").absolute()
-    with writing(run):
+    with lock_folder(run):
         if run.is_dir():
             return run, None
         imported = read_imported(folder)

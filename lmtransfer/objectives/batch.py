@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from lmtransfer.data.batch import PackedBatch, copied
+from lmtransfer.data.batch import PackedBatch, copy_to
 from lmtransfer.models.base import EncoderOutput, OutputPositions
 
 
@@ -37,7 +37,7 @@ class PretrainingBatch:
         read_index: for "masked" and "starts", the indices into the last layer of the states at ``positions_M`` and at
             the first tokens of the rows; None if the last layer contains exactly these states, in order.
         keys: the tokens of the corpus that each row holds, for error messages.
-        moved_from: the batch on the host from which this copy on a device comes; None if this batch is on the host.
+        host_source: the batch on the host from which this copy on a device comes; None if this batch is on the host.
     """
 
     original: PackedBatch
@@ -54,12 +54,12 @@ class PretrainingBatch:
     per_target: Mapping[str, Tensor] = field(default_factory=dict)
     per_token: Mapping[str, Tensor] = field(default_factory=dict)
     follows: bool | None = None
-    moved_from: PretrainingBatch | None = None
+    host_source: PretrainingBatch | None = None
 
     @property
-    def on_host(self) -> PretrainingBatch:
+    def host_batch(self) -> PretrainingBatch:
         """The same batch on the host, whose numbers can be read without waiting for a device."""
-        return self if self.moved_from is None else self.moved_from
+        return self if self.host_source is None else self.host_source
 
     @property
     def num_tokens(self) -> int:
@@ -73,8 +73,8 @@ class PretrainingBatch:
 
     def to(self, device: torch.device | str) -> PretrainingBatch:
         """Return the same batch on ``device``."""
-        moved = self._map(lambda tensor: copied(tensor, device))
-        return replace(moved, moved_from=self.on_host)
+        moved = self._map(lambda tensor: copy_to(tensor, device))
+        return replace(moved, host_source=self.host_batch)
 
     def pin_memory(self) -> PretrainingBatch:
         """Return the same batch in page-locked memory, from which a GPU copies without blocking."""
@@ -82,7 +82,7 @@ class PretrainingBatch:
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> PretrainingBatch:
         """Apply ``change`` to every tensor; tensors shared by ``original`` and ``inputs`` stay shared."""
-        inputs = self.inputs.each(change)
+        inputs = self.inputs.map(change)
         same = self.original.tokens_T is self.inputs.tokens_T
         return replace(
             self,

@@ -96,5 +96,5 @@ class PermutationLanguageModel(Objective):
 def _reads(batch: PretrainingBatch) -> OutputPositions:
     """Return the positions to predict, without unused places: the cost of a query stream depends on its longest row."""
     count, edges = batch.num_targets, np.append(0, np.cumsum(batch.original.lengths))
-    counts = OutputPositions.of(batch.on_host.positions_M.numpy()[:count], edges).counts
+    counts = OutputPositions.of(batch.host_batch.positions_M.numpy()[:count], edges).counts
     return OutputPositions(batch.positions_M[:count], counts)

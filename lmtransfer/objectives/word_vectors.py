@@ -74,7 +74,7 @@ class Contexts:
 
 def _sides(batch: PretrainingBatch) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of context words of each token on the left and on the right, (T,) each, read on the host."""
-    left_T, right_T = (batch.on_host.per_token[name].numpy() for name in NEEDS)
+    left_T, right_T = (batch.host_batch.per_token[name].numpy() for name in NEEDS)
     return left_T, right_T
 
 

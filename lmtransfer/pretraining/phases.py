@@ -363,7 +363,7 @@ class Pretraining:
         progress = Progress(flops_per_token=flops, peak_flops=peak)
         return Trainer(
             learner=learner,
-            stream=RenumberedStream(phase.data.stream, begins=start["stream_step"], number=start["step"]),
+            stream=RenumberedStream(phase.data.stream, first=start["stream_step"], number=start["step"]),
             optimizer=training.optimizer,
             config=replace(phase.trainer, schedule_start=schedule_start),
             validation=self._validation(training, progress),

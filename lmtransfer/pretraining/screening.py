@@ -103,7 +103,7 @@ def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
         short = f"; {overlap.texts - overlap.searched:,} of {overlap.texts:,} texts are too short to search for"
         table.add_row(set_name, f"{overlap.found:,}", f"texts in {overlap.documents:,} documents{short}")
     share = findings.found_words / max(1, findings.words)
-    table.add_row("together", f"{findings.found:,}", f"documents, {share:.2%} of the words: {action}")
+    table.add_row("together", f"{findings.num_matches:,}", f"documents, {share:.2%} of the words: {action}")
     return table
 
 
@@ -111,8 +111,8 @@ def examples_of(corpus: ScreenedCorpus) -> Iterator[str]:
     """Yield lines with the first matching documents, and the location of the whole list."""
     for line in corpus.findings.examples:
         yield f"  {line['key']}: {_reason(line)}: {line['text'][:_SHOWN]!r}"
-    if corpus.findings.found:
-        yield f"all of them: {list_path(corpus.found_in)}"
+    if corpus.findings.num_matches:
+        yield f"all of them: {list_path(corpus.findings_folder)}"
 
 
 def _reason(line: Mapping[str, Any]) -> str:

@@ -1,1 +1,1 @@
-"""Labelled tasks: reading examples, encoding them, describing their heads, and scoring answers."""
+"""Labeled tasks: reading examples, encoding them, describing their heads, and scoring answers."""

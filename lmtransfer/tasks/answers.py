@@ -20,7 +20,7 @@ class LabelAnswer:
     name: str
     probabilities: dict[str, float] | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return ``label`` and ``probabilities``."""
         return {"label": self.name, "probabilities": self.probabilities}
 
@@ -39,7 +39,7 @@ class LabelSetAnswer:
     names: tuple[str, ...]
     probabilities: dict[str, float]
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return ``labels`` and ``probabilities``."""
         return {"labels": list(self.names), "probabilities": self.probabilities}
 
@@ -58,7 +58,7 @@ class ChoiceAnswer:
     text: str
     probabilities: tuple[float, ...] = ()
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return ``choice``, from 0, its ``answer`` and ``probabilities``."""
         return {"choice": self.choice, "answer": self.text, "probabilities": list(self.probabilities) or None}
 
@@ -69,7 +69,7 @@ class ScoreAnswer:
 
     score: float
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return ``score``."""
         return {"score": self.score}
 
@@ -88,7 +88,7 @@ class TagsAnswer:
     names: tuple[str, ...]
     probabilities: tuple[float, ...] | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return ``tags`` and ``probabilities``."""
         return {"tags": list(self.names), "probabilities": self.probabilities and list(self.probabilities)}
 
@@ -115,7 +115,7 @@ class SpanAnswer:
     kind: str | None = None
     best: str = ""
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return ``answer`` with its place and scores."""
         return {
             "answer": self.text,

@@ -55,13 +55,13 @@ class Example(Protocol):
 class Answer(Protocol):
     """A run's answer to an example."""
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the answer as JSON, in the format that ``predict`` writes."""
         ...
 
 
 class Task(ABC):
-    """Labelled data with its splits, label names and official metrics.
+    """Labeled data with its splits, label names and official metrics.
 
     Features that only some tasks have are declared here with defaults, so that callers need not know the class.
 

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.found_labels import listed, short
+from lmtransfer.tasks.label_checks import list_labels, quote_label
 
 #: ``balanced``, or the weight of each label in order.
 ClassWeights = Literal["balanced"] | tuple[float, ...]
@@ -34,7 +34,7 @@ def weights_in_order(
     by_name = {str(name): weight for name, weight in weights.items()}
     for name, weight in by_name.items():
         if name not in labels:
-            raise ConfigError(f"task.class_weights: {short(name)} is not one of the labels {listed(labels)}")
+            raise ConfigError(f"task.class_weights: {quote_label(name)} is not one of the labels {list_labels(labels)}")
         if not (weight > 0 and math.isfinite(weight)):
             raise ConfigError(f"task.class_weights.{name}={weight}: must be a number above 0, such as 2.5")
     return tuple(float(by_name.get(label, 1.0)) for label in labels)

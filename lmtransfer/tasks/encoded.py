@@ -76,11 +76,11 @@ class CharacterRows:
     def character_table(self, rows: Iterable[np.ndarray]) -> CharacterTable:
         """Return the current table, with these rows joined end to end."""
         return CharacterTable(
-            np.concatenate([self._tokenizer.characters, character_ids(list(self._added))]), joined(rows)
+            np.concatenate([self._tokenizer.characters, character_ids(list(self._added))]), join_arrays(rows)
         )
 
 
-def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
+def join_arrays(arrays: Iterable[np.ndarray]) -> np.ndarray:
     """Join token arrays end to end, int32; return an empty array if there are none."""
     return np.concatenate([np.zeros(0, np.int32), *arrays])
 
@@ -106,7 +106,7 @@ class EncodedExamples:
         first_lengths: number of tokens in the first text of each pair, int64, shape (S,); None if the examples are
             single texts.
         character_table: spelling of the same tokens, if the tokenizer spells words.
-        unreachable: ids of the examples whose gold answer cannot be expressed in these tokens.
+        unreachable_ids: ids of the examples whose gold answer cannot be expressed in these tokens.
     """
 
     examples: tuple[Any, ...]
@@ -119,7 +119,7 @@ class EncodedExamples:
     num_truncated: int
     first_lengths: np.ndarray | None = None
     character_table: CharacterTable | None = None
-    unreachable: tuple[str, ...] = ()
+    unreachable_ids: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return S."""
@@ -145,7 +145,7 @@ class EncodedExamples:
     def targets_of(self, sequences: np.ndarray) -> Targets[np.ndarray]:
         """Return the targets of these sequences, in the given order."""
         rows = self.target_rows(sequences)
-        targets: Targets[np.ndarray] = self.targets.each(lambda values: values[rows])
+        targets: Targets[np.ndarray] = self.targets.map(lambda values: values[rows])
         return targets
 
     def select(self, examples: np.ndarray) -> EncodedExamples:
@@ -158,7 +158,7 @@ class EncodedExamples:
         where = ragged_places(self.offsets, sequences)
         per_example = np.bincount(self.owners, minlength=len(self.examples))[examples]
         chosen = tuple(self.examples[i] for i in examples)
-        ids = {example.id for example in chosen} if self.unreachable else set()
+        ids = {example.id for example in chosen} if self.unreachable_ids else set()
         return EncodedExamples(
             examples=chosen,
             owners=np.repeat(np.arange(len(examples)), per_example),
@@ -172,7 +172,7 @@ class EncodedExamples:
             character_table=None
             if self.character_table is None
             else CharacterTable(self.character_table.table, self.character_table.rows_T[where]),
-            unreachable=tuple(name for name in self.unreachable if name in ids),
+            unreachable_ids=tuple(name for name in self.unreachable_ids if name in ids),
         )
 
 

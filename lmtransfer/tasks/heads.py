@@ -41,12 +41,12 @@ class HeadSpec:
     num_labels: int = 0
     pairs: bool = False
 
-    def predicted(self, outputs: np.ndarray) -> np.ndarray | None:
+    def predictions(self, outputs: np.ndarray) -> np.ndarray | None:
         """Return the prediction for each row of outputs (R, K), shape (R,) or (R, C); None if it takes several rows."""
         return None
 
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray | None:
-        """Return the gold answers to compare with ``predicted``; None if ``predicted`` returns None."""
+        """Return the gold answers to compare with ``predictions``; None if ``predictions`` returns None."""
         return None
 
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -85,7 +85,7 @@ class ClassificationSpec(HeadSpec):
     class_weights: ClassWeights | None = None
     label_smoothing: float = 0.0
 
-    def predicted(self, outputs: np.ndarray) -> np.ndarray:
+    def predictions(self, outputs: np.ndarray) -> np.ndarray:
         """Return the label with the highest logit."""
         return outputs.argmax(1)
 
@@ -114,7 +114,7 @@ class MultiLabelSpec(HeadSpec):
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
 
-    def predicted(self, outputs: np.ndarray) -> np.ndarray:
+    def predictions(self, outputs: np.ndarray) -> np.ndarray:
         """Return whether each label's probability is above 0.5, shape (R, C)."""
         return outputs > 0
 
@@ -151,7 +151,7 @@ class RegressionSpec(HeadSpec):
     has_mean: ClassVar[bool] = True
 
     @override
-    def predicted(self, outputs: np.ndarray) -> np.ndarray:
+    def predictions(self, outputs: np.ndarray) -> np.ndarray:
         return outputs[:, 0]
 
     @override
@@ -176,7 +176,7 @@ class TaggingSpec(HeadSpec):
     module: ClassVar[str] = "lmtransfer.transfer.heads.tagging.TaggingHead"
     per: ClassVar[Literal["sequence", "token"]] = "token"
 
-    def predicted(self, outputs: np.ndarray) -> np.ndarray:
+    def predictions(self, outputs: np.ndarray) -> np.ndarray:
         """Return the tag with the highest logit."""
         return outputs.argmax(1)
 

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.tables import TABLE_FORMATS, BadRows, Column, IncomingRows, TableLayout, open_table
+from lmtransfer.data.tables import TABLE_FORMATS, BadRows, ColumnSpec, IncomingRows, TableLayout, open_table
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 
 #: An example and its source, ``file:line``.
-Given = tuple[str, Any]
+LocatedExample = tuple[str, Any]
 
 #: Separates two texts in one line.
 SEPARATOR = "[SEP]"
@@ -73,7 +73,7 @@ class InputFile:
         delimiter = self.delimiter or own.delimiter
         return replace(own, file_format=file_format, encoding_errors=self.encoding_errors, delimiter=delimiter)
 
-    def each_line(self, example_of: Callable[[str, str, str], Any]) -> Iterator[Given]:
+    def each_line(self, example_of: Callable[[str, str, str], Any]) -> Iterator[LocatedExample]:
         """Yield one example per line.
 
         Args:
@@ -84,7 +84,7 @@ class InputFile:
             where = f"{self.name}:{line_number}"
             yield from self._example(partial(example_of, line, where, str(number)), where)
 
-    def each_row(self, columns: Sequence[str], example_of: Callable[[JsonNode, str], Any]) -> Iterator[Given]:
+    def each_row(self, columns: Sequence[str], example_of: Callable[[JsonNode, str], Any]) -> Iterator[LocatedExample]:
         """Yield one example per row of JSON or parquet.
 
         Args:
@@ -92,12 +92,12 @@ class InputFile:
             example_of: builds the example from the row and its name, which is its ``id`` or its number; raises
                 DataError with the reason if it cannot.
         """
-        wanted = [Column((name,), "input", required=False) for name in ("id", *columns)]
+        wanted = [ColumnSpec((name,), "input", required=False) for name in ("id", *columns)]
         for record in open_table(self.table, wanted, layout=self.layout(), bad_rows=self.bad_rows).records:
             row = JsonNode(record.values, None, record.where)
             yield from self._example(partial(_named_row, row, str(record.number), example_of), record.where)
 
-    def _example(self, make: Callable[[], Any], where: str) -> Iterator[Given]:
+    def _example(self, make: Callable[[], Any], where: str) -> Iterator[LocatedExample]:
         try:
             example = make()
         except ValueError as problem:
@@ -109,7 +109,7 @@ class InputFile:
 
 
 def _named_row(row: JsonNode, otherwise: str, example_of: Callable[[JsonNode, str], Any]) -> Any:
-    node = row.maybe("id")
+    node = row.get("id")
     return example_of(row, otherwise if node is None or node.value is None else node.name())
 
 
@@ -120,7 +120,7 @@ class _RefusedRows(BadRows):
     refuse: Callable[[str], None] = field(kw_only=True)
 
     @override
-    def found(self, kind: str, where: str, problem: str) -> None:
+    def report(self, kind: str, where: str, problem: str) -> None:
         self.refuse(f"{where}: {problem}")
 
 
@@ -145,7 +145,7 @@ class Reader(ABC):
         self.kind = kind
         self.json_format: str | None = None
 
-    def read(self, source: InputFile) -> Iterator[Given]:
+    def read(self, source: InputFile) -> Iterator[LocatedExample]:
         """Yield the examples of an input, each as soon as it is read.
 
         Raises:
@@ -156,10 +156,10 @@ class Reader(ABC):
         if of_columns and not (self.has_columns and source.file_format != "text"):
             raise ConfigError(f"{of_columns[0]}: format={source.file_format} has no columns")
         if source.file_format == "text":
-            return source.each_line(lambda line, where, name: self.of_line(line, where, name, source.notes))
-        return self.of_file(source)
+            return source.each_line(lambda line, where, name: self.parse_line(line, where, name, source.notes))
+        return self.parse_file(source)
 
-    def of_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
+    def parse_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
         """Build the example of one line.
 
         Args:
@@ -172,14 +172,14 @@ class Reader(ABC):
         """
         if not line.strip():
             raise ValueError("the line is empty")
-        return self.of_filled_line(line, where, name, notes)
+        return self.parse_nonblank_line(line, where, name, notes)
 
     @abstractmethod
-    def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
-        """Build the example of a non-blank line; otherwise as ``of_line``."""
+    def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
+        """Build the example of a non-blank line; otherwise as ``parse_line``."""
 
     @abstractmethod
-    def of_file(self, source: InputFile) -> Iterator[Given]:
+    def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
         """Yield the examples of a file in a format other than ``text``."""
 
 

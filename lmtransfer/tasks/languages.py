@@ -23,7 +23,7 @@ def check_languages(languages: Sequence[str]) -> tuple[str, ...]:
     return tuple(languages)
 
 
-def check_found(languages: Sequence[str], present: set[str], *, origin: str) -> None:
+def check_all_present(languages: Sequence[str], present: set[str], *, origin: str) -> None:
     """Check that a file has examples in all scored languages.
 
     Raises:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmtransfer.data.corpora.hub import check_dataset_folder
-from lmtransfer.data.files import find_data, splits_in
+from lmtransfer.data.files import describe_splits, find_data
 from lmtransfer.errors import ConfigError, DataError
 
 
@@ -47,7 +47,7 @@ class LocatedFiles:
         paths = (path for name in self._files.get(split, ()) for path in self._paths(name))
         return next((file for file in map(find_data, paths) if file is not None), None)
 
-    def found(self, split: str) -> Path:
+    def require(self, split: str) -> Path:
         """Find the file of a split.
 
         Raises:
@@ -55,7 +55,7 @@ class LocatedFiles:
         """
         path = self.find(split)
         if path is None:
-            raise self.missing(split)
+            raise self.missing_error(split)
         return path
 
     def _paths(self, name: str) -> list[Path]:
@@ -68,7 +68,7 @@ class LocatedFiles:
             return "(none configured)"
         return " or ".join(map(str, self._paths(self._files[split][0])))
 
-    def missing(self, split: str, *, has_folds: bool = False) -> DataError:
+    def missing_error(self, split: str, *, has_folds: bool = False) -> DataError:
         """Return the error for a missing file, if there is no other source either.
 
         Args:
@@ -85,7 +85,7 @@ class LocatedFiles:
         problem = f"task {self._task}, split {split}: no file {self.places(split)}"
         for path in self._paths(file):
             if path.is_dir():
-                which = splits_in(path) or "is a folder: give a file in it"
+                which = describe_splits(path) or "is a folder: give a file in it"
                 return DataError(f"{problem}: {path} {which} (task.{split}=)")
             names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
             similar = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)

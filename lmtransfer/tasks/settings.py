@@ -73,7 +73,7 @@ class FileSettings(_Settings):
         return LocatedFiles(files=self.file_names(), data_root=self.data_root, task=task)
 
 
-class HubSettings(_Settings):
+class HubDatasetSettings(_Settings):
     """The data set on the hub, for splits without a local file.
 
     Attributes:
@@ -91,7 +91,7 @@ class HubSettings(_Settings):
         return None if self.hub is None else HubSource(self.hub, self.hub_config, dict(self.hub_splits or {}))
 
 
-class TextTableSettings(FileSettings, HubSettings):
+class TextTableSettings(FileSettings, HubDatasetSettings):
     """Tables of texts or pairs of texts, from one file per split or from the hub.
 
     A column may have several possible names, of which the first one in the file is used, so that one task can read

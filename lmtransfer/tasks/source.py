@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.data.batch import PackedBatch, copied, pack
+from lmtransfer.data.batch import PackedBatch, copy_to, pack
 from lmtransfer.data.stream.stream import Source
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_places
 from lmtransfer.tasks.targets import Targets
@@ -36,7 +36,7 @@ class TaskBatch:
         first_lengths: number of tokens in the first text of each pair, on the host; None if the examples are single
             texts.
         features: a frozen encoder's output for the sequences (see ``transfer.features``), or None to run the encoder.
-        moved_from: the batch on the host that was moved to a device; None if this batch is on the host.
+        host_source: the batch on the host that was moved to a device; None if this batch is on the host.
     """
 
     packed: PackedBatch
@@ -46,12 +46,12 @@ class TaskBatch:
     keys: Sequence[str]
     first_lengths: tuple[int, ...] | None = None
     features: Tensor | None = None
-    moved_from: TaskBatch | None = None
+    host_source: TaskBatch | None = None
 
     @property
-    def on_host(self) -> TaskBatch:
+    def host_batch(self) -> TaskBatch:
         """The same batch on the host, whose numbers can be read without waiting for a device."""
-        return self if self.moved_from is None else self.moved_from
+        return self if self.host_source is None else self.host_source
 
     @property
     def num_tokens(self) -> int:
@@ -65,7 +65,7 @@ class TaskBatch:
 
     def to(self, device: torch.device | str) -> TaskBatch:
         """Return the same batch on ``device``."""
-        return replace(self._map(lambda tensor: copied(tensor, device)), moved_from=self.on_host)
+        return replace(self._map(lambda tensor: copy_to(tensor, device)), host_source=self.host_batch)
 
     def pin_memory(self) -> TaskBatch:
         """Return the same batch in page-locked memory, from which a GPU copies without blocking."""
@@ -75,8 +75,8 @@ class TaskBatch:
         """Apply ``change`` to every tensor except the characters."""
         return replace(
             self,
-            packed=self.packed.each(change),
-            targets=self.targets.each(change),
+            packed=self.packed.map(change),
+            targets=self.targets.map(change),
             target_owners_R=change(self.target_owners_R),
             features=None if self.features is None else change(self.features),
         )
@@ -152,7 +152,7 @@ class TaskSource(Source):
         num_targets = np.diff(encoded.target_offsets)[rows]
         return TaskBatch(
             packed=packed,
-            targets=encoded.targets_of(rows).each(torch.from_numpy),
+            targets=encoded.targets_of(rows).map(torch.from_numpy),
             target_owners_R=torch.from_numpy(np.repeat(np.arange(len(rows)), num_targets)),
             rows=tuple(int(row) for row in rows),
             keys=tuple(encoded.examples[encoded.owners[row]].id for row in rows),

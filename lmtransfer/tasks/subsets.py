@@ -10,7 +10,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.randomness import permutation
 
 
-def stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str) -> np.ndarray:
+def sample_stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str) -> np.ndarray:
     """Choose ``size`` examples whose labels have the same proportions as all examples.
 
     Each label gets its exact share rounded down. The remaining examples go to the labels with the largest remainders;
@@ -78,7 +78,7 @@ def training_parts(
                 f"task.num_train={num_train}: the training split has {len(labels)} examples of {num_labels} labels; "
                 f"set a number from {num_labels} to {len(labels)}, or null for all"
             )
-        chosen = stratified(labels, num_train, seed=seed, purpose="num_train")
+        chosen = sample_stratified(labels, num_train, seed=seed, purpose="num_train")
     if dev_from_train is None:
         return chosen, np.zeros(0, dtype=np.int64)
     if not 0 < dev_from_train < 1:

@@ -30,7 +30,7 @@ class Targets(Generic[Values]):
         """Return R."""
         return len(getattr(self, fields(self)[0].name))
 
-    def each(self, change: Callable[[Any], Any]) -> Any:
+    def map(self, change: Callable[[Any], Any]) -> Any:
         """Return targets of the same kind, with ``change`` applied to every field."""
         return type(self)(*(change(getattr(self, field.name)) for field in fields(self)))
 

@@ -71,7 +71,7 @@ class WordFinder:
         self._unit = _UNIT_WITH_CHINESE if splits_chinese else _UNIT
         places: dict[str, int] = {}
         for place, word in enumerate(words):
-            places.setdefault(self.folded(word), place)
+            places.setdefault(self.fold(word), place)
         self._by_first: dict[str, list[tuple[str, int, bool]]] = {}
         for word, place in sorted(places.items(), key=lambda item: -len(item[0])):
             first = self._unit.match(word)
@@ -79,13 +79,13 @@ class WordFinder:
                 is_apart = splits_chinese and is_between_chinese(word)
                 self._by_first.setdefault(first[0], []).append((word, place, is_apart))
 
-    def folded(self, text: str) -> str:
+    def fold(self, text: str) -> str:
         """Return the text in the form for comparison: case-folded and without accents, if these are ignored."""
         return self._fold(text)[0]
 
     def has_any(self, text: str) -> bool:
         """Whether the text may contain a word; fast, and False only if there is none."""
-        return not self._by_first.keys().isdisjoint(self._unit.findall(self.folded(text)))
+        return not self._by_first.keys().isdisjoint(self._unit.findall(self.fold(text)))
 
     def find(self, text: str) -> list[Match]:
         """Return the words in ``text``, in order."""
@@ -208,10 +208,10 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
     repeated: list[str] = []
     known: list[str] = []
     for _, line in lines:
-        if finder.folded(line) in words:
+        if finder.fold(line) in words:
             repeated.append(line)
         else:
-            words[finder.folded(line)] = line
+            words[finder.fold(line)] = line
     new_words: list[str] = []
     for word, ids in zip(words.values(), base.encode_ids([" " + word for word in words.values()]), strict=True):
         (known if len(ids) == 1 and ids[0] != base.unk_id else new_words).append(word)
@@ -244,7 +244,7 @@ def _reason_against(line: str, specials: set[str], base: Tokenizer, finder: Word
     if not len(base.encode_ids([" " + line])[0]):
         return "is empty for this tokenizer, which drops such characters: remove it"
     plain = unicodedata.normalize("NFKC", line)
-    if finder.folded(plain) != finder.folded(line):
+    if finder.fold(plain) != finder.fold(line):
         ids, same = base.encode_ids([" " + line, " " + plain])
         if np.array_equal(ids, same):
             return f"is {plain!r} for this tokenizer, which replaces such characters: write it so"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lmtransfer.tokenizers.saved import SPECIALS, write_model
+from lmtransfer.tokenizers.model_files import SPECIALS, write_model
 
 
 @dataclass(frozen=True, slots=True)

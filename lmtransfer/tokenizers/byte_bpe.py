@@ -25,8 +25,8 @@ import tokenizers
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer, special_flags
-from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
-from lmtransfer.tokenizers.spans import without_surrogates
+from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.spans import replace_surrogates
 
 #: Displayed in place of the space at the beginning of a word.
 META: Final = "\u2581"
@@ -96,7 +96,7 @@ class ByteBpeTokenizer(Tokenizer):
         If a character's bytes are split into several tokens, each token has the span of the whole character. A token
         that is only a space has an empty span at the start of the next word.
         """
-        clean = spaced(text)
+        clean = space_words(text)
         encoding = self._library.encode(clean)
         ids = np.array(encoding.ids, dtype=np.int32)
         spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
@@ -137,13 +137,13 @@ class ByteBpeTokenizer(Tokenizer):
         """Return the piece with U+2581 for a leading space and ``<0xE2>`` for bytes that are not a character."""
         if token_id < len(SPECIALS):
             return SPECIALS[token_id]
-        return readable(self._bytes[token_id - len(SPECIALS)])
+        return format_piece(self._bytes[token_id - len(SPECIALS)])
 
     def model_bytes(self) -> bytes:  # noqa: D102
         return self._model
 
 
-def spaced(text: str) -> str:
+def space_words(text: str) -> str:
     """Return the text in the library's form: one space before each word and no other white space.
 
     Lone surrogates, which have no UTF-8 form, become U+FFFD.
@@ -152,7 +152,7 @@ def spaced(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    return without_surrogates(text).split()
+    return replace_surrogates(text).split()
 
 
 def byte_letters() -> dict[str, int]:
@@ -162,7 +162,7 @@ def byte_letters() -> dict[str, int]:
     return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
-def readable(piece: bytes) -> str:
+def format_piece(piece: bytes) -> str:
     """Format bytes for display: U+2581 for a leading space, ``<0xE2>`` for bytes that are not a character."""
     text = piece.decode(errors="surrogateescape")
     text = _SURROGATES.sub(lambda match: f"<0x{ord(match[0]) - 0xDC00:02X}>", text)

@@ -20,7 +20,7 @@ from typing_extensions import override
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.added_tokens import finder_of
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
-from lmtransfer.tokenizers.saved import padded_size, read_model
+from lmtransfer.tokenizers.model_files import padded_size, read_model
 
 BASE_FOLDER: Final = "base"
 
@@ -63,7 +63,7 @@ class ExtendedTokenizer(Tokenizer):
                 "characters; remove tokenizer.add"
             )
         self._finder = finder_of(base, self.words)
-        folded = [self._finder.folded(word) for word in self.words]
+        folded = [self._finder.fold(word) for word in self.words]
         specials = {base.piece(int(i)) for i in np.flatnonzero(base.is_special)}
         wrong = [word for word in self.words if word.split() != [word] or word in specials]
         wrong += _repeated(folded)

@@ -11,8 +11,8 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.extended import BASE_FOLDER, ExtendedTokenizer
+from lmtransfer.tokenizers.model_files import DESCRIPTION_FILE, read_description
 from lmtransfer.tokenizers.published import PublishedTokenizer
-from lmtransfer.tokenizers.saved import DESCRIPTION_FILE, read_description
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 from lmtransfer.tokenizers.words import WordTokenizer

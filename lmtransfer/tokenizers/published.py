@@ -28,9 +28,9 @@ from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
-from lmtransfer.tokenizers.byte_bpe import META, byte_letters, readable
-from lmtransfer.tokenizers.saved import read_model
-from lmtransfer.tokenizers.spans import covering_spans, trimmed_spans, without_surrogates
+from lmtransfer.tokenizers.byte_bpe import META, byte_letters, format_piece
+from lmtransfer.tokenizers.model_files import read_model
+from lmtransfer.tokenizers.spans import extend_spans, replace_surrogates, trim_spans
 
 #: The kind of pieces: ``##`` inside words, whole words, bytes as characters, or U+2581 at the beginning of words.
 PieceKind = Literal["wordpiece", "words", "bytes", "meta"]
@@ -361,7 +361,7 @@ class PublishedTokenizer(Tokenizer):
         normalisation drops or turns into white space count as white space, but an accent belongs to the token before
         it. A token that only marks the beginning of a word has an empty span there.
         """
-        encoding = self._library.encode(without_surrogates(text), add_special_tokens=False)
+        encoding = self._library.encode(replace_surrogates(text), add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
         spans: list[tuple[int, int]] = encoding.offsets
         if self._piece_kind in ("meta", "bytes"):
@@ -370,14 +370,14 @@ class PublishedTokenizer(Tokenizer):
                 (start, start) if mark and start < end and not self._is_blank(text[start]) else (start, end)
                 for (start, end), mark in zip(spans, is_mark, strict=True)
             ]
-        trimmed = trimmed_spans(text, spans, is_blank=self._is_blank)
+        trimmed = trim_spans(text, spans, is_blank=self._is_blank)
         word_starts = self.starts_word[ids]
         word_starts[:1] = True
-        return Encoding(ids, covering_spans(text, trimmed, is_blank=self._is_blank), word_starts)
+        return Encoding(ids, extend_spans(text, trimmed, is_blank=self._is_blank), word_starts)
 
     @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        clean = [without_surrogates(text) for text in texts]
+        clean = [replace_surrogates(text) for text in texts]
         encodings = self._library.encode_batch_fast(clean, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
@@ -401,7 +401,7 @@ class PublishedTokenizer(Tokenizer):
     def _piece(self, token_id: int) -> str:
         """Return the piece of the vocabulary; a byte-level piece is converted to readable form."""
         text = self._texts[token_id]
-        return self._pieces[token_id] if text is None or self._piece_kind != "bytes" else readable(text)
+        return self._pieces[token_id] if text is None or self._piece_kind != "bytes" else format_piece(text)
 
     def _described(self) -> dict[str, Any]:
         return {"specials": self.specials, **super()._described()}
@@ -419,7 +419,7 @@ class PublishedTokenizer(Tokenizer):
         if blank is None:
             blank = character.isspace()
             if not blank and self._normalises and self._piece_kind == "meta":
-                normalised = self._library.normalizer.normalize_str(without_surrogates(character))
+                normalised = self._library.normalizer.normalize_str(replace_surrogates(character))
                 blank = not normalised.strip(META + " ")
             self._blank[character] = blank
         return blank

@@ -20,8 +20,8 @@ import sentencepiece
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer, special_flags
-from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
-from lmtransfer.tokenizers.spans import trimmed_spans, without_surrogates
+from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.spans import replace_surrogates, trim_spans
 
 META: Final = "\u2581"
 
@@ -84,8 +84,8 @@ class SentencePieceTokenizer(Tokenizer):
         an empty span. If a character is split into several byte pieces (``byte_fallback``), the last piece has its
         span.
         """
-        mapping = self._processor.encode(without_surrogates(text), return_type="offset_mapping")
-        spans = trimmed_spans(text, mapping["offsets"], is_blank=self._is_blank)
+        mapping = self._processor.encode(replace_surrogates(text), return_type="offset_mapping")
+        spans = trim_spans(text, mapping["offsets"], is_blank=self._is_blank)
         ids = np.array(mapping["ids"], dtype=np.int32)
         word_starts = self.starts_word[ids]
         word_starts[:1] = True
@@ -93,7 +93,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encode many texts, ids only (int32), in one thread, because several processes prepare corpora."""
-        clean = [without_surrogates(text) for text in texts]
+        clean = [replace_surrogates(text) for text in texts]
         return self._processor.encode(clean, return_type="numpy", num_threads=1)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -126,7 +126,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _is_blank(self, character: str) -> bool:
         blank = self._blank.get(character)
         if blank is None:
-            plain = without_surrogates(character)
+            plain = replace_surrogates(character)
             blank = plain.isspace() or not self._processor.normalize(plain).strip(META + " ")
             self._blank[character] = blank
         return blank

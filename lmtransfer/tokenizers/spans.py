@@ -11,12 +11,12 @@ import numpy as np
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def without_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which have no UTF-8 form, with U+FFFD; character offsets do not change."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-def trimmed_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Callable[[str], bool]) -> np.ndarray:
+def trim_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Callable[[str], bool]) -> np.ndarray:
     """Remove white space from the beginning and end of spans; int32, shape (n, 2).
 
     A span with only white space becomes empty, at its end: the position where the next word begins.
@@ -35,7 +35,7 @@ def trimmed_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Call
     return np.array(trimmed, dtype=np.int32).reshape(-1, 2)
 
 
-def covering_spans(text: str, spans: np.ndarray, *, is_blank: Callable[[str], bool]) -> np.ndarray:
+def extend_spans(text: str, spans: np.ndarray, *, is_blank: Callable[[str], bool]) -> np.ndarray:
     """Make spans monotone and extend them over visible characters next to a token; int32, shape (n, 2).
 
     Normalisation drops accents and merges characters, so some characters between two tokens may be in no span. They

@@ -11,8 +11,8 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from typing_extensions import override
 
 from lmtransfer.config.types import Count, Whole
-from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer, spaced
-from lmtransfer.tokenizers.saved import SPECIALS
+from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer, space_words
+from lmtransfer.tokenizers.model_files import SPECIALS
 from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer
 
 _VERSION = 1  # increase it when the same settings and text would give another vocabulary
@@ -72,7 +72,7 @@ class ByteBpeTrainer(TokenizerTrainer):
             library.normalizer = normalizers.Lowercase()
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         library.train_from_iterator(
-            map(spaced, sample),
+            map(space_words, sample),
             trainers.BpeTrainer(
                 vocab_size=self.vocab_size,
                 min_frequency=self.min_frequency,
@@ -85,5 +85,5 @@ class ByteBpeTrainer(TokenizerTrainer):
         described["added_tokens"] = []  # otherwise text could encode to the special tokens
         num_pieces = len(described["model"]["vocab"])
         if num_pieces < self.vocab_size and not self.allow_fewer:
-            raise self.too_few(num_pieces, counts)
+            raise self.too_few_error(num_pieces, counts)
         return ByteBpeTokenizer(json.dumps(described, ensure_ascii=False).encode())

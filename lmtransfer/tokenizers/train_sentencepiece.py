@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import DataError
-from lmtransfer.tokenizers.saved import SPECIALS
+from lmtransfer.tokenizers.model_files import SPECIALS
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
-from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer, trained_on
+from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer, describe_text
 
 _VERSION = 1  # increase it when the same settings and text would give another vocabulary
 _SILENT = 2  # sentencepiece's log level: errors only; errors are also raised as exceptions
@@ -105,10 +105,11 @@ class SentencePieceTrainer(TokenizerTrainer):
 
     def _explained(self, message: str, counts: LineCounts) -> DataError:
         if largest := re.search(r"too high .* value <= (\d+)", message):
-            return self.too_few(largest[1], counts)
+            return self.too_few_error(largest[1], counts)
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
             return DataError(
-                f"tokenizer.vocab_size={self.vocab_size}: {trained_on(counts)} needs at least {needed[1]} pieces for "
-                f"its characters; set tokenizer.vocab_size={needed[1]} or more, or a lower tokenizer.character_coverage"
+                f"tokenizer.vocab_size={self.vocab_size}: {describe_text(counts)} needs at least {needed[1]} pieces "
+                f"for its characters; set tokenizer.vocab_size={needed[1]} or more, or a lower "
+                "tokenizer.character_coverage"
             )
-        return DataError(f"sentencepiece could not train a vocabulary on {trained_on(counts)}: {message}")
+        return DataError(f"sentencepiece could not train a vocabulary on {describe_text(counts)}: {message}")

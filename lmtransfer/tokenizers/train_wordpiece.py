@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import DataError
-from lmtransfer.tokenizers.saved import SPECIALS
-from lmtransfer.tokenizers.spans import without_surrogates
-from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer, trained_on
+from lmtransfer.tokenizers.model_files import SPECIALS
+from lmtransfer.tokenizers.spans import replace_surrogates
+from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer, describe_text
 from lmtransfer.tokenizers.wordpiece import INSIDE, WordPieceTokenizer, library_of
 
 _LINES_WITH_ACCENTS = 2000
@@ -73,7 +73,7 @@ class WordPieceTrainer(TokenizerTrainer):
     @override
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordPieceTokenizer:
         library = library_of(models.WordPiece(unk_token=SPECIALS[0]), lowercase=self.lowercase)
-        clean = [library.normalizer.normalize_str(without_surrogates(line)) for line in sample]
+        clean = [library.normalizer.normalize_str(replace_surrogates(line)) for line in sample]
         words = Counter(word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line))
         frequencies = _character_frequencies(words)
         ranked = sorted(frequencies, key=lambda character: (-frequencies[character], character))
@@ -83,7 +83,7 @@ class WordPieceTrainer(TokenizerTrainer):
         smallest = len(SPECIALS) + len(inside) + len(alphabet)
         if smallest > self.vocab_size:
             raise DataError(
-                f"tokenizer.vocab_size={self.vocab_size}: {trained_on(counts)} needs {smallest} pieces for "
+                f"tokenizer.vocab_size={self.vocab_size}: {describe_text(counts)} needs {smallest} pieces for "
                 f"its characters alone; set tokenizer.vocab_size={smallest} or more, or a lower "
                 f"tokenizer.max_alphabet={self.max_alphabet}"
             )
@@ -100,7 +100,7 @@ class WordPieceTrainer(TokenizerTrainer):
         )
         vocabulary = library.get_vocab()
         if len(vocabulary) < self.vocab_size and not self.allow_fewer:
-            raise self.too_few(len(vocabulary), counts)
+            raise self.too_few_error(len(vocabulary), counts)
         pieces = sorted(vocabulary, key=vocabulary.__getitem__)
         lost = _lost_accents(sample, library.normalizer) if self.lowercase else {}
         training = {"num_characters": len(frequencies), **lost}
@@ -112,7 +112,7 @@ def _lost_accents(sample: Sequence[str], normalizer: normalizers.Normalizer) -> 
     words = Counter(word for line in sample[:_LINES_WITH_ACCENTS] for word in line.split())
 
     def without_accents(word: str) -> str | None:
-        folded = normalizer.normalize_str(without_surrogates(word)).replace(" ", "")
+        folded = normalizer.normalize_str(replace_surrogates(word)).replace(" ", "")
         lower = unicodedata.normalize("NFC", word.lower())
         return folded if len(folded) < len(unicodedata.normalize("NFD", lower)) and folded != lower else None
 

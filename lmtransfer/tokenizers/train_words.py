@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import DataError
-from lmtransfer.tokenizers.saved import SPECIALS
+from lmtransfer.tokenizers.model_files import SPECIALS
 from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer
 from lmtransfer.tokenizers.words import WordTokenizer, split_words
 

@@ -188,7 +188,7 @@ class TokenizerTrainer(ABC):
         if problems or own_problems:
             raise ConfigError([*problems, *own_problems])
 
-    def too_few(self, num_pieces: int | str, counts: LineCounts) -> DataError:
+    def too_few_error(self, num_pieces: int | str, counts: LineCounts) -> DataError:
         """Build the error for a text that does not support ``vocab_size``."""
         more = (
             f"train on more of it (tokenizer.max_characters={self.max_characters}, "
@@ -197,11 +197,11 @@ class TokenizerTrainer(ABC):
             else "use more text"
         )
         return DataError(
-            f"tokenizer.vocab_size={self.vocab_size}: {trained_on(counts)} supports at most {num_pieces} pieces; set "
-            f"tokenizer.vocab_size={num_pieces} or less, {more}, or set tokenizer.allow_fewer=true"
+            f"tokenizer.vocab_size={self.vocab_size}: {describe_text(counts)} supports at most {num_pieces} pieces; "
+            f"set tokenizer.vocab_size={num_pieces} or less, {more}, or set tokenizer.allow_fewer=true"
         )
 
 
-def trained_on(counts: LineCounts) -> str:
+def describe_text(counts: LineCounts) -> str:
     """Describe the training text, for messages."""
     return f"the training text ({counts.pieces_used} lines, {counts.characters_used} characters)"

@@ -29,8 +29,8 @@ from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
-from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
-from lmtransfer.tokenizers.spans import without_surrogates
+from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.spans import replace_surrogates
 
 _VERSION = 2  # increase it when the same pieces would give other ids or word starts
 #: Prefix of a piece inside a word.
@@ -102,7 +102,7 @@ class WordPieceTokenizer(Tokenizer):
         Characters that cleaning drops (control characters, zero-width spaces, U+FFFD) count as white space. A dropped
         accent that is a separate character belongs to the token before it.
         """
-        encoding = self._library.encode(without_surrogates(text))
+        encoding = self._library.encode(replace_surrogates(text))
         ids = np.array(encoding.ids, dtype=np.int32)
         spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
         if self.lowercase and not text.isascii():
@@ -111,7 +111,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        encodings = self._library.encode_batch_fast([without_surrogates(text) for text in texts])
+        encodings = self._library.encode_batch_fast([replace_surrogates(text) for text in texts])
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:

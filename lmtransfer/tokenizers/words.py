@@ -21,7 +21,7 @@ from typing_extensions import override
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, special_flags
 from lmtransfer.tokenizers.characters import boundary_character_ids, character_ids
-from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
 
 _VERSION = 2  # increase it when the same words would give other ids or characters
 _ASCII_WORD = re.compile(r"\w+|[^\w\s]")

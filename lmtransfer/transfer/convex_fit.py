@@ -75,13 +75,13 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     """
     head, encoded = learner.head, source.encoded
     head.train()
-    inputs_RE, targets = head_inputs(learner, source), encoded.targets.each(torch.from_numpy)
+    inputs_RE, targets = head_inputs(learner, source), encoded.targets.map(torch.from_numpy)
     fold_R = np.repeat(folds_of(encoded)[encoded.owners], np.diff(encoded.target_offsets))
     folds = []
     for fold in np.unique(fold_R):
         rest, held_out = np.flatnonzero(fold_R != fold), np.flatnonzero(fold_R == fold)
         if len(rest):
-            problem = Problem(inputs_RE[rest], targets.each(lambda values, rest=rest: values[rest]), head)
+            problem = Problem(inputs_RE[rest], targets.map(lambda values, rest=rest: values[rest]), head)
             folds.append((problem, held_out))
     solutions: list[Tensor | None] = [None] * len(folds)
     tries: list[dict[str, Any]] = []

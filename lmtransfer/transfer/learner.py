@@ -199,4 +199,4 @@ class TaskLearner(ComposedEncoder, Learner):
         """Return the sequences that the encoder reads; a composition of pairs gets the two texts as two sequences."""
         if not self.composition.of_pairs or batch.first_lengths is None:
             return batch.packed
-        return batch.packed.halved(batch.first_lengths)
+        return batch.packed.halve(batch.first_lengths)

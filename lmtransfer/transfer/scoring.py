@@ -202,7 +202,7 @@ def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarra
         outputs: the head's outputs, shape (R, K).
         targets: the targets with the gold answers.
     """
-    predicted, gold = head.predicted(outputs), head.gold(targets)
+    predicted, gold = head.predictions(outputs), head.gold(targets)
     if predicted is None or gold is None or len(predicted) == 0:
         return False
     are_same = np.allclose(predicted, predicted[:1], rtol=_ROUNDING, atol=_ROUNDING)

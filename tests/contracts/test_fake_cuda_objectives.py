@@ -197,7 +197,7 @@ def _findings_of_copies() -> dict[str, list[str]]:
         for name, batch in batches.items():
             with Watch() as watch:
                 moved = batch.to("cuda")
-            assert moved.on_host is batch
+            assert moved.host_batch is batch
             found[name] = list(watch.findings)
         assert moved.packed.tokens_T.device.type == moved.targets.labels.device.type == "cuda"
     return found

@@ -23,7 +23,7 @@ from support.refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
-from lmtransfer.data.store import cache, filling, tokenising
+from lmtransfer.data.store import cache, filling, tokenizing
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
@@ -35,7 +35,7 @@ from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of about 20 documents, so that a small corpus has many."""
-    monkeypatch.setattr(tokenising, "BLOCK_CHARACTERS", 5000)
+    monkeypatch.setattr(tokenizing, "BLOCK_CHARACTERS", 5000)
 
 
 def corpus(path: Path, **settings: Any) -> FileCorpus:
@@ -167,7 +167,7 @@ _CHILD = """
 import sys, time
 from pathlib import Path
 from fakes.texts import WordTokenizer
-from lmtransfer.data.store import tokenising
+from lmtransfer.data.store import tokenizing
 from lmtransfer.data.store.cache import prepare
 from lmtransfer.data.corpora.corpus import FileCorpus
 
@@ -177,7 +177,7 @@ class Slow(WordTokenizer):
         return super().encode_ids(texts)
 
 if __name__ == "__main__":
-    tokenising.BLOCK_CHARACTERS = 5000
+    tokenizing.BLOCK_CHARACTERS = 5000
     source = FileCorpus(path={path!r}, name="made up", validation_fraction=0.1)
     prepare(source, Slow(), cache_dir={cache!r}, num_workers={workers})
 """
@@ -215,7 +215,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path, workers: i
     # Rubbish as a kill may leave it: a staged shard, and a shard whose record was never written.
     folder = next(iter(done)).parents[1]
     (folder / "train" / ".shard-00099.1.tmp").mkdir()
-    missing = next(index for index in range(99) if not tokenising.record_path(folder, index).exists())
+    missing = next(index for index in range(99) if not tokenizing.record_path(folder, index).exists())
     (folder / "train" / f"shard-{missing:05d}").mkdir(exist_ok=True)
     (folder / "train" / f"shard-{missing:05d}" / "tokens.npy").write_bytes(b"torn")
     stamps = {path: path.stat().st_mtime_ns for path in done}
@@ -226,7 +226,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path, workers: i
         WordTokenizer(),
         cache_dir=tmp_path / "cache",
         num_workers=0,
-        on_progress=lambda state: kept.append(state.blocks_kept),
+        on_progress=lambda state: kept.append(state.num_reused_blocks),
     )
     assert kept[-1] == len(done) >= 4
     assert {path: path.stat().st_mtime_ns for path in done} == stamps
@@ -239,13 +239,13 @@ def test_a_damaged_or_foreign_block_is_done_again(tmp_path: Path) -> None:
     first = prepare(source, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
     whole = files_of(first.folder)
     (first.folder / "manifest.json").unlink()
-    record = tokenising.record_path(first.folder, 0)
+    record = tokenizing.record_path(first.folder, 0)
     record.write_text(record.read_text().replace('"digest": "', '"digest": "0', 1))
     tokens = first.folder / "train" / "shard-00001" / "tokens.npy"
     tokens.write_bytes(tokens.read_bytes()[:-2])
     states = []
     prepare(source, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0, on_progress=states.append)
-    assert states[-1].blocks_kept == len(states) - 2
+    assert states[-1].num_reused_blocks == len(states) - 2
     assert files_of(first.folder) == whole
 
 
@@ -415,12 +415,12 @@ def test_who_waits_for_another_process_says_so(
     entered = threading.Event()
 
     def second() -> None:
-        with cache.writing(folder):
+        with cache.lock_folder(folder):
             entered.set()
 
     waiting = threading.Thread(target=second)
     said = ""
-    with cache.writing(folder):
+    with cache.lock_folder(folder):
         assert capsys.readouterr().err == ""
         waiting.start()
         while "\n" not in said:

@@ -22,7 +22,7 @@ from fakes.texts import by_noun, made_up_documents
 from support.refusals import refuses
 
 from lmtransfer.cli import main
-from lmtransfer.data.corpora.hub import HubCorpus, shuffled
+from lmtransfer.data.corpora.hub import HubCorpus, shuffle
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.training.trackers.jsonl import Jsonl
 
@@ -255,19 +255,19 @@ def test_a_buffer_gives_every_item_once_and_never_holds_more(buffer: int) -> Non
             yield item
 
     given = []
-    for place, item in enumerate(shuffled(source(), buffer=buffer)):
+    for place, item in enumerate(shuffle(source(), buffer=buffer)):
         assert drawn - place <= buffer + 1
         assert item <= place + buffer
         given.append(item)
     assert sorted(given) == list(range(1000))
-    assert given == list(shuffled(iter(range(1000)), buffer=buffer))
+    assert given == list(shuffle(iter(range(1000)), buffer=buffer))
     assert (given == list(range(1000))) is (buffer == 1)
 
 
 def test_an_item_waits_in_the_buffer_as_long_as_the_law_says() -> None:
     """Each step gives out one of ``buffer`` items at random, so an item waits a geometric number of steps."""
     buffer = 50
-    waits = [place - item + buffer for place, item in enumerate(islice(shuffled(count(), buffer=buffer), 40_000))]
+    waits = [place - item + buffer for place, item in enumerate(islice(shuffle(count(), buffer=buffer), 40_000))]
     assert np.mean(waits) == pytest.approx(buffer, rel=0.05)
     assert np.mean(np.array(waits) > buffer) == pytest.approx((1 - 1 / buffer) ** buffer, abs=0.02)
 

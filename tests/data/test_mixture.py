@@ -22,7 +22,7 @@ from lmtransfer.cli import main
 from lmtransfer.config.in_short import expand_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus
-from lmtransfer.data.corpora.sampling import Sampling, smoothed
+from lmtransfer.data.corpora.sampling import Sampling, smooth
 from lmtransfer.data.store.cache import prepare, tokenizer_for
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import part_shares, token_shares
@@ -76,12 +76,12 @@ def test_proportions_are_the_closed_form(alpha: float) -> None:
     sizes = [9000, 900, 100]
     weights = [(size / 10000) ** alpha for size in sizes]
     expected = [weight / sum(weights) for weight in weights]
-    assert smoothed(np.array(sizes), alpha) == pytest.approx(expected)
+    assert smooth(np.array(sizes), alpha) == pytest.approx(expected)
     rows = {name: np.full(size, 32) for name, size in zip("abc", sizes, strict=True)}
     counts = np.array(list(quotas(rows, Sampling(alpha)).values()))
     assert counts.sum() == 10000
     assert np.abs(counts - 10000 * np.array(expected)).max() < 1
-    assert smoothed(np.array([5, 0, 5]), alpha).tolist() == [0.5, 0.0, 0.5]
+    assert smooth(np.array([5, 0, 5]), alpha).tolist() == [0.5, 0.0, 0.5]
 
 
 def test_an_epoch_has_the_smoothed_proportions_of_rows(store: MixedStore) -> None:

@@ -19,8 +19,8 @@ from lmtransfer.data.corpora.python_docs import (
     PythonDocs,
     docstring_examples,
     module_splits,
+    overlap_share,
     pretraining_docstrings,
-    share_known,
 )
 from lmtransfer.data.documents import Corpus
 from lmtransfer.errors import ConfigError, DataError
@@ -156,7 +156,7 @@ def test_no_dev_or_test_module_is_in_the_corpus(
     known = {line for item in pretraining for line in item.text.casefold().split("\n")}
     originals = {(item.module, item.name): item for item in everything.items}
     for split in ("dev", "test"):
-        shares = [share_known(originals[tuple(e.id.split(":"))].text, known) for e in task.examples(split)]
+        shares = [overlap_share(originals[tuple(e.id.split(":"))].text, known) for e in task.examples(split)]
         assert max(shares) < 0.5
         assert sum(shares) / len(shares) < 0.1
     # The task's own examples, by the names that they carry.
@@ -232,9 +232,9 @@ def test_configs_build(path: str, component: type) -> None:
 
 def test_share_known() -> None:
     text = "Four Words are here.\nAnd then two more, which makes six."
-    assert share_known(text, {"four words are here."}) == pytest.approx(4 / 11)
-    assert share_known(text, {"words"}) == 0
-    assert share_known(text, set(text.casefold().split("\n"))) == 1
+    assert overlap_share(text, {"four words are here."}) == pytest.approx(4 / 11)
+    assert overlap_share(text, {"words"}) == 0
+    assert overlap_share(text, set(text.casefold().split("\n"))) == 1
 
 
 def docs(library: str, sizes: dict[str, int]) -> list[Docstring]:

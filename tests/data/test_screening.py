@@ -85,14 +85,14 @@ class TestAgainstEvaluationTexts:
         assert index.num_searched == {"a": 1, "b": 2}
 
         def found(text: str) -> list[str]:
-            return [name for name, _ in index.found_in(shingles(word_hashes(text), 3))]
+            return [name for name, _ in index.find_in(shingles(word_hashes(text), 3))]
 
         assert found("He said: THE QUICK brown fox, jumps over a lazy dog.") == ["a"]  # 4 of 8 trigrams
         assert found("He said: the quick brown fox jumps across a lazy dog.") == []  # 3 of 8
         assert found("x x x y") == ["b"]
         assert found("too short too, and the quick brown fox jumps over") == ["a", "b"]
         assert found("") == []
-        assert EvaluationTexts({}, ngram_words=3, min_overlap=0.5).found_in(shingles(word_hashes("a b c"), 3)) == []
+        assert EvaluationTexts({}, ngram_words=3, min_overlap=0.5).find_in(shingles(word_hashes("a b c"), 3)) == []
 
     @pytest.mark.parametrize("min_overlap", [0.01, 0.4, 0.7, 1.0])
     def test_all_texts_are_found_that_a_loop_finds(self, min_overlap: float) -> None:
@@ -108,7 +108,7 @@ class TestAgainstEvaluationTexts:
                 if len(text.split()) >= 4
                 and len(shingle_set(text, 4) & own) >= min_overlap * len(shingle_set(text, 4)) - 1e-9
             }
-            assert set(index.found_in(shingles(word_hashes(document), 4))) == expected
+            assert set(index.find_in(shingles(word_hashes(document), 4))) == expected
 
 
 def text_corpus(path: Path, documents: list[str], **settings: Any) -> FileCorpus:
@@ -132,11 +132,11 @@ def test_documents_that_hold_evaluation_texts_are_dropped_or_only_told(tmp_path:
     assert left == [text for place, text in enumerate(documents) if place not in (7, 31)]
     assert sum(dropped.notes.counts.values()) == 2
     found = dropped.findings
-    assert (found.documents, found.overlapping, found.near_duplicates, found.found) == (60, 2, 0, 2)
+    assert (found.documents, found.overlapping, found.near_duplicates, found.num_matches) == (60, 2, 0, 2)
     dev, test = found.overlaps["task dev"], found.overlaps["task test"]
     assert (dev.texts, dev.searched, dev.found, dev.documents) == (2, 1, 1, 2)
     assert (test.texts, test.searched, test.found, test.documents) == (1, 1, 0, 0)
-    lines = [json.loads(line) for line in list_path(dropped.found_in).read_text().splitlines()]
+    lines = [json.loads(line) for line in list_path(dropped.findings_folder).read_text().splitlines()]
     assert [line["holds"][0]["set"] for line in lines] == ["task dev"] * 2
     held_out = [corpus.is_validation(document) for document in corpus.documents()]
     assert [dropped.is_validation(document) for document in dropped.documents()] == [
@@ -162,7 +162,7 @@ def test_findings_are_kept_and_follow_text_and_settings(tmp_path: Path, monkeypa
         return {ScreenedCorpus(source, overlap_only(tmp_path, **settings | one)).fingerprint() for one in changes}
 
     first = ScreenedCorpus(corpus, overlap_only(tmp_path, **settings))
-    assert first.findings.found == 1
+    assert first.findings.num_matches == 1
     assert len(fingerprints(corpus) | fingerprints(text_corpus(tmp_path / "b.txt", documents[1:]))) == 10
     stores = [prepare(first, WordTokenizer(), cache_dir=tmp_path / name, num_workers=0) for name in ("one", "two")]
     assert stores[0].train.num_tokens == stores[1].train.num_tokens
@@ -275,9 +275,9 @@ class TestNearDuplicates:
             cache = tmp_path / name
             screened = ScreenedCorpus(corpus, Screening(action="drop", shingle_words=3, cache_dir=cache))
             prepared = prepare(screened, WordTokenizer(), cache_dir=cache, num_workers=workers)
-            findings = Findings.read(screened.found_in)
+            findings = Findings.read(screened.findings_folder)
             assert 30 < findings.near_duplicates == len(documents) - prepared.statistics.documents
             assert 0 < findings.across_split < findings.near_duplicates
-            assert not (screened.found_in / "spool").exists()
+            assert not (screened.findings_folder / "spool").exists()
             results.append((prepared.train.tokens(0, prepared.train.num_tokens).tolist(), findings))
         assert results[0] == results[1]

@@ -28,9 +28,9 @@ from lmtransfer.data.stream.stream import (
     MICRO_BATCHES_PER_STEP,
     PlannedStream,
     RenumberedStream,
-    Sent,
+    SerializedBatch,
     Source,
-    received,
+    receive,
 )
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
@@ -382,7 +382,7 @@ def test_the_step_at_an_epoch_is_the_one_that_comes_next() -> None:
 
 @pytest.mark.parametrize("start", [40, 47])
 def test_a_renumbered_stream_hands_out_the_same_steps_under_other_numbers(start: int) -> None:
-    renumbered = RenumberedStream(stream(), begins=7, number=40)
+    renumbered = RenumberedStream(stream(), first=7, number=40)
     found = list(islice(renumbered.steps(start), 20))
     same = taken(stream(), 20, start=start - 33)
     assert [step.number for step in found] == list(range(start, start + 20))
@@ -415,7 +415,7 @@ def _batch() -> _Batch:
 
 def test_a_batch_arrives_as_it_was_sent() -> None:
     batch = _batch()
-    arrived = pickle.loads(pickle.dumps(Sent(batch))).batch()
+    arrived = pickle.loads(pickle.dumps(SerializedBatch(batch))).batch()
     for name in ("tokens", "view", "half", "rounded", "none"):
         before, after = getattr(batch, name), getattr(arrived, name)
         assert before.dtype == after.dtype
@@ -424,13 +424,13 @@ def test_a_batch_arrives_as_it_was_sent() -> None:
     arrived.tokens.add_(1)  # it may be written to
     assert np.array_equal(arrived.array, batch.array)
     assert arrived.names == batch.names
-    assert received(batch) is batch
-    assert torch.equal(received(Sent(batch)).tokens, batch.tokens)
+    assert receive(batch) is batch
+    assert torch.equal(receive(SerializedBatch(batch)).tokens, batch.tokens)
 
 
 def test_only_the_numbers_of_a_view_are_sent() -> None:
     large = torch.randn(1000, 1000)
-    assert len(pickle.dumps(Sent(large[3]))) < 2 * 4 * 1000
+    assert len(pickle.dumps(SerializedBatch(large[3]))) < 2 * 4 * 1000
 
 
 def test_no_tensor_goes_through_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,9 +441,9 @@ def test_no_tensor_goes_through_shared_memory(monkeypatch: pytest.MonkeyPatch) -
     batch = torch.arange(6)
     with pytest.raises(OSError, match="shared memory"):
         ForkingPickler.dumps(batch)
-    assert torch.equal(pickle.loads(ForkingPickler.dumps(Sent(batch))).batch(), batch)
+    assert torch.equal(pickle.loads(ForkingPickler.dumps(SerializedBatch(batch))).batch(), batch)
 
 
 def test_it_is_pinned_as_a_batch_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 100)
-    assert received(Sent(torch.arange(3)).pin_memory()).tolist() == [100, 101, 102]
+    assert receive(SerializedBatch(torch.arange(3)).pin_memory()).tolist() == [100, 101, 102]

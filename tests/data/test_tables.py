@@ -16,7 +16,7 @@ from support.refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.tables import BadRows, Column, TableLayout, read_rows
+from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, read_rows
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.embedding_input import EmbeddedTexts, open_rows
 from lmtransfer.inference.prediction_input import find_input, input_format
@@ -28,7 +28,7 @@ from lmtransfer.tasks.text.multi_label import MultiLabel
 TEXTS = ['he said "no" twice', "a; b, c | d\te", "two\nlines", '"all of it"', "plain", '5" pipe']
 LABELS = ["-1", "0", "1", "0", "-1", "1"]
 FRAME = pd.DataFrame({"text": TEXTS, "label": LABELS})
-WANTED = [Column(("text",), "task.text_column"), Column(("label",), "task.label_column")]
+WANTED = [ColumnSpec(("text",), "task.text_column"), ColumnSpec(("label",), "task.label_column")]
 
 
 def classification(train: Path, **changes: Any) -> TextClassification:
@@ -296,6 +296,6 @@ def test_a_missing_file_says_what_is_there(tmp_path: Path, monkeypatch: pytest.M
     located = LocatedFiles(files={"train": ["trian.csv"], "dev": ["both"]}, data_root=None, task="own")
     assert located.find("train") is None
     for split, names in (("train", ("train.csv", "task.train=")), ("dev", ("folder", "both/validation", "task.dev="))):
-        assert not [name for name in names if name not in str(located.missing(split))]
+        assert not [name for name in names if name not in str(located.missing_error(split))]
     with refuses(DataError, "split=dev", "task.dev=", "task.folds="):
         classification(Path("train.csv")).examples("dev")

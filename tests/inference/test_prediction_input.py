@@ -16,7 +16,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answering import MaskedTexts
 from lmtransfer.inference.answers_in_order import AnswersInOrder
 from lmtransfer.inference.prediction_input import find_input, incoming_lines, input_file, input_format, one_example
-from lmtransfer.tasks.input_files import Given, Reader
+from lmtransfer.tasks.input_files import LocatedExample, Reader
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
@@ -38,7 +38,7 @@ SPANS = SpanQa(name="spans", files={"train": "x"})
 
 def given(
     path: Path, reader: Reader, answers: AnswersInOrder, *, file_format: str | None = None, **columns: str
-) -> Iterator[Given]:
+) -> Iterator[LocatedExample]:
     """The examples of a file."""
     source = find_input(str(path))
     form = input_format(file_format, source, reader, Notes())

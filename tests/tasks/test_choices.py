@@ -108,8 +108,8 @@ def test_files_that_are_no_tasks(tmp_path: Path) -> None:
 
 def test_lines_of_users(tmp_path: Path) -> None:
     reader = made(tmp_path).reader()
-    example = reader.of_line("I ran. [SEP] I slept. [SEP] I sweated. [SEP] I sang.", "x:1", "0", Notes())
+    example = reader.parse_line("I ran. [SEP] I slept. [SEP] I sweated. [SEP] I sang.", "x:1", "0", Notes())
     assert (example.text, example.choices) == ("I ran.", ("I slept.", "I sweated.", "I sang."))
     for line in ("I ran.", "I ran. [SEP] I slept.", "I ran. [SEP] [SEP] I sang.", " [SEP] a [SEP] b"):
         with refuses(ValueError, "[SEP]"):
-            reader.of_line(line, "x:1", "0", Notes())
+            reader.parse_line(line, "x:1", "0", Notes())

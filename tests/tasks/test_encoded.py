@@ -40,7 +40,7 @@ def _encoded(seed: int = 0) -> EncodedExamples:
         targets=TagTargets(*np.array(rows).T),
         target_offsets=ragged_offsets(words),
         num_truncated=0,
-        unreachable=("1", "3"),
+        unreachable_ids=("1", "3"),
     )
 
 
@@ -55,8 +55,8 @@ def test_selecting_takes_all_sequences_of_an_example_and_their_targets() -> None
     assert found == tokens
     tags = [tag for example in chosen.examples for tag in example.tags]
     assert table(chosen.targets)[:, 2].tolist() == tags
-    assert chosen.unreachable == ("1", "3")
-    assert encoded.select(np.array([0, 2])).unreachable == ()
+    assert chosen.unreachable_ids == ("1", "3")
+    assert encoded.select(np.array([0, 2])).unreachable_ids == ()
 
 
 def test_a_batch_knows_the_token_of_each_row_of_targets() -> None:

@@ -11,7 +11,7 @@ from support.refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, unmarked_begins
+from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, unmarked_starts
 from lmtransfer.tasks.file_formats.conllu import read_conllu
 from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_rows
 
@@ -139,8 +139,8 @@ def test_a_file_without_the_tag_column_has_hidden_tags(tmp_path: Path) -> None:
 def test_iob1_becomes_bio(iob1: str, bio: str) -> None:
     assert iob1_to_bio(iob1.split()) == tuple(bio.split())
     assert iob1_to_bio(bio.split()) == tuple(bio.split())
-    assert unmarked_begins(bio.split()) == []
-    assert len(unmarked_begins(iob1.split())) == sum(a != b for a, b in zip(iob1.split(), bio.split(), strict=True))
+    assert unmarked_starts(bio.split()) == []
+    assert len(unmarked_starts(iob1.split())) == sum(a != b for a, b in zip(iob1.split(), bio.split(), strict=True))
 
 
 def test_conllu_has_words_without_ranges_and_empty_nodes(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_evidence_that_is_elsewhere_is_refused_or_set_aside(tmp_path: Path) -> N
         "s1:4": [("the cat", "cat"), ("a cat", None)],
     }
     assert read.bad_answers == ("s1:1", "s1:2", "s1:3", "s1:4", "s1:5")
-    assert read.left_out == ("s1:2", "s1:5")
+    assert read.skipped_questions == ("s1:2", "s1:5")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_misplaced_answers_are_refused_or_set_aside(tmp_path: Path) -> None:
         (GoldSpan("CANNOTANSWER"), GoldSpan("Bob")),
     ]
     assert read.examples[0].history == (Turn("Who 0?", "Bob"),)
-    assert read.left_out == ("C_1_q#0",)
+    assert read.skipped_questions == ("C_1_q#0",)
     assert len(read.bad_answers) == 3
 
 

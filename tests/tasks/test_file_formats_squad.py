@@ -12,7 +12,7 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.answer_places import listed
+from lmtransfer.tasks.file_formats.answer_places import list_ids
 from lmtransfer.tasks.file_formats.json_document import load_json
 from lmtransfer.tasks.file_formats.squad import read_squad
 from lmtransfer.tasks.qa.example import GoldSpan
@@ -69,7 +69,7 @@ def test_misplaced_answers_are_refused_or_set_aside(tmp_path: Path, wrong: tuple
     assert [example.id for example in read.examples] == ["a", "c"]
     reference = () if wrong[0] == " " else (GoldSpan(wrong[0]),)
     assert read.examples[0].answers == (GoldSpan("Ann", 0, 3), *reference)
-    assert (read.bad_answers, read.left_out) == (("a", "b"), ("b",))
+    assert (read.bad_answers, read.skipped_questions) == (("a", "b"), ("b",))
 
 
 def test_many_misplaced_answers_make_a_short_message(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_many_misplaced_answers_make_a_short_message(tmp_path: Path) -> None:
     with refuses(DataError, "1,234 of 1,234", "1,231 more") as refused:
         read_squad(path, bad_answers="refuse")
     assert str(refused.value).count("\n") == 5
-    assert listed([f"q{number}" for number in (1, 1, 2, 3, 4)], most=2) == "q1, q2 and 2 more"
+    assert list_ids([f"q{number}" for number in (1, 1, 2, 3, 4)], most=2) == "q1, q2 and 2 more"
 
 
 def test_ids_differ(tmp_path: Path) -> None:

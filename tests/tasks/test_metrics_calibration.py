@@ -42,10 +42,10 @@ def loop_error(logits: np.ndarray, gold: np.ndarray) -> float:
 def test_the_error_is_that_of_a_loop_over_bins(seed: int) -> None:
     logits, gold = answers(400, sharp=2.0, seed=seed)
     found = calibration(logits, gold, None)
-    assert found.plain.error == pytest.approx(loop_error(logits, gold))
-    assert found.plain_loss == pytest.approx(-log_softmax(logits, axis=1)[np.arange(400), gold].mean())
-    assert found.scaled is None
-    assert found.plain.counts.sum() == 400
+    assert found.reliability.error == pytest.approx(loop_error(logits, gold))
+    assert found.loss == pytest.approx(-log_softmax(logits, axis=1)[np.arange(400), gold].mean())
+    assert found.scaled_reliability is None
+    assert found.reliability.counts.sum() == 400
 
 
 def test_edges_of_bins() -> None:
@@ -83,11 +83,11 @@ def test_no_part_is_measured_with_a_temperature_that_has_seen_it() -> None:
         inside = parts == part
         assert temperature == fit_temperature(logits[~inside], gold[~inside])
         scaled[inside] = logits[inside] / temperature
-    assert found.scaled is not None
-    assert found.scaled.error == pytest.approx(loop_error(scaled, gold))
+    assert found.scaled_reliability is not None
+    assert found.scaled_reliability.error == pytest.approx(loop_error(scaled, gold))
     assert found.scaled_loss is not None
-    assert found.scaled_loss < found.plain_loss
-    assert found.scaled.error < found.plain.error
+    assert found.scaled_loss < found.loss
+    assert found.scaled_reliability.error < found.reliability.error
     changed = gold.copy()
     changed[parts == 2] = (changed[parts == 2] + 1) % 3  # other labels of a part leave its own temperature alone
     again = calibration(logits, changed, parts)

@@ -13,7 +13,7 @@ from sklearn import metrics as sklearn
 
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.metrics.chunks import Chunks, chunk_scores
-from lmtransfer.tasks.metrics.labels import metric_value, undefined
+from lmtransfer.tasks.metrics.labels import explain_undefined, metric_value
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.verdicts.student import critical, two_sided
@@ -70,7 +70,7 @@ def test_correlations(seed: int, ties: bool) -> None:
     predictions = predictions.round(1) if ties else predictions
     for name, reference in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         assert metric_value(name, predictions, targets) == pytest.approx(reference(predictions, targets).statistic)
-        assert undefined(name, predictions, targets) == ""
+        assert explain_undefined(name, predictions, targets) == ""
 
 
 @pytest.mark.parametrize("name", ["pearson", "spearman"])
@@ -83,7 +83,7 @@ def test_a_correlation_with_a_constant_is_0_and_says_so(name: str, constant: flo
             warnings.simplefilter("always")
             assert np.isnan(getattr(stats, f"{name}r")(said, gold).statistic)
         assert theirs
-        assert words in undefined(name, said, gold)
+        assert words in explain_undefined(name, said, gold)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman"])
@@ -136,7 +136,7 @@ def test_sets_of_labels(seed: int, ties: bool, name: str) -> None:
     said = said.round(1) if ties else said
     assert metric_value(name, said, gold) == pytest.approx(SETS[name](gold, said))
     absent = "" if name == "micro_f1" else f"counts {int((gold.sum(0) == 0).sum())} of 5 labels as 0"
-    assert absent in undefined(name, np.where(gold > 0, 1.0, 0.0), gold)
+    assert absent in explain_undefined(name, np.where(gold > 0, 1.0, 0.0), gold)
 
 
 @pytest.mark.parametrize("name", SETS)

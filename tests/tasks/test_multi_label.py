@@ -66,7 +66,7 @@ def test_answers_are_the_labels_above_one_half(tmp_path: Path) -> None:
     one, other = task.answers(encoded, logits)
     assert (one.labels, one.names, other.names) == ((0,), ("x",), ("x", "y"))
     assert one.probabilities == pytest.approx({"x": 1 / (1 + np.exp(-2)), "y": 1 / (1 + np.exp(1))})
-    assert one.plain() == {"labels": ["x"], "probabilities": one.probabilities}
+    assert one.as_dict() == {"labels": ["x"], "probabilities": one.probabilities}
     assert task.score(examples, [one, other])["micro_f1"] == pytest.approx(2 * 2 / (2 + 3))
     assert is_collapsed(task.head, logits[[1, 1]], encoded.targets)
     assert not is_collapsed(task.head, logits, encoded.targets)

@@ -167,7 +167,7 @@ def test_quacs_published_sample_is_read_back(data_root: Path, tmp_path: Path) ->
     examples = made.examples("dev")
     encoded = made.encode(examples, WordTokenizer(["a"], lowercase=True), max_length=384, num_segments=2)
     assert len(examples) == 6
-    assert encoded.unreachable == ()
+    assert encoded.unreachable_ids == ()
 
 
 def coqa() -> dict[str, Any]:
@@ -420,7 +420,7 @@ def turned(encoded: EncodedExamples, outputs: np.ndarray) -> tuple[EncodedExampl
     """The same with the windows of each example in the opposite order."""
     order = np.concatenate([np.flatnonzero(encoded.owners == i)[::-1] for i in range(len(encoded.examples))])
     examples = tuple(replace(example, window_starts=example.window_starts[::-1]) for example in encoded.examples)
-    targets = encoded.targets.each(lambda values: values[order])
+    targets = encoded.targets.map(lambda values: values[order])
     return replace(encoded, examples=examples, targets=targets), outputs[order]
 
 
@@ -476,7 +476,7 @@ def test_offsets_are_those_of_the_original_passage() -> None:
     outputs = np.array([[5, 9, 1, 0]], dtype=np.float32)
     answer = next(decode_spans(encoded, outputs, labels=(), no_answer=False))
     assert answer.text == passage[answer.start : answer.end] == "RAN,to\nthe  Sea"
-    assert answer.plain()["start"] == passage.index("RAN")
+    assert answer.as_dict()["start"] == passage.index("RAN")
 
 
 @pytest.mark.parametrize("row", [[-1, -1, 0, 0], [3, 4, 9, 0], [4, 6, 9, 0], [5, 4, 9, 0], [4, 4, -np.inf, 0]])
@@ -484,4 +484,4 @@ def test_no_legal_span_is_an_empty_answer(row: list[float]) -> None:
     encoded = encode(["ann bob"])
     answer = next(decode_spans(encoded, np.array([row], dtype=np.float32), labels=(), no_answer=False))
     assert answer == SpanAnswer("", score=NO_SPAN_SCORE)
-    assert json.loads(json.dumps(answer.plain(), allow_nan=False))["answer"] == ""
+    assert json.loads(json.dumps(answer.as_dict(), allow_nan=False))["answer"] == ""

@@ -79,7 +79,7 @@ def test_a_short_passage_is_one_window(words: WordTokenizer) -> None:
     assert decoded(encoded, words) == ["[CLS] ann ran [SEP] bob ran to the sea . [SEP]"]
     assert encoded.segments_T.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]
     assert table(encoded.targets).tolist() == [[7, 8, -1, 4, 10]]
-    assert encoded.unreachable == ()
+    assert encoded.unreachable_ids == ()
     assert encoded.num_truncated == 0
     one = encode([question("Bob ran.")], words, num_segments=1)
     assert not one.segments_T.any()
@@ -149,7 +149,7 @@ def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, 
             inside = chosen and set(chosen) <= window
             given = [first + chosen[0] - start, first + chosen[-1] - start] if inside else [-1, -1]
             assert table(encoded.targets)[row, :3].tolist() == [*given, -1]
-    assert list(encoded.unreachable) == unreachable
+    assert list(encoded.unreachable_ids) == unreachable
 
 
 def test_an_answer_of_half_a_window_is_whole_in_one() -> None:
@@ -168,14 +168,14 @@ def test_an_answer_of_half_a_window_is_whole_in_one() -> None:
 def test_the_nearest_tokens_are_trained_on_where_an_answer_is_glued(words: WordTokenizer) -> None:
     passage = "It took 2days, and back"
     encoded = encode([question(passage, "days", name="glued"), question(passage, "2days", name="whole")], words)
-    assert encoded.unreachable == ("glued",)
+    assert encoded.unreachable_ids == ("glued",)
     assert [text for _, text in shown_answers(encoded)] == ["2days", "2days"]
 
 
 def test_an_answer_longer_than_any_window_is_unreachable(words: WordTokenizer) -> None:
     passage = "bob ran to the sea and back in two days"
     encoded = encode([question(passage, passage, name="long")], words, 12)
-    assert encoded.unreachable == ("long",)
+    assert encoded.unreachable_ids == ("long",)
     assert len(encoded) > 1
     assert (table(encoded.targets)[:, :3] == -1).all()
 
@@ -184,14 +184,14 @@ def test_of_several_answers_the_first_that_can_be_given_is_trained_on(words: Wor
     passage = "two 2days"
     answers = (gold(passage, "days"), gold(passage, "two"))
     encoded = encode([QuestionExample("q", "ann", passage, answers)], words)
-    assert encoded.unreachable == ()
+    assert encoded.unreachable_ids == ()
     assert [text for _, text in shown_answers(encoded)] == ["two"]
 
 
 def test_white_space_at_an_answers_edges_is_no_part_of_it(words: WordTokenizer) -> None:
     passage = "bob ran to the sea"
     encoded = encode([QuestionExample("q", "ann", passage, (GoldSpan(" to the ", 7, 15),))], words)
-    assert encoded.unreachable == ()
+    assert encoded.unreachable_ids == ()
     assert [text for _, text in shown_answers(encoded)] == ["to the"]
 
 
@@ -221,13 +221,13 @@ def test_another_kind_of_answer_belongs_to_the_windows_with_its_evidence(words: 
     assert values[0, 2] == -1
     unknown = encode([QuestionExample("q", "ann", passage, (GoldSpan("yes"),), kind=1)], words, 16)
     assert (table(unknown.targets)[:, 2] == 1).all()
-    assert shown.unreachable == unknown.unreachable == ()
+    assert shown.unreachable_ids == unknown.unreachable_ids == ()
 
 
 def test_hidden_and_missing_answers_are_nowhere(words: WordTokenizer) -> None:
     encoded = encode([QuestionExample("h", "ann", "the sea"), question("the sea")], words)
     assert (table(encoded.targets)[:, :3] == -1).all()
-    assert encoded.unreachable == ()
+    assert encoded.unreachable_ids == ()
     assert [example.has_gold for example in encoded.examples] == [False, True]
 
 
@@ -331,7 +331,7 @@ def test_squads_gold_answers_are_read_back_exactly(
     passages = list(dict.fromkeys(example.passage for example in examples))
     tokenizer = make(passages, 8192 if limit is None else 1000, tmp_path)
     encoded = encode(examples, tokenizer, 384)
-    unreachable = set(encoded.unreachable)
+    unreachable = set(encoded.unreachable_ids)
     again: dict[int, set[str]] = {}
     for owner, text in shown_answers(encoded):
         again.setdefault(owner, set()).add(text.strip())

@@ -52,7 +52,7 @@ def test_scores_are_read_and_asked_for(tmp_path: Path) -> None:
     outputs = np.array([[0.5], [2.0], [-3.0]], dtype=np.float32)
     answers = list(task.answers(encoded, outputs))
     assert answers == [ScoreAnswer(0.5), ScoreAnswer(2.0), ScoreAnswer(-3.0)]
-    assert answers[1].plain() == {"score": 2.0}
+    assert answers[1].as_dict() == {"score": 2.0}
 
 
 def test_hidden_scores_are_no_numbers(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.subsets import stratified, training_parts
+from lmtransfer.tasks.subsets import sample_stratified, training_parts
 
 LABELS = np.array([0] * 60 + [1] * 30 + [2] * 10)
 
 
 @pytest.mark.parametrize("size", [3, 10, 33, 99, 100])
 def test_every_label_gets_its_share_to_within_one(size: int) -> None:
-    chosen = stratified(LABELS, size, seed=0, purpose="x")
+    chosen = sample_stratified(LABELS, size, seed=0, purpose="x")
     assert len(chosen) == len(set(chosen.tolist())) == size
     assert (np.diff(chosen) > 0).all()
     for label, share in enumerate([0.6, 0.3, 0.1]):
@@ -20,15 +20,15 @@ def test_every_label_gets_its_share_to_within_one(size: int) -> None:
 
 
 def test_the_same_seed_chooses_the_same_and_another_seed_or_purpose_others() -> None:
-    first = stratified(LABELS, 20, seed=1, purpose="a").tolist()
-    assert stratified(LABELS, 20, seed=1, purpose="a").tolist() == first
-    assert stratified(LABELS, 20, seed=2, purpose="a").tolist() != first
-    assert stratified(LABELS, 20, seed=1, purpose="b").tolist() != first
+    first = sample_stratified(LABELS, 20, seed=1, purpose="a").tolist()
+    assert sample_stratified(LABELS, 20, seed=1, purpose="a").tolist() == first
+    assert sample_stratified(LABELS, 20, seed=2, purpose="a").tolist() != first
+    assert sample_stratified(LABELS, 20, seed=1, purpose="b").tolist() != first
 
 
 def test_more_than_there_are_is_refused() -> None:
     with refuses(ValueError, "101", "100"):
-        stratified(LABELS, 101, seed=0, purpose="x")
+        sample_stratified(LABELS, 101, seed=0, purpose="x")
 
 
 def test_parts_are_disjoint_and_the_held_out_part_comes_from_the_subset() -> None:

@@ -167,7 +167,7 @@ def test_answers_are_the_largest_logits_word_by_word(tmp_path: Path) -> None:
         assert tag == exact.argmax()
         assert name == toy.labels[tag]
         assert probability == pytest.approx(float(exact[tag] / exact.sum()), rel=1e-9)
-    assert json.loads(json.dumps(answers[0].plain()))["tags"] == list(answers[0].names)
+    assert json.loads(json.dumps(answers[0].as_dict()))["tags"] == list(answers[0].names)
 
 
 def answer(toy: Tagging, names: str) -> TagsAnswer:

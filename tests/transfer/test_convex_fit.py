@@ -100,7 +100,7 @@ def test_it_is_the_optimum_of_scikit_learn(name: str, strength: float, dim: int)
     head = make(dim).train()
     noise = rng.normal(size=(90, head.num_logits))
     targets = _targets(kind, inputs @ rng.normal(size=(dim, head.num_logits)) / np.sqrt(dim) + noise)
-    head.begin(targets.each(lambda values: values.numpy()))
+    head.begin(targets.map(lambda values: values.numpy()))
     problem = Problem(torch.from_numpy(inputs), targets, head)
     weight, bias = problem.linear(problem.solve(strength))
     balanced = name == "balanced"
@@ -152,7 +152,7 @@ def test_on_real_data_objective_choice_and_score_are_those_of_scikit_learn(
             logits = np.zeros((len(fold), learner.head.num_logits))
             for number in range(FOLDS):
                 rest, held_out = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-                part = targets.each(lambda values, rest=rest: values[rest])
+                part = targets.map(lambda values, rest=rest: values[rest])
                 weight, bias = _sklearn(inputs[rest], part, strength, **options)
                 logits[held_out] = inputs[held_out] @ weight.T + bias
             loss = _objective(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit
-from lmtransfer.data.corpora.readers import as_document, join_lines
+from lmtransfer.data.corpora.readers import build_document, join_lines
 from lmtransfer.data.corpora.sources import source_digest
 from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Document, Notes
@@ -35,7 +35,7 @@ _BLOCK = 8192
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-def shuffled(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
+def shuffle(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
     """Yield the items in random order, with at most ``buffer`` of them in memory.
 
     The first ``buffer`` items fill the buffer. Each later item replaces a random item in the buffer, which is yielded.
@@ -113,7 +113,7 @@ class HubCorpus(BaseCorpus):
         validation_split: a split that is held out completely; None holds out ``validation_fraction`` of ``split``.
         revision: commit, tag or branch on the hub; None is the newest.
         streaming: read from the hub without a copy on disk.
-        shuffle_buffer: number of documents in a shuffle buffer (see ``shuffled``), which are in memory. The caps then
+        shuffle_buffer: number of documents in a shuffle buffer (see ``shuffle``), which are in memory. The caps then
             take a mixed sample rather than the first documents. With ``streaming``, the files of the data set are also
             read in random order, if a record is a document. 0: the order of the source.
         text_field: the column with the text.
@@ -251,7 +251,7 @@ class HubCorpus(BaseCorpus):
         if self.streaming and self.boundary == "record":
             order = permutation(self._loaded.num_shards, 0, "files of a stream").tolist()
             records = chain.from_iterable(self._loaded.shard(len(order), index) for index in order)
-        return shuffled(self._documents_of(records, label, notes, meter), buffer=self.shuffle_buffer)
+        return shuffle(self._documents_of(records, label, notes, meter), buffer=self.shuffle_buffer)
 
     def _documents_of(self, records: Iterable[Any], label: str, notes: Notes, meter: Meter) -> Iterator[Document]:
         def rows() -> Iterator[tuple[str, Any]]:
@@ -263,7 +263,7 @@ class HubCorpus(BaseCorpus):
             yield from join_lines(((where, text or "") for where, text in rows()), "heading", notes)
             return
         for where, text in rows():
-            document = as_document(text, where, notes, self.line_break)
+            document = build_document(text, where, notes, self.line_break)
             if document is not None:
                 yield document
 

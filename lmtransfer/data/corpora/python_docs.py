@@ -163,7 +163,7 @@ def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = N
     }
     for item in items:
         split = splits[item.library, item.module]
-        if len(owners[item.identity]) == 1 and (split == "train" or share_known(item.text, known) < 0.5):
+        if len(owners[item.identity]) == 1 and (split == "train" or overlap_share(item.text, known) < 0.5):
             groups[split][item.library].setdefault(item.identity, item)
     return {
         split: _balanced([_blanked(members.values(), max_per_library) for members in group.values()])
@@ -171,7 +171,7 @@ def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = N
     }
 
 
-def share_known(text: str, known: Set[str]) -> float:
+def overlap_share(text: str, known: Set[str]) -> float:
     """Return the share of a text's words whose paragraph is in ``known`` (case-folded)."""
     paragraphs = text.casefold().split("\n")
     words = [len(paragraph.split()) for paragraph in paragraphs]

@@ -11,7 +11,7 @@ from typing import Literal
 from lmtransfer.config.types import TextFormat
 from lmtransfer.data.documents import Document, Notes, clean
 from lmtransfer.data.files import Meter, plain_name
-from lmtransfer.data.tables import FORMATS, TEXT_COLUMNS, BadRows, Column, TableLayout, format_by_name, open_table
+from lmtransfer.data.tables import FORMATS, TEXT_COLUMNS, BadRows, ColumnSpec, TableLayout, format_by_name, open_table
 from lmtransfer.data.text_lines import EncodingErrors, read_lines
 from lmtransfer.errors import DataError
 
@@ -87,7 +87,7 @@ def _stripped(line: str, where: str, notes: Notes) -> str:
     return line
 
 
-def as_document(text: object, where: str, notes: Notes, line_break: str | None = None) -> Document | None:
+def build_document(text: object, where: str, notes: Notes, line_break: str | None = None) -> Document | None:
     """Build a document from a record's text: strip lines and drop blank ones; None (counted) if no text is left.
 
     Args:
@@ -140,15 +140,15 @@ def _is_object(line: str) -> bool:
 def _table_documents(
     path: Path, layout: TableLayout, text_field: str | None, line_break: str | None, notes: Notes, meter: Meter
 ) -> Iterator[Document]:
-    wanted = Column(
+    wanted = ColumnSpec(
         TEXT_COLUMNS if text_field is None else (text_field,),
         "corpus.text_field",
-        otherwise="corpus.format=text to read its lines as text",
+        advice="corpus.format=text to read its lines as text",
         is_text=True,
     )
     bad_rows = BadRows("refuse", notes, "or remove it")
     for record in open_table(path, [wanted], layout=layout, bad_rows=bad_rows, meter=meter).records:
-        document = as_document(record.text(wanted), record.where, notes, line_break)
+        document = build_document(record.text(wanted), record.where, notes, line_break)
         if record.number == 0 and Path(plain_name(path)).suffix.lower() not in FOLDER_SUFFIXES:
             kind = f"table, of which {record.name_of(wanted)!r} is read (corpus.format=text reads its lines)"
             notes.add(kind, str(path))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 
-def smoothed(sizes: np.ndarray, alpha: float) -> np.ndarray:
+def smooth(sizes: np.ndarray, alpha: float) -> np.ndarray:
     """Return the smoothed proportions q_i = p_i^alpha / sum_j p_j^alpha of parts, where p_i is the share of part i.
 
     Conneau and Lample, "Cross-lingual Language Model Pretraining" (NeurIPS 2019), section 3.1.
@@ -36,7 +36,7 @@ class Sampling:
     arXiv:2304.09151, cap the number of passes over a language in the same way, over the whole run.)
 
     Attributes:
-        alpha: exponent of the smoothed proportions (see ``smoothed``); not used if there are weights.
+        alpha: exponent of the smoothed proportions (see ``smooth``); not used if there are weights.
         weights: weight of each part, above 0: the part's share of the tokens is its weight divided by the sum. None to
             use ``alpha``.
         max_tokens: maximum number of tokens that a part contributes to an epoch, by name; other parts have no limit.
@@ -99,7 +99,7 @@ class Sampling:
     def _shares(self, sizes: Mapping[str, float], tokens_per_unit: np.ndarray) -> np.ndarray:
         size = np.array(list(sizes.values()), dtype=np.float64)
         if self.weights is None:
-            return smoothed(size, self.alpha)
+            return smooth(size, self.alpha)
         weights = np.where(size > 0, [self.weights[name] for name in sizes], 0.0) / tokens_per_unit
         return weights / weights.sum()
 

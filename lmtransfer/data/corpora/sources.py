@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmtransfer.data.corpora.readers import FOLDER_SUFFIXES
-from lmtransfer.data.files import COMPRESSIONS, SAVED_SET, SAVED_SPLITS, find_file, plain_name, saved_files, splits_in
+from lmtransfer.data.files import (
+    COMPRESSIONS,
+    SAVED_SET,
+    SAVED_SPLITS,
+    describe_splits,
+    find_file,
+    plain_name,
+    saved_files,
+)
 from lmtransfer.data.tables import FORMATS
 from lmtransfer.errors import DataError
 from lmtransfer.system.durable import file_hash, write_json
@@ -27,7 +35,7 @@ _UNCHANGED_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class CorpusFiles:
     """Files of a corpus.
 
     Attributes:
@@ -41,7 +49,7 @@ class Located:
     left_out: tuple[str, ...] = ()
 
 
-def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
+def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFiles:
     """Find the files that ``paths`` name.
 
     Each entry is a file (its name also matches a compressed file), a folder, which is searched recursively for texts
@@ -86,7 +94,7 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
                 )
         files.extend(matches)
         named = named and len(matches) == 1
-    return Located(tuple(dict.fromkeys(files)), named, tuple(left_out))
+    return CorpusFiles(tuple(dict.fromkeys(files)), named, tuple(left_out))
 
 
 def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
@@ -96,7 +104,7 @@ def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if SAVED_SPLITS in names:
-            raise DataError(f"{key}: {parent} {splits_in(Path(parent))}")
+            raise DataError(f"{key}: {parent} {describe_splits(Path(parent))}")
         saved = [file.name for file in saved_files(Path(parent))] if SAVED_SET in names else []
         for name in saved or sorted(names):  # the plain name sorts before its compressed copies
             plain = plain_name(Path(name))

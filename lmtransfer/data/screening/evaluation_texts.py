@@ -49,7 +49,7 @@ class EvaluationTexts:
         self._ends = np.append(self._starts[1:], len(flat))
         self._owners = np.repeat(np.arange(len(grams)), sizes)[order]
 
-    def found_in(self, grams: np.ndarray) -> list[tuple[str, str]]:
+    def find_in(self, grams: np.ndarray) -> list[tuple[str, str]]:
         """Return the texts that a document contains, as pairs of set and text.
 
         Args:

@@ -57,7 +57,7 @@ class Findings:
     examples: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def found(self) -> int:
+    def num_matches(self) -> int:
         """Number of documents that ``drop`` removes."""
         return self.near_duplicates + self.overlapping
 
@@ -73,7 +73,7 @@ class Findings:
         return cls(**{**value, "overlaps": {name: Overlap(**one) for name, one in value["overlaps"].items()}})
 
 
-def found_documents(folder: Path) -> np.ndarray:
+def matching_documents(folder: Path) -> np.ndarray:
     """Return the sorted indices of the matching documents, int64."""
     return np.load(folder / "found.npy", allow_pickle=False)
 

@@ -187,7 +187,7 @@ def scan(
     with (spool / "documents.jsonl").open("w", encoding="utf-8") as listed:
         for number, document in enumerate(corpus.documents()):
             hashes = word_hashes(document.text)
-            held = evaluation.found_in(shingles(hashes, evaluation.ngram_words))
+            held = evaluation.find_in(shingles(hashes, evaluation.ngram_words))
             for name in {name for name, _ in held}:
                 findings.overlaps[name].documents += 1
             for name, text in held:

@@ -14,9 +14,9 @@ from typing_extensions import override
 from lmtransfer.config.types import Folder, NgramWords, PositiveProb
 from lmtransfer.data.documents import Corpus, Document
 from lmtransfer.data.screening.evaluation_texts import EvaluationTexts
-from lmtransfer.data.screening.findings import Findings, found_documents
+from lmtransfer.data.screening.findings import Findings, matching_documents
 from lmtransfer.data.screening.scan import scan
-from lmtransfer.data.store.cache import writing
+from lmtransfer.data.store.cache import lock_folder
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import staged_folder
@@ -100,14 +100,14 @@ class ScreenedCorpus(Corpus):
     @cached_property
     def findings(self) -> Findings:
         """The findings, computed now or read from the cache."""
-        return Findings.read(self.found_in)
+        return Findings.read(self.findings_folder)
 
     @cached_property
-    def found_in(self) -> Path:
+    def findings_folder(self) -> Path:
         """The folder with the findings; the corpus is screened if it does not exist."""
         key = blake2b(f"{self.source.fingerprint()} {self.screening.fingerprint}".encode(), digest_size=10).hexdigest()
         folder = self.screening.folder / key
-        with writing(folder):
+        with lock_folder(folder):
             if not folder.is_dir():
                 with staged_folder(folder) as staged:
                     self.screening.scan(self.source, staged)
@@ -118,7 +118,7 @@ class ScreenedCorpus(Corpus):
         if self.screening.action == "report":
             yield from self.source.documents()
             return
-        dropped = set(found_documents(self.found_in).tolist())
+        dropped = set(matching_documents(self.findings_folder).tolist())
         for number, document in enumerate(self.source.documents()):
             if number in dropped:
                 self.notes.add("documents left out by screening", document.key)

@@ -24,10 +24,10 @@ from filelock import FileLock, Timeout
 
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.store.filling import Progress, fill, no_text
+from lmtransfer.data.store.filling import PreparationProgress, fill, no_text
 from lmtransfer.data.store.statistics import CorpusStatistics
 from lmtransfer.data.store.store import STORE_FORMAT, MixedStore, TokenStore
-from lmtransfer.data.store.tokenising import BLOCK_CHARACTERS
+from lmtransfer.data.store.tokenizing import BLOCK_CHARACTERS
 from lmtransfer.errors import DataError
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import remove, staged_folder, write_json
@@ -69,7 +69,7 @@ def prepare(
     *,
     cache_dir: str | Path | None = None,
     num_workers: int | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[PreparationProgress], None] | None = None,
     min_tokens: int = 1,
 ) -> PreparedCorpus:
     """Tokenise a corpus, or read it from the cache; each part of a mixture is cached separately.
@@ -101,7 +101,7 @@ def prepare(
         return _mixed(corpus, parts, cache_dir / "corpora")
     fingerprint = corpus.fingerprint()
     folder = cache_dir / "corpora" / f"{_slug(corpus.name)}-{_key(fingerprint, tokenizer.fingerprint)}"
-    with writing(folder):
+    with lock_folder(folder):
         from_cache = (folder / "manifest.json").is_file()
         if not from_cache:
             workers = default_num_workers() if num_workers is None else num_workers
@@ -154,7 +154,7 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
     """
     cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
     folder = cache_dir / "tokenizers" / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), trainer.fingerprint)}"
-    with writing(folder):
+    with lock_folder(folder):
         if not folder.is_dir():
             with staged_folder(folder) as staged:
                 trainer.train(_some(corpus.training_lines(), corpus), staged)
@@ -181,7 +181,7 @@ def _slug(name: str) -> str:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock the folder; a second process prints a message, waits, and then finds the finished work."""
     try:
         with naming(folder), _locked(folder):

@@ -19,15 +19,15 @@ import numpy as np
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.store.statistics import CorpusStatistics
 from lmtransfer.data.store.store import finish_store
-from lmtransfer.data.store.tokenising import (
+from lmtransfer.data.store.tokenizing import (
     SIDES,
-    Block,
     BlockRecord,
+    DocumentBlock,
     blocks,
     hashes_path,
     record_path,
     set_up_worker,
-    tokenise_block,
+    tokenize_block,
     work,
 )
 from lmtransfer.errors import DataError
@@ -38,19 +38,19 @@ _HASHES_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PreparationProgress:
     """Progress of the preparation.
 
     Attributes:
         documents, tokens: numbers processed so far.
         fraction: share of the source that has been read, 0 to 1; None if unknown.
-        blocks_kept: number of blocks reused from an interrupted preparation.
+        num_reused_blocks: number of blocks reused from an interrupted preparation.
     """
 
     documents: int
     tokens: int
     fraction: float | None
-    blocks_kept: int
+    num_reused_blocks: int
 
 
 def fill(
@@ -58,7 +58,7 @@ def fill(
     corpus: Corpus,
     tokenizer: Tokenizer,
     num_workers: int,
-    on_progress: Callable[[Progress], None] | None,
+    on_progress: Callable[[PreparationProgress], None] | None,
 ) -> CorpusStatistics:
     """Complete the preparation of a corpus: missing blocks, then both token stores; return the statistics.
 
@@ -84,7 +84,7 @@ def fill(
             total.add(record.statistics)
             num_kept += was_kept
             if on_progress:
-                on_progress(Progress(total.documents, total.tokens, corpus.fraction_read(), num_kept))
+                on_progress(PreparationProgress(total.documents, total.tokens, corpus.fraction_read(), num_kept))
     if total.tokens == 0:
         raise no_text(corpus)
     for side in SIDES:
@@ -110,10 +110,10 @@ def _records(
     source = blocks(corpus)
     head = list(islice(source, 2))
     source = chain(head, source)
-    if num_workers <= 1 or len(head) < 2:  # starting processes takes longer than tokenising one block
+    if num_workers <= 1 or len(head) < 2:  # starting processes takes longer than tokenizing one block
         for block in source:
             record = _earlier_record(folder, block)
-            yield record or tokenise_block(block, folder, tokenizer), record is not None
+            yield record or tokenize_block(block, folder, tokenizer), record is not None
         return
     pending: deque[tuple[Future[BlockRecord] | BlockRecord, bool]] = deque()
     try:
@@ -136,7 +136,7 @@ def _finished(result: Future[BlockRecord] | BlockRecord, was_kept: bool) -> tupl
     return (result.result() if isinstance(result, Future) else result), was_kept
 
 
-def _earlier_record(folder: Path, block: Block) -> BlockRecord | None:
+def _earlier_record(folder: Path, block: DocumentBlock) -> BlockRecord | None:
     """Return the record of a block from an earlier preparation, if its files are complete and its texts unchanged."""
     record = BlockRecord.read(record_path(folder, block.index))
     if record is None or record.digest != block.digest() or not hashes_path(folder, block.index).is_file():

@@ -41,7 +41,7 @@ def token_information(store: TokenStore | MixedStore, *, size: int) -> np.ndarra
     return -np.log(np.where(shares > 0, shares, shares[shares > 0].min()))
 
 
-def kept_rates(shares_V: np.ndarray, *, threshold: float) -> np.ndarray:
+def keep_probabilities(shares_V: np.ndarray, *, threshold: float) -> np.ndarray:
     """Return each token's probability of being kept in subsampling: sqrt(threshold / share), at most 1.
 
     After Mikolov et al. 2013 (``Distributed ...``, section 2.3), float64, shape (vocabulary,).

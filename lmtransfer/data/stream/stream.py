@@ -39,7 +39,7 @@ MICRO_BATCHES_PER_STEP = 1 << 20
 _PREFETCHED = 4
 
 
-class Sent:
+class SerializedBatch:
     """A batch as bytes.
 
     Args:
@@ -60,9 +60,9 @@ class Sent:
         return self.batch().pin_memory()
 
 
-def received(item: Any) -> Any:
+def receive(item: Any) -> Any:
     """Return the batch from a loader's item, whether or not the loader has pinned it."""
-    return item.batch() if isinstance(item, Sent) else item
+    return item.batch() if isinstance(item, SerializedBatch) else item
 
 
 class _Pickler(pickle.Pickler):
@@ -244,7 +244,7 @@ class PlannedStream:
             pin_memory=self.pin_memory,
             generator=torch.Generator(),  # separate, so that starting workers does not use the global generator
         )
-        return map(received, loader)
+        return map(receive, loader)
 
     def _planned(self, start: int, micro_batch_tokens: int | None) -> Iterator[_PlannedStep]:
         epoch, first_step = 0, 0
@@ -296,12 +296,12 @@ class RenumberedStream(BatchStream):
 
     Args:
         stream: the steps.
-        begins: number of the first step in ``stream``.
+        first: number of the first step in ``stream``.
         number: new number of that step.
     """
 
-    def __init__(self, stream: BatchStream, *, begins: int, number: int) -> None:
-        self.stream, self.begins, self.number = stream, begins, number
+    def __init__(self, stream: BatchStream, *, first: int, number: int) -> None:
+        self.stream, self.first, self.number = stream, first, number
 
     @property
     @override
@@ -311,7 +311,7 @@ class RenumberedStream(BatchStream):
     @override
     def steps(self, start: int = 0) -> Iterator[Step]:
         """Yield steps without end; ``start`` is a new number."""
-        moved = self.number - self.begins
+        moved = self.number - self.first
         for step in self.stream.steps(start - moved):
             yield replace(step, number=step.number + moved)
 
@@ -341,9 +341,9 @@ class _Builder(Dataset[Any]):
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def __getitem__(self, key: tuple[int, np.ndarray, bool | None, Any]) -> Sent:
+    def __getitem__(self, key: tuple[int, np.ndarray, bool | None, Any]) -> SerializedBatch:
         epoch, rows, follows, part = key
-        return Sent(self._source.build(epoch, part, rows, follows=follows))
+        return SerializedBatch(self._source.build(epoch, part, rows, follows=follows))
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -74,7 +74,7 @@ def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tok
     for name, count in task.head.counts(encoded.targets, task.labels):
         table.add_row(name, f"{count:,}", f"{count / max(1, len(encoded.targets)):.1%}")
     if task.head.may_be_unreachable:
-        reachable = num - hidden - len(encoded.unreachable)
+        reachable = num - hidden - len(encoded.unreachable_ids)
         table.add_row("reachable", f"{reachable:,}", "gold answers that these tokens can express exactly")
     return table
 
@@ -85,11 +85,11 @@ def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Itera
     Args:
         seen: texts of all splits read so far, by digest of their tokens; this function adds to it.
     """
-    if encoded.unreachable:
-        names = ", ".join(encoded.unreachable[:_NAMED])
-        more = len(encoded.unreachable) - _NAMED
+    if encoded.unreachable_ids:
+        names = ", ".join(encoded.unreachable_ids[:_NAMED])
+        more = len(encoded.unreachable_ids) - _NAMED
         yield (
-            f"{len(encoded.unreachable):,} gold answers cannot be expressed exactly with these tokens: {names}"
+            f"{len(encoded.unreachable_ids):,} gold answers cannot be expressed exactly with these tokens: {names}"
             f"{f' and {more:,} more' if more > 0 else ''}"
         )
     own: set[bytes] = set()

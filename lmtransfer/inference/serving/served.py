@@ -105,7 +105,7 @@ class Served(ABC):
             if not text.strip():
                 raise DataError(f"{name}: is empty; write something")
         try:
-            return self._reader.of_line(f" {SEPARATOR} ".join(map(str, texts)), "text", "text", notes)
+            return self._reader.parse_line(f" {SEPARATOR} ".join(map(str, texts)), "text", "text", notes)
         except ValueError as problem:
             raise DataError(str(problem)) from None
 
@@ -158,7 +158,7 @@ class ServedTask(Served):
         answer = self._answers.of([example])[0]
         for kind, count in self._notes.counts.items():
             notes.add(kind, "text", count)
-        line = {**_texts_of(example), **answer.plain()}
+        line = {**_texts_of(example), **answer.as_dict()}
         if not (
             self._with_evidence and isinstance(answer, LabelAnswer | ScoreAnswer) and isinstance(example, TextExample)
         ):

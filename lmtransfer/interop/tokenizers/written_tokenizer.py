@@ -29,8 +29,8 @@ from lmtransfer.tokenizers.added_tokens import is_between_chinese
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
+from lmtransfer.tokenizers.model_files import SPECIALS
 from lmtransfer.tokenizers.published import PublishedTokenizer
-from lmtransfer.tokenizers.saved import SPECIALS
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer, library_of
 

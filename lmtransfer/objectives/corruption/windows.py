@@ -6,7 +6,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.data.store.store import MixedStore, TokenStore
-from lmtransfer.data.store.token_shares import kept_rates, token_shares
+from lmtransfer.data.store.token_shares import keep_probabilities, token_shares
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.base import Corrupted, Corruption
 from lmtransfer.objectives.rows.base import Row
@@ -112,7 +112,7 @@ class ContextWindows(Corruption):
         self.noise = Quantiles(np.cumsum(noise) / noise.sum())
         self.keep = self.ordinary.astype(np.float64)
         if self.subsample is not None:
-            self.keep *= kept_rates(frequency, threshold=self.subsample)
+            self.keep *= keep_probabilities(frequency, threshold=self.subsample)
 
     @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:

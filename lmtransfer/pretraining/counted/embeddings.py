@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lmtransfer.config.types import LargeCount
 from lmtransfer.data.store.store import MixedStore, TokenStore
-from lmtransfer.data.store.token_shares import kept_rates
+from lmtransfer.data.store.token_shares import keep_probabilities
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.token_vectors import standardise
 from lmtransfer.randomness import derived_seed
@@ -114,10 +114,10 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
 def subsampled(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
     """Drop frequent tokens at random, keeping the order of the others.
 
-    Each token is kept with the probability of ``token_shares.kept_rates``. Dropped tokens make the windows wider, as in
-    word2vec.
+    Each token is kept with its probability in ``token_shares.keep_probabilities``. Dropped tokens make the windows
+    wider, as in word2vec.
     """
-    kept_V = kept_rates(np.bincount(ids_N) / max(1, len(ids_N)), threshold=threshold)
+    kept_V = keep_probabilities(np.bincount(ids_N) / max(1, len(ids_N)), threshold=threshold)
     return ids_N[np.random.default_rng(seed).random(len(ids_N)) < kept_V[ids_N]]
 
 

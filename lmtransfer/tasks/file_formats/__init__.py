@@ -1,1 +1,1 @@
-"""Readers for published file formats of labelled data."""
+"""Readers for published file formats of labeled data."""

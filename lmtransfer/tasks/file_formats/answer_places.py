@@ -25,14 +25,14 @@ class AnswerPlaces:
             references (no official metric uses offsets); a question with only bad answers is left out.
 
     Attributes:
-        bad: question id of each bad answer.
-        left_out: ids of the questions left out.
+        bad_answers: question id of each bad answer.
+        skipped_questions: ids of the questions left out.
         num_answers: number of answers, including bad ones.
     """
 
     def __init__(self, path: Path, policy: BadAnswersPolicy) -> None:
-        self.bad: list[str] = []
-        self.left_out: list[str] = []
+        self.bad_answers: list[str] = []
+        self.skipped_questions: list[str] = []
         self.num_answers = 0
         self._path = path
         self._policy = policy
@@ -58,7 +58,7 @@ class AnswerPlaces:
             return GoldSpan(text)
         return GoldSpan(text, start, end)
 
-    def kept(self, question: str, gold_answers: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
+    def select(self, question: str, gold_answers: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
         """Return a question's usable answers, those without a span last; empty if the question is left out.
 
         Args:
@@ -67,7 +67,7 @@ class AnswerPlaces:
         answers = list(gold_answers)
         spans = sorted((gold for gold in answers if gold is not None), key=lambda gold: gold.start is None)
         if answers and (not spans or spans[0].start is None):
-            self.left_out.append(question)
+            self.skipped_questions.append(question)
             return ()
         return tuple(spans)
 
@@ -77,7 +77,7 @@ class AnswerPlaces:
         Args:
             problem: the problem, for the message.
         """
-        self.bad.append(question)
+        self.bad_answers.append(question)
         if len(self._problems) < _NUM_SHOWN:
             self._problems.append(f"  question {question}: {problem}")
 
@@ -87,11 +87,11 @@ class AnswerPlaces:
         Raises:
             DataError: there are bad answers and the policy is ``refuse``; the message names the first ones.
         """
-        if not self.bad or self._policy == "skip":
+        if not self.bad_answers or self._policy == "skip":
             return
-        further = len(self.bad) - len(self._problems)
+        further = len(self.bad_answers) - len(self._problems)
         raise DataError(
-            f"{self._path}: {len(self.bad):,} of {self.num_answers:,} gold answers are not at their offsets:\n"
+            f"{self._path}: {len(self.bad_answers):,} of {self.num_answers:,} gold answers are not at their offsets:\n"
             + "\n".join(self._problems)
             + (f"\n  and {further:,} more" if further else "")
             + "\nCorrect the offsets (they count characters from 0), or set task.bad_answers=skip: then these answers "
@@ -106,23 +106,23 @@ class QuestionFile:
     Attributes:
         examples: the questions, except those left out.
         bad_answers: question id of each answer that is not where the file says.
-        left_out: ids of the questions left out because they have no other answer.
+        skipped_questions: ids of the questions left out because they have no other answer.
     """
 
     examples: list[QuestionExample]
     bad_answers: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    skipped_questions: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, examples: Iterable[QuestionExample], places: AnswerPlaces) -> QuestionFile:
         """Collect the questions that are not left out."""
         places.report()
-        left_out = frozenset(places.left_out)
+        left_out = frozenset(places.skipped_questions)
         remaining = [example for example in examples if example.id not in left_out]
-        return cls(remaining, tuple(places.bad), tuple(places.left_out))
+        return cls(remaining, tuple(places.bad_answers), tuple(places.skipped_questions))
 
 
-def listed(ids: Iterable[str], *, most: int = 10) -> str:
+def list_ids(ids: Iterable[str], *, most: int = 10) -> str:
     """List distinct ids for a message, naming only the first: ``a, b, c and 4 more``.
 
     Args:

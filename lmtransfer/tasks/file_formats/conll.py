@@ -105,7 +105,7 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio
     for sentence in sentences:
         tags.update(sentence)
         try:
-            num_unmarked += len(unmarked_begins(sentence))
+            num_unmarked += len(unmarked_starts(sentence))
         except DataError:
             return "words", ""
         before = [OUTSIDE, *sentence][: len(sentence)]
@@ -130,11 +130,11 @@ def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
     Args:
         tags: ``O``, ``B-kind`` or ``I-kind`` for each word.
     """
-    unmarked = set(unmarked_begins(tags))
+    unmarked = set(unmarked_starts(tags))
     return tuple("B" + tag[1:] if word in unmarked else tag for word, tag in enumerate(tags))
 
 
-def unmarked_begins(tags: Sequence[str]) -> list[int]:
+def unmarked_starts(tags: Sequence[str]) -> list[int]:
     """Find words that start a span with the tag ``I-kind`` because the preceding word is not in a span of that kind.
 
     Args:

@@ -172,8 +172,8 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
     examples: list[QuestionExample] = []
     for conversation in load_json(path).field("data").items():
         story_id = conversation.field("id").name()
-        story = conversation.field("story").filled_text()
-        source = conversation.maybe("source")
+        story = conversation.field("story").nonblank_text()
+        source = conversation.get("source")
         metadata = () if source is None else (("source", source.text()),)
         questions = conversation.field("questions").items()
         turns = [question.field("turn_id").number() for question in questions]
@@ -183,7 +183,7 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
             question_id = f"{story_id}:{turn}"
             question_node.question = question_id
             ids.add(question_id, question_node)
-            question = question_node.field("input_text").filled_text()
+            question = question_node.field("input_text").nonblank_text()
             answers = [_answer(person[place], question_id, story, kinds, places) for person in by_person]
             first = answers[0] if answers else None
             examples.append(
@@ -203,8 +203,8 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
 
 def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[JsonNode]]:
     """Return each person's answers, one per turn; empty if they are hidden."""
-    additional = conversation.maybe("additional_answers")
-    first = conversation.maybe("answers")
+    additional = conversation.get("additional_answers")
+    first = conversation.get("answers")
     if first is None and additional is None:
         return []
     people = [conversation.field("answers"), *(node for _, node in (additional.fields() if additional else []))]
@@ -274,6 +274,6 @@ def _golds(answers: Sequence[_Answer], question_id: str, places: AnswerPlaces) -
     if kind is None:
         gold_answers.sort(key=lambda gold: gold.start is None)
         if not gold_answers or gold_answers[0].start is None:
-            places.left_out.append(question_id)
+            places.skipped_questions.append(question_id)
             return ()
     return tuple(gold_answers)

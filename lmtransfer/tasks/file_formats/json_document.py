@@ -60,13 +60,13 @@ class JsonNode:
         Raises:
             DataError: this is not an object, or lacks the key.
         """
-        node = self.maybe(key)
+        node = self.get(key)
         if node is None:
             there = ", ".join(list(self.value)[:_MOST_SHOWN]) or "none"
             raise DataError(f"{self.where}: no key {key!r}; the keys are {there}")
         return node
 
-    def maybe(self, key: str) -> JsonNode | None:
+    def get(self, key: str) -> JsonNode | None:
         """Return the value of a key, or None if the key is missing.
 
         Raises:
@@ -113,7 +113,7 @@ class JsonNode:
             )
         return self.value
 
-    def filled_text(self) -> str:
+    def nonblank_text(self) -> str:
         """Return a text that is not blank.
 
         Raises:
@@ -130,7 +130,7 @@ class JsonNode:
         """Return an id: a non-empty text, or a whole number as text."""
         if isinstance(self.value, int) and not isinstance(self.value, bool):
             return str(self.value)
-        return self.filled_text()
+        return self.nonblank_text()
 
     def number(self) -> int:
         """Return a whole number.
@@ -142,7 +142,7 @@ class JsonNode:
             raise self._not("a whole number")
         return self.value
 
-    def truth(self) -> bool:
+    def boolean(self) -> bool:
         """Return a boolean.
 
         Raises:

@@ -63,7 +63,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
                         f"{question_node.where}: the id must be <dialogue>{_TURN_MARK}<turn>, because HEQ-D is "
                         "computed by dialogue"
                     )
-                question = question_node.field("question").filled_text()
+                question = question_node.field("question").nonblank_text()
                 texts = _texts(question_node)
                 examples.append(
                     QuestionExample(
@@ -73,7 +73,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
                         None if texts is None else _answers(texts, passage, question_id, places),
                         history,
                         metadata=tuple(
-                            (mark, node.text()) for mark in MARKS if (node := question_node.maybe(mark)) is not None
+                            (mark, node.text()) for mark in MARKS if (node := question_node.get(mark)) is not None
                         ),
                     )
                 )
@@ -82,7 +82,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
 
 
 def _passage(context: JsonNode) -> str:
-    passage = context.filled_text().rstrip().removesuffix(NO_ANSWER).rstrip()
+    passage = context.nonblank_text().rstrip().removesuffix(NO_ANSWER).rstrip()
     if not passage:
         raise DataError(f"{context.where}: contains only {NO_ANSWER}; write a text, or remove the dialogue")
     return passage
@@ -90,7 +90,7 @@ def _passage(context: JsonNode) -> str:
 
 def _texts(question_node: JsonNode) -> list[tuple[str, int]] | None:
     """Return the text and first character of each answer, ``orig_answer`` first; None if answers are hidden."""
-    first, others = question_node.maybe("orig_answer"), question_node.maybe("answers")
+    first, others = question_node.get("orig_answer"), question_node.get("answers")
     if first is None and others is None:
         return None
     original = _answer(question_node.field("orig_answer"))
@@ -119,7 +119,7 @@ def _answers(
         if gold is not None:
             (bad if gold.start is None else gold_answers).append(gold)
     if not gold_answers:
-        places.left_out.append(question_id)
+        places.skipped_questions.append(question_id)
         return ()
     spans = (*gold_answers, *bad)
     return () if all(gold.text == NO_ANSWER for gold in spans) else spans

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.tables import BadRows, Column, Record, TableLayout, format_by_name, open_table
+from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, TableRecord, format_by_name, open_table
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.file_formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
@@ -35,7 +35,7 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
         bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
             ``AnswerPlaces``. Skipped answers go last.
     """
-    wanted = [Column((name,), "task.train", required=False) for name in _COLUMNS]
+    wanted = [ColumnSpec((name,), "task.train", required=False) for name in _COLUMNS]
     layout = TableLayout("parquet" if format_by_name(path) == "parquet" else "jsonl")
     table = open_table(path, wanted, layout=layout, bad_rows=BadRows("refuse", Notes(), "or remove it"))
     return _read((_row(record) for record in table.records), path, bad_answers)
@@ -87,13 +87,13 @@ def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy)
         question_id = row.field("id").name()
         row.question = question_id
         ids.add(question_id, row)
-        question, passage = row.field("question").filled_text(), row.field("context").filled_text()
+        question, passage = row.field("question").nonblank_text(), row.field("context").nonblank_text()
         passage = passages.setdefault(passage, passage)
         examples.append(QuestionExample(question_id, question, passage, _answers(row, passage, question_id, places)))
     return QuestionFile.of(examples, places)
 
 
-def _row(record: Record) -> JsonNode:
+def _row(record: TableRecord) -> JsonNode:
     values = dict(record.values)
     if isinstance(answers := values.get("answers"), dict):
         values["answers"] = _listed(answers, record.where)
@@ -110,14 +110,14 @@ def _listed(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:
 
 def _answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
     """Return a question's gold answers; empty if the question is left out."""
-    answers = row.maybe("answers")
+    answers = row.get("answers")
     if answers is None or answers.value is None:
         return None
-    return places.kept(question_id, (_answer(node, passage, question_id, places) for node in answers.items()))
+    return places.select(question_id, (_answer(node, passage, question_id, places) for node in answers.items()))
 
 
 def _answer(node: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> GoldSpan | None:
-    text, start = node.field("text").text(), node.maybe("start")
+    text, start = node.field("text").text(), node.get("start")
     if start is not None and start.value is not None:
         return places.gold(question_id, text, start.number(), passage)
     if text.strip() and text not in passage:

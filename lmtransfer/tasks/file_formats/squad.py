@@ -30,12 +30,12 @@ def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Quest
     examples: list[QuestionExample] = []
     for article in load_json(path).field("data").items():
         for paragraph in article.field("paragraphs").items():
-            passage = paragraph.field("context").filled_text()
+            passage = paragraph.field("context").nonblank_text()
             for question_node in paragraph.field("qas").items():
                 question_id = question_node.field("id").name()
                 question_node.question = question_id
                 ids.add(question_id, question_node)
-                question = question_node.field("question").filled_text()
+                question = question_node.field("question").nonblank_text()
                 answers = _answers(question_node, passage, question_id, places)
                 examples.append(QuestionExample(question_id, question, passage, answers))
     return QuestionFile.of(examples, places)
@@ -45,8 +45,8 @@ def _answers(
     question_node: JsonNode, passage: str, question_id: str, places: AnswerPlaces
 ) -> tuple[GoldSpan, ...] | None:
     """Return a question's gold answers; empty if the question is left out."""
-    flag, answers = question_node.maybe("is_impossible"), question_node.maybe("answers")
-    impossible = None if flag is None else flag.truth()
+    flag, answers = question_node.get("is_impossible"), question_node.get("answers")
+    impossible = None if flag is None else flag.boolean()
     if answers is None:
         return () if impossible else None
     items = answers.items()
@@ -59,4 +59,4 @@ def _answers(
         places.gold(question_id, answer.field("text").text(), answer.field("answer_start").number(), passage)
         for answer in items
     ]
-    return places.kept(question_id, gold_answers)
+    return places.select(question_id, gold_answers)

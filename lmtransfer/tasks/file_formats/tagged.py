@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.tables import BadRows, Column, Record, TableLayout, open_table
+from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, TableRecord, open_table
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.places import HubSource, load_hub_table
 
@@ -61,9 +61,9 @@ def read_tagged_rows(
         DataError: a row is not such an object, or its numbers of tags and words differ; the message has ``file:line``.
     """
     wanted = [
-        Column(tuple(words_fields), "task.word_column", otherwise="write this field"),
-        Column((tags_field,), "task.tag_column", required=with_gold, otherwise="write this field"),
-        Column(("id",), "id", required=False),
+        ColumnSpec(tuple(words_fields), "task.word_column", advice="write this field"),
+        ColumnSpec((tags_field,), "task.tag_column", required=with_gold, advice="write this field"),
+        ColumnSpec(("id",), "id", required=False),
     ]
     bad_rows = BadRows("refuse", notes, "or remove it")
     for record in open_table(path, wanted, layout=TableLayout(file_format), bad_rows=bad_rows).records:
@@ -79,10 +79,10 @@ def read_tagged_rows(
         yield TaggedSentence(source, (line,) * len(words), words, tags, None if name is None else str(name))
 
 
-def _texts(record: Record, column: Column) -> tuple[str, ...]:
+def _texts(record: TableRecord, column: ColumnSpec) -> tuple[str, ...]:
     name, where = record.name_of(column), record.where
     if name is None:
-        raise DataError(f"{where}: {record.lacks(column)}")
+        raise DataError(f"{where}: {record.missing_message(column)}")
     texts = record.values[name]
     if isinstance(texts, list) and texts and all(isinstance(text, int) for text in texts):
         raise DataError(

@@ -64,24 +64,26 @@ class Calibration:
     """The calibration of a run's answers.
 
     Attributes:
-        plain: reliability of the unscaled probabilities.
-        plain_loss: mean negative log-probability of the gold label without scaling, in nats.
-        scaled: reliability with temperatures fitted on other examples; None if there are too few examples.
+        reliability: how often the answers are right, by their unscaled probabilities.
+        loss: mean negative log-probability of the gold label without scaling, in nats.
+        scaled_reliability: the same with temperatures fitted on other examples; None if there are too few examples.
         scaled_loss: the same loss with these temperatures.
         temperatures: the temperature of each part, fitted on all other parts.
     """
 
-    plain: Reliability
-    plain_loss: float
-    scaled: Reliability | None = None
+    reliability: Reliability
+    loss: float
+    scaled_reliability: Reliability | None = None
     scaled_loss: float | None = None
     temperatures: tuple[float, ...] = ()
 
     def as_values(self) -> dict[str, Any]:
         """Return plain values for a ``result.json``; ``temperature`` is the geometric mean over parts."""
         return {
-            "plain": {**self.plain.as_values(), "loss": self.plain_loss},
-            "scaled": None if self.scaled is None else {**self.scaled.as_values(), "loss": self.scaled_loss},
+            "plain": {**self.reliability.as_values(), "loss": self.loss},
+            "scaled": None
+            if self.scaled_reliability is None
+            else {**self.scaled_reliability.as_values(), "loss": self.scaled_loss},
             "temperature": float(np.exp(np.mean(np.log(self.temperatures)))) if self.temperatures else None,
             "fitted_on": f"cross-fit: each of {len(self.temperatures)} parts of the scored split by the other parts"
             if self.temperatures
@@ -101,14 +103,14 @@ def calibration(logits_NC: np.ndarray, gold_N: np.ndarray, parts_N: np.ndarray |
         parts_N: part of each example, 0, 1 and so on; None for no scaling.
     """
     logits_NC = logits_NC.astype(np.float64)
-    plain, plain_loss = _measured(logits_NC, gold_N)
+    reliability, loss = _measure(logits_NC, gold_N)
     if parts_N is None:
-        return Calibration(plain, plain_loss)
+        return Calibration(reliability, loss)
     temperatures = tuple(
         fit_temperature(logits_NC[parts_N != part], gold_N[parts_N != part]) for part in range(int(parts_N.max()) + 1)
     )
-    scaled, scaled_loss = _measured(logits_NC / np.array(temperatures)[parts_N][:, None], gold_N)
-    return Calibration(plain, plain_loss, scaled, scaled_loss, temperatures)
+    scaled_reliability, scaled_loss = _measure(logits_NC / np.array(temperatures)[parts_N][:, None], gold_N)
+    return Calibration(reliability, loss, scaled_reliability, scaled_loss, temperatures)
 
 
 def fit_temperature(logits_NC: np.ndarray, gold_N: np.ndarray) -> float:
@@ -129,7 +131,7 @@ def fit_temperature(logits_NC: np.ndarray, gold_N: np.ndarray) -> float:
     return float(np.exp(-(low + high) / 2))
 
 
-def _measured(logits_NC: np.ndarray, gold_N: np.ndarray) -> tuple[Reliability, float]:
+def _measure(logits_NC: np.ndarray, gold_N: np.ndarray) -> tuple[Reliability, float]:
     probabilities_NC = _probabilities(logits_NC)
     said_N = logits_NC.argmax(1)
     rows = np.arange(len(gold_N))

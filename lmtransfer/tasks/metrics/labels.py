@@ -1,7 +1,7 @@
 """Metrics for labels, sets of labels and scores, computed by scikit-learn and scipy; higher is better.
 
 Both libraries are imported where they are used, so that a command that scores nothing starts without them. Where they
-warn that a metric is undefined, its value is 0 and ``undefined`` gives the reason.
+warn that a metric is undefined, its value is 0 and ``explain_undefined`` gives the reason.
 
 Shape legend: N examples, C labels.
 """
@@ -44,7 +44,7 @@ def metric_value(
     if len(gold) == 0:
         raise ValueError(f"metric {name} received no examples")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ``undefined`` gives the reasons
+        warnings.simplefilter("ignore")  # ``explain_undefined`` gives the reasons
         if name in CORRELATIONS:
             return _correlation(name, predicted.astype(np.float64), gold.astype(np.float64))
         from sklearn import metrics
@@ -63,7 +63,7 @@ def metric_value(
         )
 
 
-def undefined(name: str, predicted: np.ndarray, gold: np.ndarray, *, positive: int = 1) -> str:
+def explain_undefined(name: str, predicted: np.ndarray, gold: np.ndarray, *, positive: int = 1) -> str:
     """Explain why a metric, or one label's part of it, is undefined and counts as 0; empty if it is defined.
 
     Args:

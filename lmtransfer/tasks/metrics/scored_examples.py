@@ -314,7 +314,7 @@ def undefined_metrics(examples: ScoredExamples, metrics: Iterable[str]) -> list[
     if examples.kind not in _OF_ANSWERS:
         return []
     predicted, gold = _by_example(examples)
-    sentences = (labels.undefined(name, predicted, gold, positive=examples.positive) for name in metrics)
+    sentences = (labels.explain_undefined(name, predicted, gold, positive=examples.positive) for name in metrics)
     return [sentence for sentence in sentences if sentence]
 
 

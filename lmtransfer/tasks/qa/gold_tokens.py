@@ -47,12 +47,12 @@ class GoldTokens(NamedTuple):
                 continue
             tokens, exact = match
             answer = cls(*tokens, reachable=True)
-            if exact and tokens[1] - tokens[0] < longest and any(map(answer.inside, windows)):
+            if exact and tokens[1] - tokens[0] < longest and any(map(answer.is_inside, windows)):
                 return answer
             nearest = nearest or tokens
         return cls(*(nearest or NOWHERE), reachable=example.kind is not None)
 
-    def inside(self, window: tuple[int, int]) -> bool:
+    def is_inside(self, window: tuple[int, int]) -> bool:
         """Whether all tokens are in a window, which goes from its first token to one past its last."""
         return 0 <= window[0] <= self.start and self.end < window[1]
 

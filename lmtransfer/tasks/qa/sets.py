@@ -25,7 +25,7 @@ SpanFormat = Literal["squad", "quac", "coqa", "jsonl"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnswersById:
     """Answers and gold answers by question id, in the format that the official scripts expect.
 
     Attributes:
@@ -43,7 +43,7 @@ class Answered:
     domains: Mapping[str, str]
 
     @classmethod
-    def of(cls, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> Answered:
+    def of(cls, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> AnswersById:
         """Collect the answers to these questions, given in the same order."""
         by_id = dict(zip((example.id for example in examples), answers, strict=True))
         return cls(
@@ -82,20 +82,20 @@ class Squad:
         """
         return read_squad(path, bad_answers=bad_answers)
 
-    def scores(self, answered: Answered) -> dict[str, float]:
+    def scores(self, answers_by_id: AnswersById) -> dict[str, float]:
         """Compute the official metrics, 0 to 1."""
         if not self.no_answer:
-            return squad_scores(answered.texts, answered.references)
+            return squad_scores(answers_by_id.texts, answers_by_id.references)
         return squad2_scores(
-            answered.spans, answered.references, null_odds=answered.null_odds, threshold=self.threshold
+            answers_by_id.spans, answers_by_id.references, null_odds=answers_by_id.null_odds, threshold=self.threshold
         )
 
-    def questions(self, answered: Answered) -> dict[str, dict[str, float]]:
+    def questions(self, answers_by_id: AnswersById) -> dict[str, dict[str, float]]:
         """Return each question's scores, by metric and question id."""
         if not self.no_answer:
-            return squad_questions(answered.texts, answered.references)
+            return squad_questions(answers_by_id.texts, answers_by_id.references)
         return squad2_questions(
-            answered.spans, answered.references, null_odds=answered.null_odds, threshold=self.threshold
+            answers_by_id.spans, answers_by_id.references, null_odds=answers_by_id.null_odds, threshold=self.threshold
         )
 
 
@@ -119,13 +119,13 @@ class Quac(Squad):
         return read_quac(path, bad_answers=bad_answers)
 
     @override
-    def scores(self, answered: Answered) -> dict[str, float]:
-        dialogues = {name: name.rpartition("_q#")[0] or name for name in answered.references}
-        return quac_scores(answered.texts, answered.references, dialogues=dialogues)
+    def scores(self, answers_by_id: AnswersById) -> dict[str, float]:
+        dialogues = {name: name.rpartition("_q#")[0] or name for name in answers_by_id.references}
+        return quac_scores(answers_by_id.texts, answers_by_id.references, dialogues=dialogues)
 
     @override
-    def questions(self, answered: Answered) -> dict[str, dict[str, float]]:
-        scores = quac_questions(answered.texts, answered.references)
+    def questions(self, answers_by_id: AnswersById) -> dict[str, dict[str, float]]:
+        scores = quac_questions(answers_by_id.texts, answers_by_id.references)
         return {name: values for name, values in scores.items() if name != "human_f1"}
 
 
@@ -140,14 +140,14 @@ class Coqa(Squad):
         return read_coqa(path, bad_answers=bad_answers, kinds=kinds)
 
     @override
-    def scores(self, answered: Answered) -> dict[str, float]:
+    def scores(self, answers_by_id: AnswersById) -> dict[str, float]:
         """Also score each domain if every question has one."""
-        groups = answered.domains if all(answered.domains.values()) else None
-        return coqa_scores(answered.texts, answered.references, groups=groups)
+        groups = answers_by_id.domains if all(answers_by_id.domains.values()) else None
+        return coqa_scores(answers_by_id.texts, answers_by_id.references, groups=groups)
 
     @override
-    def questions(self, answered: Answered) -> dict[str, dict[str, float]]:
-        return coqa_questions(answered.texts, answered.references)
+    def questions(self, answers_by_id: AnswersById) -> dict[str, dict[str, float]]:
+        return coqa_questions(answers_by_id.texts, answers_by_id.references)
 
 
 #: Question sets by the name that a task's YAML file uses.

@@ -20,18 +20,18 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile, listed
+from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile, list_ids
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.file_formats.span_rows import holds_rows, read_span_hub
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
-from lmtransfer.tasks.input_files import Given, InputFile, Reader, two_texts
+from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader, two_texts
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.places import LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.gold_tokens import text_of_tokens
-from lmtransfer.tasks.qa.sets import SETS, Answered, SpanFormat
+from lmtransfer.tasks.qa.sets import SETS, AnswersById, SpanFormat
 from lmtransfer.tasks.qa.windows import STRIDE, WindowedQuestion, encode_questions
-from lmtransfer.tasks.settings import FileSettings, HubSettings, TaskSettings
+from lmtransfer.tasks.settings import FileSettings, HubDatasetSettings, TaskSettings
 from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -118,11 +118,11 @@ class QuestionReader(Reader):
         self.json_format = "squad" if self._own_rows else file_format
         self._labels = labels
 
-    def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> QuestionExample:
+    def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> QuestionExample:
         """Build a question from a line with the question and then the passage."""
         return QuestionExample(name, *two_texts(line, "a question and a passage"))
 
-    def of_file(self, source: InputFile) -> Iterator[Given]:
+    def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
         """Yield questions from JSON, parquet or a published format, ignoring answers."""
         if source.file_format == "squad" and source.path is not None and self._own_rows and holds_rows(source.path):
             source = replace(source, file_format="jsonl")
@@ -135,12 +135,12 @@ class QuestionReader(Reader):
         read = SETS[name]().read(source.path, bad_answers=policy, kinds=self._labels)
         for example in read.examples:
             yield f"{source.name} (question {example.id})", replace(example, answers=None, kind=None)
-        for question in read.left_out:
+        for question in read.skipped_questions:
             source.refuse(f"{source.name} (question {question}): its gold answer is not at its offset")
 
 
 def _question(row: JsonNode, name: str) -> QuestionExample:
-    return QuestionExample(name, row.field("question").filled_text(), row.field("context").filled_text())
+    return QuestionExample(name, row.field("question").nonblank_text(), row.field("context").nonblank_text())
 
 
 class SpanQa(Task):
@@ -155,7 +155,7 @@ class SpanQa(Task):
         ConfigError: there is no file, or ``labels`` and ``no_answer`` do not fit the format.
     """
 
-    class Settings(TaskSettings, FileSettings, HubSettings):
+    class Settings(TaskSettings, FileSettings, HubDatasetSettings):
         """The settings of question answering.
 
         Attributes:
@@ -241,10 +241,10 @@ class SpanQa(Task):
                 raise DataError(f"{origin}: contains no questions")
             for kind, ids in (
                 ("gold answers that are not at their offsets, not used for training", read.bad_answers),
-                ("questions left out because they have no other answer", read.left_out),
+                ("questions left out because they have no other answer", read.skipped_questions),
             ):
                 if ids:
-                    notes.add(kind, f"{origin}: {listed(ids)}", len(ids))
+                    notes.add(kind, f"{origin}: {list_ids(ids)}", len(ids))
             for example in read.examples:
                 other, where = seen.setdefault(example.id, (number, origin))
                 if other != number:
@@ -302,12 +302,12 @@ class SpanQa(Task):
         If questions may have no answer, they are scored at ``null_threshold``; ``best_f1`` and ``best_exact`` are
         scores at the best thresholds.
         """
-        scores = self.questions.scores(Answered.of(examples, answers))
+        scores = self.questions.scores(AnswersById.of(examples, answers))
         return {self.main_metric: scores[self.main_metric], **scores}
 
     @override
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
-        questions = self.questions.questions(Answered.of(examples, answers))
+        questions = self.questions.questions(AnswersById.of(examples, answers))
         class_indices = np.array([example.class_index for example in examples], dtype=np.int64)
         return scored_examples(
             examples,
@@ -340,7 +340,7 @@ class SpanQa(Task):
             return
         for file, path in zip(located, paths, strict=True):
             if path is None:
-                raise file.missing(split)
+                raise file.missing_error(split)
             yield str(path), self.questions.read(path, bad_answers=self.settings.bad_answers, kinds=self.labels)
 
 

@@ -15,7 +15,7 @@ from lmtransfer.tasks.encoded import (
     CharacterTable,
     EncodedExamples,
     character_rows_of,
-    joined,
+    join_arrays,
     ragged_offsets,
     text_capacity,
 )
@@ -29,15 +29,15 @@ STRIDE = 128
 _NUM_SPECIALS = 3
 
 
-class Piece(NamedTuple):
+class TextTokens(NamedTuple):
     """Token ids of a text, and the row of each in the table of spellings (None without spellings), int32 (n,)."""
 
     ids: np.ndarray
     rows: np.ndarray | None
 
-    def cut(self, start: int, stop: int) -> Piece:
+    def cut(self, start: int, stop: int) -> TextTokens:
         """Return the tokens from ``start`` to ``stop``."""
-        return Piece(self.ids[start:stop], None if self.rows is None else self.rows[start:stop])
+        return TextTokens(self.ids[start:stop], None if self.rows is None else self.rows[start:stop])
 
 
 class QuestionPieces:
@@ -57,26 +57,26 @@ class QuestionPieces:
         self._tokenizer = tokenizer
         self._capacity, self._turns = max_question_tokens, history_turns
         self._character_rows = character_rows_of(tokenizer)
-        self._passages: dict[str, tuple[Piece, np.ndarray]] = {}
+        self._passages: dict[str, tuple[TextTokens, np.ndarray]] = {}
         distinct: dict[str, None] = {}
         for example in examples:
             distinct.update(dict.fromkeys([*self._history(example), example.question]))
         encoded = zip(distinct, tokenizer.encode_ids(list(distinct)), strict=True)
         self._texts = {text: self._piece(text, ids) for text, ids in encoded}
 
-    def special(self, token_id: int) -> Piece:
+    def special(self, token_id: int) -> TextTokens:
         """Return a special token as a piece, with its own row in the table of spellings."""
         ids = np.array([token_id], dtype=np.int32)
-        return Piece(ids, None if self._character_rows is None else ids)
+        return TextTokens(ids, None if self._character_rows is None else ids)
 
-    def passage(self, text: str) -> tuple[Piece, np.ndarray]:
+    def passage(self, text: str) -> tuple[TextTokens, np.ndarray]:
         """Return a whole passage, and the character span of each of its tokens, int32, shape (n, 2)."""
         if text not in self._passages:
             encoding = self._tokenizer.encode(text)
             self._passages[text] = (self._piece(text, encoding.ids), encoding.offsets)
         return self._passages[text]
 
-    def question(self, example: QuestionExample) -> tuple[list[Piece], bool]:
+    def question(self, example: QuestionExample) -> tuple[list[TextTokens], bool]:
         """Return the tokens of the history followed by the question, and whether all tokens were kept."""
         own = self._texts[example.question]
         parts, complete = [own.cut(0, self._capacity)], len(own.ids) <= self._capacity
@@ -88,7 +88,7 @@ class QuestionPieces:
             left -= len(parts[0].ids)
         return parts, complete
 
-    def character_table(self, pieces: Iterable[Piece]) -> CharacterTable | None:
+    def character_table(self, pieces: Iterable[TextTokens]) -> CharacterTable | None:
         """Return the table of spellings with the rows of all these tokens; None without spellings."""
         if self._character_rows is None:
             return None
@@ -98,9 +98,9 @@ class QuestionPieces:
         recent = example.history[max(0, len(example.history) - self._turns) :]
         return [text for turn in recent for text in (turn.question, turn.answer)]
 
-    def _piece(self, text: str, ids: np.ndarray) -> Piece:
+    def _piece(self, text: str, ids: np.ndarray) -> TextTokens:
         ids = ids.astype(np.int32, copy=False)
-        return Piece(ids, None if self._character_rows is None else self._character_rows.rows(ids, text))
+        return TextTokens(ids, None if self._character_rows is None else self._character_rows.rows(ids, text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def encode_questions(
 
     Each distinct passage is encoded once. An answer's tokens are those that share a character with it. The target is
     the first gold answer that tokens of one window express exactly. If there is none, the target is the tokens that
-    cover the first answer, and the example is ``unreachable``. Another kind of answer is the target of the windows that
+    cover the first answer, and the example is unreachable. Another kind of answer is the target of the windows that
     contain its evidence, or of all windows if no window contains the evidence.
 
     Differences from run_squad.py: windows overlap by at least half, even if they are short; a question takes at most
@@ -182,14 +182,14 @@ def encode_questions(
     return EncodedExamples(
         examples=tuple(questions),
         owners=np.array(sequences.owners, dtype=np.int64),
-        tokens_T=joined(piece.ids for piece in sequences.pieces),
+        tokens_T=join_arrays(piece.ids for piece in sequences.pieces),
         segments_T=np.repeat(np.tile(np.array([0, min(1, num_segments - 1)], np.int8), len(sizes)), sizes.ravel()),
         offsets=ragged_offsets(sizes.sum(1)),
         targets=SpanTargets(*np.array(sequences.targets, dtype=np.int64).reshape(-1, 5).T.copy()),
         target_offsets=np.arange(len(sizes) + 1),
         num_truncated=num_truncated,
         character_table=pieces.character_table(sequences.pieces),
-        unreachable=tuple(unreachable),
+        unreachable_ids=tuple(unreachable),
     )
 
 
@@ -205,18 +205,18 @@ class _Sequences:
         targets: see ``encode_questions``.
     """
 
-    cls: Piece
-    sep: Piece
+    cls: TextTokens
+    sep: TextTokens
     owners: list[int] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[TextTokens] = field(default_factory=list)
     lengths: list[tuple[int, int]] = field(default_factory=list)
     targets: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(
         self,
         number: int,
-        question: Sequence[Piece],
-        passage: Piece,
+        question: Sequence[TextTokens],
+        passage: TextTokens,
         windows: Sequence[tuple[int, int]],
         answer: GoldTokens,
         kind: int | None,
@@ -226,7 +226,7 @@ class _Sequences:
         Another kind of answer is the target of the windows that contain its evidence, or of all windows if none does.
         """
         first = sum(len(part.ids) for part in question) + 2
-        evidence = [answer.inside(window) for window in windows]
+        evidence = [answer.is_inside(window) for window in windows]
         for (start, stop), here in zip(windows, evidence, strict=True):
             self.owners.append(number)
             self.pieces += [self.cls, *question, self.sep, passage.cut(start, stop), self.sep]

@@ -12,10 +12,10 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import plain_name
 from lmtransfer.data.tables import format_by_name
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, scheme_of, unmarked_begins
+from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, scheme_of, unmarked_starts
 from lmtransfer.tasks.file_formats.conllu import TagColumn, read_conllu
 from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_hub, read_tagged_rows
-from lmtransfer.tasks.found_labels import in_nfc
+from lmtransfer.tasks.label_checks import to_nfc
 from lmtransfer.tasks.metrics.chunks import split_tag
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 
@@ -63,7 +63,7 @@ class TaggedFiles:
         hub_columns: Sequence[str],
     ) -> None:
         self.located, self.file_format = located, file_format
-        self._scheme, self.recognised = scheme, ""
+        self._scheme, self.span_encoding = scheme, ""
         default_word, default_tag = _DEFAULT_COLUMNS[file_format]
         self.word_column = default_word if word_column is None else word_column
         self.tag_column = default_tag if tag_column is None else tag_column
@@ -77,7 +77,7 @@ class TaggedFiles:
 
     @cached_property
     def scheme(self) -> Scheme:
-        """The meaning of the tags; ``recognised`` then says how spans are written, unless a setting specifies it.
+        """The meaning of the tags; ``span_encoding`` then says how spans are written, unless a setting specifies it.
 
         Raises:
             ConfigError: it is not set, and there is no training split to recognise it from.
@@ -86,7 +86,7 @@ class TaggedFiles:
             return self._scheme
         if "train" not in self.splits:
             raise ConfigError("task.scheme=null: there is no training file to recognise it by; set words, bio or iob1")
-        scheme, self.recognised = scheme_of(sentence.tags or () for sentence in self._sentences("train", Notes()))
+        scheme, self.span_encoding = scheme_of(sentence.tags or () for sentence in self._sentences("train", Notes()))
         return scheme
 
     def origin(self, split: str) -> str:
@@ -100,7 +100,7 @@ class TaggedFiles:
             return str(path)
         if self.hub is not None and split in self.splits:
             return self.hub.origin(split)
-        raise self.located.missing(split)
+        raise self.located.missing_error(split)
 
     def sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
         """Yield the sentences of a split, in the order of the source, with spans in BIO.
@@ -125,7 +125,7 @@ class TaggedFiles:
             words, tags = self.hub_columns
             places = self.located.places(split)
             return read_tagged_hub(self.hub, split, words_column=words, tags_column=tags, places=places)
-        raise self.located.missing(split)
+        raise self.located.missing_error(split)
 
     def _sentences_of(self, path: Path, notes: Notes, *, with_gold: bool) -> Iterator[TaggedSentence]:
         if self.file_format == "conllu":
@@ -147,7 +147,7 @@ class TaggedFiles:
         """Return a sentence whose tags are in NFC."""
         if all(map(str.isascii, sentence.tags or ())):
             return sentence
-        return replace(sentence, tags=tuple(in_nfc(tag, sentence.where(), notes) for tag in sentence.tags or ()))
+        return replace(sentence, tags=tuple(to_nfc(tag, sentence.where(), notes) for tag in sentence.tags or ()))
 
     def _as_bio(self, sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
         if sentence.tags is None:
@@ -159,7 +159,7 @@ class TaggedFiles:
                 raise DataError(f"{sentence.where(word)}: {error} (task.scheme=words)") from None
         if self.scheme == "iob1":
             return replace(sentence, tags=iob1_to_bio(sentence.tags))
-        unmarked = unmarked_begins(sentence.tags)
+        unmarked = unmarked_starts(sentence.tags)
         if unmarked:
             notes.add(UNMARKED, sentence.where(unmarked[0]), len(unmarked))
         return sentence

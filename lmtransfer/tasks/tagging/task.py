@@ -22,12 +22,12 @@ from lmtransfer.tasks.file_formats.conll import read_conll
 from lmtransfer.tasks.file_formats.conllu import read_conllu
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.file_formats.tagged import TaggedSentence
-from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, listed
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
-from lmtransfer.tasks.input_files import Given, InputFile, Reader
+from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader
+from lmtransfer.tasks.label_checks import check_label, check_labels, list_labels, to_nfc
 from lmtransfer.tasks.metrics.chunks import OUTSIDE, Chunks, chunk_scores, split_tag
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.settings import FileSettings, HubSettings, TaskSettings
+from lmtransfer.tasks.settings import FileSettings, HubDatasetSettings, TaskSettings
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.files import WORDS, FileFormat, Scheme, TaggedFiles, words_fields
 from lmtransfer.tasks.tagging.word_encoding import encode_words
@@ -54,11 +54,11 @@ class SentenceReader(Reader):
         self.json_format = "jsonl"
         self._own_format, self._word_column, self._tag_column = file_format, word_column, tag_column
 
-    def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> TaggedExample:
+    def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> TaggedExample:
         """Build a sentence from a line of words separated by white space."""
         return TaggedExample(name, tuple(clean(line, where, notes).split()))
 
-    def of_file(self, source: InputFile) -> Iterator[Given]:
+    def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
         """Yield sentences from JSON, parquet or a file with one word per line, ignoring tags."""
         same = source.file_format == self._own_format
         if source.file_format in ("jsonl", "parquet"):
@@ -77,8 +77,8 @@ class SentenceReader(Reader):
 
 
 def _words(row: JsonNode, name: str, fields: Sequence[str]) -> TaggedExample:
-    field = next((field for field in fields if row.maybe(field) is not None), fields[0])
-    words = tuple(word.filled_text() for word in row.field(field).items())
+    field = next((field for field in fields if row.get(field) is not None), fields[0])
+    words = tuple(word.nonblank_text() for word in row.field(field).items())
     if not words:
         raise DataError(f"{row.where}: {field!r} has no words")
     return TaggedExample(name, words)
@@ -98,7 +98,7 @@ class Tagging(Task):
             two, repeat a tag, or do not fit the scheme. Labels discovered in the data are checked on first use.
     """
 
-    class Settings(TaskSettings, FileSettings, HubSettings):
+    class Settings(TaskSettings, FileSettings, HubDatasetSettings):
         """The settings of tagging.
 
         Attributes:
@@ -140,7 +140,7 @@ class Tagging(Task):
         self.splits = self.files.splits
         self.notes: dict[str, Notes] = {}
         if asked.labels is not None:
-            labels = [in_nfc(label, "task.labels") for label in asked.labels]
+            labels = [to_nfc(label, "task.labels") for label in asked.labels]
             self.labels = self._checked(labels, asked.scheme or "words")
 
     @property
@@ -183,7 +183,7 @@ class Tagging(Task):
 
     def _checked(self, labels: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
         if len(labels) < 2 or len(set(labels)) != len(labels):
-            raise ConfigError(f"task.labels=[{listed(labels)}]: there must be at least two different names")
+            raise ConfigError(f"task.labels=[{list_labels(labels)}]: there must be at least two different names")
         if scheme != "words":
             try:
                 for label in labels:
@@ -234,10 +234,9 @@ class Tagging(Task):
             sentences.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
         if not sentences:
             raise DataError(f"{self.origin(split)}: contains no sentences")
-        if self.scheme != "words" and self.files.recognised:
-            kind = (
-                f"sentences whose tags mark spans ({self.files.recognised}), scored by F1 (task.scheme=words: by words)"
-            )
+        if self.scheme != "words" and self.files.span_encoding:
+            encoding = self.files.span_encoding
+            kind = f"sentences whose tags mark spans ({encoding}), scored by F1 (task.scheme=words: by words)"
             notes.add(kind, self.origin(split), len(sentences))
         return sentences
 
@@ -248,7 +247,7 @@ class Tagging(Task):
             if tag not in index:
                 raise DataError(
                     f"{sentence.where(word)}: the tag {tag!r} of {sentence.words[word]!r} is not one of "
-                    f"{listed(list(index))}; correct it, or set task.labels"
+                    f"{list_labels(list(index))}; correct it, or set task.labels"
                 )
         return tuple(index[tag] for tag in sentence.tags)
 

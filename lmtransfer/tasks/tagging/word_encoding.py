@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.tasks.encoded import EncodedExamples, character_rows_of, joined, ragged_offsets, text_capacity
+from lmtransfer.tasks.encoded import EncodedExamples, character_rows_of, join_arrays, ragged_offsets, text_capacity
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.targets import NO_LABEL, TagTargets
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
@@ -100,7 +100,7 @@ def encode_words(
             first_W = 1 + edges[:-1][predicted] - edges[window.start]
             rows.append(np.stack([first_W, counts_W[predicted], tags_W[predicted]], axis=1))
             owners.append(number)
-    tokens_T = joined(tokens)
+    tokens_T = join_arrays(tokens)
     return EncodedExamples(
         examples=tuple(examples),
         owners=np.array(owners, dtype=np.int64),

@@ -16,7 +16,7 @@ from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
-from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader
+from lmtransfer.tasks.input_files import SEPARATOR, InputFile, LocatedExample, Reader
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets, Targets
 from lmtransfer.tasks.text.choice_example import ChoiceExample
@@ -35,13 +35,13 @@ class ChoiceReader(Reader):
     formats = ("text",)
 
     @override
-    def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> ChoiceExample:
+    def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> ChoiceExample:
         text, *choices = (part.strip() for part in clean(line, where, notes).split(SEPARATOR))
         if not text or len(choices) < 2 or not all(choices):
             raise ValueError(f"expected a text and two choices or more, with {SEPARATOR} between them")
         return ChoiceExample(name, text, tuple(choices))
 
-    def of_file(self, source: InputFile) -> Iterator[Given]:
+    def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
         """Raise an ``AssertionError``, because only lines are supported."""
         raise AssertionError(f"format {source.file_format} was accepted, but there is no reader for it")
 
@@ -52,11 +52,11 @@ class ChoiceSpec(ClassificationSpec):
 
     kind: ClassVar[str] = "choice"
 
-    def predicted(self, outputs: np.ndarray) -> None:  # type: ignore[override]
+    def predictions(self, outputs: np.ndarray) -> None:  # type: ignore[override]
         """Return None, because a single choice is no answer."""
 
     def gold(self, targets: Targets[np.ndarray]) -> None:  # type: ignore[override]
-        """Return None, like ``predicted``."""
+        """Return None, like ``predictions``."""
 
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
         """Say whether the choice is right."""
@@ -149,7 +149,7 @@ class Copa(MultipleChoice):
 
     @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
-        asked, gold = row.field("question"), row.maybe("label")
+        asked, gold = row.field("question"), row.get("label")
         if asked.text() not in _QUESTIONS:
             raise DataError(f"{asked.where}: {asked.text()[:40]!r} must be {' or '.join(_QUESTIONS)}")
         label = None if gold is None else gold.number()
@@ -157,7 +157,7 @@ class Copa(MultipleChoice):
             raise DataError(f"{row.where}: label: {label} must be 0 (choice1) or 1 (choice2)")
         yield ChoiceExample(
             id=name,
-            text=f"{row.field('premise').filled_text()} {_QUESTIONS[asked.text()]}",
-            choices=(row.field("choice1").filled_text(), row.field("choice2").filled_text()),
+            text=f"{row.field('premise').nonblank_text()} {_QUESTIONS[asked.text()]}",
+            choices=(row.field("choice1").nonblank_text(), row.field("choice2").nonblank_text()),
             right=None if label is None else frozenset([label]),
         )

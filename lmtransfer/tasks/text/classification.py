@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, listed, short
+from lmtransfer.tasks.label_checks import check_label, check_labels, list_labels, quote_label, to_nfc
 from lmtransfer.tasks.settings import ColumnNames
 from lmtransfer.tasks.text.example import TextExample, with_sentences
 from lmtransfer.tasks.text.files import HIDDEN_NUMBER, TextRow
@@ -62,7 +62,7 @@ class TextClassification(TextFileTask, Classification):
     @cached_property
     def _label_values(self) -> list[str] | None:
         values = self.settings.label_values
-        return None if values is None else [in_nfc(value, "task.label_values") for value in values]
+        return None if values is None else [to_nfc(value, "task.label_values") for value in values]
 
     @override
     def examples(self, split: str) -> list[TextExample]:
@@ -97,14 +97,14 @@ class TextClassification(TextFileTask, Classification):
 
     @override
     def example_of(self, row: TextRow) -> TextExample:
-        known = self._index_of[row.named]
+        known = self._index_of[row.is_label_name]
         if row.gold is not None and row.gold not in known:
-            meaning = "task.labels" if row.named or self._label_values is None else "task.label_values"
-            names = listed(list(known))
+            meaning = "task.labels" if row.is_label_name or self._label_values is None else "task.label_values"
+            names = list_labels(list(known))
             hint = f"; if it stands for a hidden label, set task.hidden_values=[{row.gold}]" * (
                 row.gold == HIDDEN_NUMBER
             )
             raise ValueError(
-                f"label {short(row.gold)} in column {self.gold_column!r} is not one of {names} ({meaning}{hint})"
+                f"label {quote_label(row.gold)} in column {self.gold_column!r} is not one of {names} ({meaning}{hint})"
             )
         return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else known[row.gold])

@@ -8,12 +8,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from lmtransfer.data.tables import Column
+from lmtransfer.data.tables import ColumnSpec
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.languages import (
     PLACE,
-    check_found,
+    check_all_present,
     check_languages,
     groups_of_translations,
     language_classes,
@@ -73,7 +73,7 @@ class CrossLingualClassification(TextClassification):
 
     def text_columns(self) -> TextColumns:
         """Return the columns to read, including the language column."""
-        language = Column((self.settings.language_column,), "task.language_column", required=False)
+        language = ColumnSpec((self.settings.language_column,), "task.language_column", required=False)
         return replace(super().text_columns(), language=language)
 
     @override
@@ -87,7 +87,7 @@ class CrossLingualClassification(TextClassification):
         examples = super().examples(split)
         if split == "train" or all(example.language is None for example in examples):
             return examples
-        check_found(self.languages, {example.language or "" for example in examples}, origin=self.origin(split))
+        check_all_present(self.languages, {example.language or "" for example in examples}, origin=self.origin(split))
         return [example for example in examples if example.language in self.languages]
 
     @override

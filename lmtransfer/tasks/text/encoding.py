@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lmtransfer.tasks.encoded import EncodedExamples, character_rows_of, joined, ragged_offsets, text_capacity
+from lmtransfer.tasks.encoded import EncodedExamples, character_rows_of, join_arrays, ragged_offsets, text_capacity
 from lmtransfer.tasks.targets import Targets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
@@ -65,7 +65,7 @@ def encode_texts(
     return EncodedExamples(
         examples=tuple(examples),
         owners=np.arange(len(examples), dtype=np.int64),
-        tokens_T=joined(pieces),
+        tokens_T=join_arrays(pieces),
         segments_T=np.concatenate(segments) if segments else np.zeros(0, np.int8),
         offsets=ragged_offsets(lengths),
         targets=targets,

@@ -37,7 +37,7 @@ class FileTask(Task):
 
     def origin(self, split: str) -> str:
         """Return the file from which a split is read."""
-        return str(self.files.found(split))
+        return str(self.files.require(split))
 
 
 class JsonLinesTask(FileTask):
@@ -56,7 +56,7 @@ class JsonLinesTask(FileTask):
 
     @override
     def examples(self, split: str) -> list[Any]:
-        path, bad_rows = self.files.found(split), BadRows("refuse", Notes(), "or remove it")
+        path, bad_rows = self.files.require(split), BadRows("refuse", Notes(), "or remove it")
         examples: list[Any] = []
         for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:
             examples += self.examples_of(JsonNode(record.values, None, record.where), f"{split}:{record.number}")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmtransfer.data.documents import Notes, clean
-from lmtransfer.data.parquet_files import named_label
-from lmtransfer.data.tables import BadRows, Column, Record, Row, check_columns, read_rows, rows_of
+from lmtransfer.data.parquet_files import label_name
+from lmtransfer.data.tables import BadRows, ColumnSpec, TableRecord, TableRow, check_columns, read_rows, rows_of
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.found_labels import in_nfc
+from lmtransfer.tasks.label_checks import to_nfc
 from lmtransfer.tasks.places import HubSource, load_hub_table
 from lmtransfer.tasks.settings import ColumnNames, TextTableSettings
 from lmtransfer.tasks.text.example import TextExample
@@ -29,7 +29,7 @@ class TextRow:
         text: the text, or the first of a pair.
         text_pair: the second of a pair, or None.
         gold: label or score; None if hidden.
-        named: whether ``gold`` is a label name, even if the task's files write labels differently.
+        is_label_name: whether ``gold`` is a label name, even if the task's files write labels differently.
         language: language code; None if the file has no such column.
         is_missing: whether the row has no gold answer at all, not even a value that means a hidden one.
     """
@@ -39,7 +39,7 @@ class TextRow:
     text: str
     text_pair: str | None
     gold: str | None
-    named: bool
+    is_label_name: bool
     language: str | None = None
     is_missing: bool = False
 
@@ -59,11 +59,11 @@ class TextColumns:
         language: language codes; None if they are not read.
     """
 
-    text: Column
-    text_pair: Column | None
-    gold: Column
-    id: Column | None
-    language: Column | None = None
+    text: ColumnSpec
+    text_pair: ColumnSpec | None
+    gold: ColumnSpec
+    id: ColumnSpec | None
+    language: ColumnSpec | None = None
 
     @classmethod
     def of(cls, settings: TextTableSettings, *, gold: str) -> TextColumns:
@@ -90,7 +90,7 @@ class TextColumns:
                 )
         return columns
 
-    def wanted(self, *, with_gold: bool) -> list[Column]:
+    def all_columns(self, *, with_gold: bool) -> list[ColumnSpec]:
         """Return all columns: text, second text, gold answer, id, language.
 
         Args:
@@ -101,11 +101,11 @@ class TextColumns:
         return [column for column in columns if column is not None]
 
 
-def _column(setting: str, names: ColumnNames) -> Column:
+def _column(setting: str, names: ColumnNames) -> ColumnSpec:
     if not names:
         raise ConfigError(f"task.{setting}: is empty; set the name of a column, or a list of possible names")
     columns = (names,) if isinstance(names, str) else tuple(names)
-    return Column(columns, f"task.{setting}", is_text=setting == "text_column")
+    return ColumnSpec(columns, f"task.{setting}", is_text=setting == "text_column")
 
 
 class TextFiles:
@@ -155,7 +155,7 @@ class TextFiles:
             return str(path)
         if self._hub is not None:
             return self._hub.origin(split)
-        raise self._located.missing(split, has_folds=True)
+        raise self._located.missing_error(split, has_folds=True)
 
     def examples(self, split: str, example_of: ExampleOf) -> list[TextExample]:
         """Return the examples of a split, in the order of the source.
@@ -189,12 +189,12 @@ class TextFiles:
             yield from self.rows_of(path, split, notes, with_gold=with_gold)
         elif self._hub is not None:
             places = self._located.places(split)
-            wanted = self.columns.wanted(with_gold=with_gold)
+            wanted = self.columns.all_columns(with_gold=with_gold)
             bad_rows = BadRows(self.layout.bad_rows, notes)
             records = hub_records(self._hub, split, wanted, places=places)
             yield from self._text_rows(rows_of(records, wanted, bad_rows), split, bad_rows)
         else:
-            raise self._located.missing(split, has_folds=True)
+            raise self._located.missing_error(split, has_folds=True)
 
     def rows_of(self, path: Path, split: str, notes: Notes, *, with_gold: bool) -> Iterator[TextRow]:
         """Yield the rows of a file.
@@ -205,7 +205,7 @@ class TextFiles:
             with_gold: whether the file must have gold answers.
         """
         bad_rows = BadRows(self.layout.bad_rows, notes)
-        wanted = self.columns.wanted(with_gold=with_gold)
+        wanted = self.columns.all_columns(with_gold=with_gold)
         rows = read_rows(path, wanted, layout=self.layout, bad_rows=bad_rows)
         yield from self._text_rows(rows, split, bad_rows)
 
@@ -216,7 +216,7 @@ class TextFiles:
             try:
                 examples.append(example_of(row))
             except ValueError as problem:
-                bad_rows.found("rows whose gold answer cannot be used", row.where, str(problem))
+                bad_rows.report("rows whose gold answer cannot be used", row.where, str(problem))
         return examples
 
     def _with_gold(self, rows: Iterator[TextRow], notes: Notes) -> Iterator[TextRow]:
@@ -238,20 +238,20 @@ class TextFiles:
 
     def _find(self, split: str) -> Path | None:
         if split not in self.splits and self._hub is None:
-            raise self._located.missing(split, has_folds=True)
+            raise self._located.missing_error(split, has_folds=True)
         if split not in self.splits:
             raise DataError(f"split={split}: task {self._task} has the splits {', '.join(self.splits)}")
         return self._located.find(split)
 
-    def _text_rows(self, rows: Iterator[Row], split: str, bad_rows: BadRows) -> Iterator[TextRow]:
+    def _text_rows(self, rows: Iterator[TableRow], split: str, bad_rows: BadRows) -> Iterator[TextRow]:
         num_texts = 1 if self.columns.text_pair is None else 2
         first_places: dict[str, str] = {}
         for row in rows:
             texts, gold = row.values[:num_texts], row.values[num_texts]
             if any(text is None for text in texts):
-                bad_rows.found("rows without a text", row.where, "there is no text")
+                bad_rows.report("rows without a text", row.where, "there is no text")
                 continue
-            named = bool(row.named) and row.named[num_texts]
+            named = bool(row.is_label_name) and row.is_label_name[num_texts]
             if gold == "" and not self.columns.gold.may_be_list:
                 gold = None  # an empty list is an answer, but an empty label is not
             if gold in self._dropped or (gold is None and named and HIDDEN_NUMBER in self._dropped):
@@ -260,7 +260,7 @@ class TextFiles:
             row_id = None if self.columns.id is None else row.values[num_texts + 1] or ""
             if row_id == "" or (row_id is not None and first_places.setdefault(row_id, row.where) != row.where):
                 problem = f"the id {row_id!r} is also that of {first_places[row_id]}" if row_id else "there is no id"
-                bad_rows.found("rows without an id of their own", row.where, problem)
+                bad_rows.report("rows without an id of their own", row.where, problem)
                 continue
             cleaned = [clean(text, row.where, bad_rows.notes) for text in texts if text is not None]
             if not all(text.strip() for text in cleaned):
@@ -270,14 +270,14 @@ class TextFiles:
                 where=row.where,
                 text=cleaned[0],
                 text_pair=cleaned[1] if num_texts == 2 else None,
-                gold=None if gold is None or gold in self._hidden else in_nfc(gold, row.where, bad_rows.notes),
-                named=named,
+                gold=None if gold is None or gold in self._hidden else to_nfc(gold, row.where, bad_rows.notes),
+                is_label_name=named,
                 language=None if self.columns.language is None else row.values[-1],
                 is_missing=gold is None and not named,
             )
 
 
-def hub_records(source: HubSource, split: str, wanted: Sequence[Column], *, places: str) -> Iterator[Record]:
+def hub_records(source: HubSource, split: str, wanted: Sequence[ColumnSpec], *, places: str) -> Iterator[TableRecord]:
     """Yield the wanted columns of a split on the hub, with label numbers replaced by names.
 
     Args:
@@ -292,7 +292,7 @@ def hub_records(source: HubSource, split: str, wanted: Sequence[Column], *, plac
     renamed = frozenset(name for name, names in names_of.items() if names is not None)
     for number, cells in enumerate(zip(*(table[name] for name in columns), strict=True)):
         values = {
-            name: value if (names := names_of[name]) is None else named_label(value, names)
+            name: value if (names := names_of[name]) is None else label_name(value, names)
             for name, value in zip(columns, cells, strict=True)
         }
-        yield Record(number, f"{where}, row {number}", values, renamed)
+        yield TableRecord(number, f"{where}, row {number}", values, renamed)

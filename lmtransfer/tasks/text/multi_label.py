@@ -19,8 +19,8 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelSetAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, listed, short
 from lmtransfer.tasks.heads import HeadSpec, MultiLabelSpec
+from lmtransfer.tasks.label_checks import check_label, check_labels, list_labels, quote_label, to_nfc
 from lmtransfer.tasks.metrics.labels import THRESHOLD
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.settings import ColumnNames
@@ -79,14 +79,14 @@ class MultiLabel(TextFileTask):
         if not self.settings.separator:
             raise ConfigError("task.separator: is empty; set the character between two labels, such as ','")
         if self.settings.labels is not None:
-            self.labels = _checked([in_nfc(label, "task.labels") for label in self.settings.labels])
+            self.labels = _checked([to_nfc(label, "task.labels") for label in self.settings.labels])
         self._form = self.settings.label_form or "names"
         self._forms: dict[str, LabelForm] = {}
 
     def text_columns(self) -> TextColumns:
         """Return the columns to read; the label column may hold lists, or be several columns."""
         columns = super().text_columns()
-        return replace(columns, gold=replace(columns.gold, may_be_list=True, each=True))
+        return replace(columns, gold=replace(columns.gold, may_be_list=True, per_label=True))
 
     @cached_property
     @override
@@ -114,7 +114,7 @@ class MultiLabel(TextFileTask):
                 check_label(label, row.where, column)
                 counts[label] += 1
         if len(counts) < 2:
-            kinds = f"only the label {short(next(iter(counts)))}" if counts else "no label"
+            kinds = f"only the label {quote_label(next(iter(counts)))}" if counts else "no label"
             raise DataError(
                 f"{origin}: {num_rows:,} rows have {kinds}, but at least two labels are needed; does {column} name the "
                 f"column of the labels, and does task.separator={self.settings.separator!r} separate them?"
@@ -227,7 +227,7 @@ class MultiLabel(TextFileTask):
         unknown = next((name for name in names if name not in self._index_of), None)
         if unknown is not None:
             raise ValueError(
-                f"label {short(unknown)} in column {self.gold_column!r} is not one of {listed(self.labels)} "
+                f"label {quote_label(unknown)} in column {self.gold_column!r} is not one of {list_labels(self.labels)} "
                 "(task.labels)"
             )
         indices = tuple(sorted(self._index_of[name] for name in names))
@@ -244,15 +244,15 @@ class MultiLabel(TextFileTask):
         if self._form == "vectors":
             if len(cells) != len(self.labels) or not set(cells) <= {"0", "1"}:
                 raise ValueError(
-                    f"the labels {short(text)} must be {len(self.labels)} numbers, 1 or 0 for each of "
-                    f"{listed(self.labels)} (task.labels), or names with task.label_form=names"
+                    f"the labels {quote_label(text)} must be {len(self.labels)} numbers, 1 or 0 for each of "
+                    f"{list_labels(self.labels)} (task.labels), or names with task.label_form=names"
                 )
             return [label for label, cell in zip(self.labels, cells, strict=True) if cell == "1"]
         if not all(cells):
-            raise ValueError(f"the labels {short(text)} contain an empty name")
+            raise ValueError(f"the labels {quote_label(text)} contain an empty name")
         twice = next((name for name, count in Counter(cells).items() if count > 1), None)
         if twice is not None:
-            raise ValueError(f"the label {short(twice)} occurs twice in {short(text)}")
+            raise ValueError(f"the label {quote_label(twice)} occurs twice in {quote_label(text)}")
         return cells
 
 
@@ -288,12 +288,14 @@ def label_cells(text: str, separator: str) -> list[str] | dict[str, bool]:
         except (ValueError, RecursionError) as error:
             values = _python_list(text)
             if values is None:
-                raise ValueError(f"the labels {short(text)} begin with [ but are not a JSON list ({error})") from None
+                raise ValueError(
+                    f"the labels {quote_label(text)} begin with [ but are not a JSON list ({error})"
+                ) from None
     names = []
     for value in values:
         number = int(value) if isinstance(value, bool | float) and value in (0, 1) else value
         if not isinstance(number, str | int):
-            raise ValueError(f"the labels {short(text)} must be a list of names, or of 0 and 1")
+            raise ValueError(f"the labels {quote_label(text)} must be a list of names, or of 0 and 1")
         names.append(str(number).strip())
     return names
 
@@ -319,17 +321,19 @@ def _truths(text: str) -> dict[str, bool]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the labels {short(text)} begin with {{ but are not a JSON object ({error})") from None
+        raise ValueError(f"the labels {quote_label(text)} begin with {{ but are not a JSON object ({error})") from None
     truths = {}
     for name, value in values.items():
         truth = _TRUTHS.get("" if value is None else str(value).lower())
         if truth is None:
-            raise ValueError(f"the label {short(name)} is {short(str(value))}, but must be 1 (the text has it) or 0")
+            raise ValueError(
+                f"the label {quote_label(name)} is {quote_label(str(value))}, but must be 1 (the text has it) or 0"
+            )
         truths[name] = truth
     return truths
 
 
 def _checked(labels: Sequence[str]) -> tuple[str, ...]:
     if len(labels) < 2 or len(set(labels)) != len(labels):
-        raise ConfigError(f"task.labels=[{listed(labels)}]: there must be at least two different names")
+        raise ConfigError(f"task.labels=[{list_labels(labels)}]: there must be at least two different names")
     return tuple(labels)

@@ -7,15 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from lmtransfer.data.documents import Notes, clean
-from lmtransfer.data.tables import TABLE_FORMATS, TEXT_COLUMNS, Column, TableLayout, open_table, rows_of
+from lmtransfer.data.tables import TABLE_FORMATS, TEXT_COLUMNS, ColumnSpec, TableLayout, open_table, rows_of
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader, two_texts
+from lmtransfer.tasks.input_files import SEPARATOR, InputFile, LocatedExample, Reader, two_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns
 
 #: The columns of a table that is not one of the task's own files.
 _USUAL_COLUMNS = TextColumns(
-    text=Column(TEXT_COLUMNS, "task.text_column"), text_pair=None, gold=Column(("label",), "task.label_column"), id=None
+    text=ColumnSpec(TEXT_COLUMNS, "task.text_column"),
+    text_pair=None,
+    gold=ColumnSpec(("label",), "task.label_column"),
+    id=None,
 )
 
 
@@ -48,7 +51,7 @@ class TextReader(Reader):
             ValueError: the text cannot be answered; the message gives the reason.
         """
 
-    def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> TextExample:
+    def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> TextExample:
         """Build an example from the text, or the two texts, on a line."""
         text = clean(line, where, notes)
         if self._columns.text_pair is not None:
@@ -58,7 +61,7 @@ class TextReader(Reader):
         self.check(text)
         return TextExample(name, text)
 
-    def of_file(self, source: InputFile) -> Iterator[Given]:
+    def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
         """Yield one text or pair per row, ignoring further columns, such as labels."""
         columns = self._asked_columns(source.columns)
         wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
@@ -84,12 +87,12 @@ class TextReader(Reader):
                 f"text_pair_column={choices['text_pair_column']}: is not allowed, because the run reads single texts"
             )
 
-        def column(setting: str, names: tuple[str, ...], **of_texts: Any) -> Column:
-            return Column((choices[setting],) if setting in choices else names, setting, **of_texts)
+        def column(setting: str, names: tuple[str, ...], **of_texts: Any) -> ColumnSpec:
+            return ColumnSpec((choices[setting],) if setting in choices else names, setting, **of_texts)
 
         # the input's column names may differ from those of the task's own files
         texts = columns.text.names if columns.text_pair is not None else (*columns.text.names, *TEXT_COLUMNS)
-        of_texts = {"is_text": True, "otherwise": "format=text if each line is an input"}
+        of_texts = {"is_text": True, "advice": "format=text if each line is an input"}
         own_id = columns.id.names if columns.id is not None else ("id",)
         return TextColumns(
             text=column("text_column", tuple(dict.fromkeys(texts)), **of_texts),

@@ -41,7 +41,7 @@ NEUTRAL = 2
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A labelled part of a sentence.
+    """A labeled part of a sentence.
 
     Attributes:
         label: the label.
@@ -55,7 +55,7 @@ class Phrase:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledTree:
+class LabeledTree:
     """A sentence with a label for each of its phrases.
 
     Attributes:
@@ -67,7 +67,7 @@ class LabelledTree:
     phrases: tuple[Phrase, ...]
 
 
-def read_trees(path: Path, *, num_labels: int) -> Iterator[LabelledTree]:
+def read_trees(path: Path, *, num_labels: int) -> Iterator[LabeledTree]:
     """Yield the trees of a file, one per line, skipping blank lines.
 
     Args:
@@ -82,10 +82,10 @@ def read_trees(path: Path, *, num_labels: int) -> Iterator[LabelledTree]:
             try:
                 yield parse_tree(line, num_labels=num_labels)
             except ValueError as error:
-                raise DataError(f"{path}:{number}: not a labelled tree such as (3 (2 It) (4 works)): {error}") from None
+                raise DataError(f"{path}:{number}: not a labeled tree such as (3 (2 It) (4 works)): {error}") from None
 
 
-def parse_tree(text: str, *, num_labels: int) -> LabelledTree:
+def parse_tree(text: str, *, num_labels: int) -> LabeledTree:
     """Parse one tree of any depth.
 
     Args:
@@ -124,7 +124,7 @@ def parse_tree(text: str, *, num_labels: int) -> LabelledTree:
         before = kind
     if open_phrases or before == "nothing":
         raise ValueError(f"{len(open_phrases)} brackets are not closed" if open_phrases else "the line has no tree")
-    return LabelledTree(tuple(words), tuple(map(Phrase, labels, starts, stops)))
+    return LabeledTree(tuple(words), tuple(map(Phrase, labels, starts, stops)))
 
 
 def plain_word(word: str) -> str:
@@ -167,7 +167,7 @@ class SentimentTrees(FileTask, Classification):
 
         Phrase k of tree n is ``train:n.k``; the sentence itself is ``train:n``.
         """
-        path = self.files.found(split)
+        path = self.files.require(split)
         examples: list[TextExample] = []
         seen: set[tuple[str, int]] = set()
         phrases = self.settings.phrases and split == "train"
@@ -182,7 +182,7 @@ class SentimentTrees(FileTask, Classification):
             raise DataError(f"{path}: contains no examples")
         return with_sentences(examples) if phrases else examples
 
-    def _of_tree(self, tree: LabelledTree, name: str, *, with_phrases: bool) -> Iterator[TextExample]:
+    def _of_tree(self, tree: LabeledTree, name: str, *, with_phrases: bool) -> Iterator[TextExample]:
         words = [plain_word(word) for word in tree.words]
         for number, phrase in enumerate(tree.phrases if with_phrases else tree.phrases[:1]):
             if self.settings.binary and phrase.label == NEUTRAL:

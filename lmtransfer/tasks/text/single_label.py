@@ -16,8 +16,8 @@ from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.class_weights import weights_in_order
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.folds import fold_of
-from lmtransfer.tasks.found_labels import in_nfc, listed
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
+from lmtransfer.tasks.label_checks import list_labels, to_nfc
 from lmtransfer.tasks.metrics.calibration import calibration
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets
@@ -69,7 +69,7 @@ class Classification(TextTask):
         super().__init__(**settings)
         labels = self.settings.labels
         if labels is not None:
-            self.labels = self._checked([in_nfc(label, "task.labels") for label in labels])
+            self.labels = self._checked([to_nfc(label, "task.labels") for label in labels])
 
     @cached_property
     @override
@@ -81,9 +81,9 @@ class Classification(TextTask):
         raise ConfigError(f"task.labels=null: {type(self).__name__} needs the names of the labels, in order")
 
     def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
-        positive, names = self.settings.positive_label, listed(labels)
+        positive, names = self.settings.positive_label, list_labels(labels)
         if len(labels) < 2 or len(set(labels)) != len(labels):
-            raise ConfigError(f"task.labels=[{listed(labels)}]: there must be at least two different names")
+            raise ConfigError(f"task.labels=[{list_labels(labels)}]: there must be at least two different names")
         if positive is not None and positive not in labels:
             raise ConfigError(f"task.positive_label={positive}: must be one of {names}")
         if "f1" in self.metric_names and positive is None and len(labels) > 2:

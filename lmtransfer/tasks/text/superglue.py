@@ -42,7 +42,7 @@ class JsonLinesClassification(JsonLinesTask, Classification):
 
 def _label(row: JsonNode) -> int | None:
     """Return the label of a row, true or false (or 1 or 0); None if hidden."""
-    gold = row.maybe("label")
+    gold = row.get("label")
     if gold is None:
         return None
     if gold.value in (0, 1):  # also false and true
@@ -68,7 +68,7 @@ class WordInContext(JsonLinesClassification):
 
 def _marked(row: JsonNode, key: str, start_key: str, end_key: str) -> str:
     """Return a sentence with marks around its word."""
-    text, start, end = row.field(key).filled_text(), row.field(start_key).number(), row.field(end_key).number()
+    text, start, end = row.field(key).nonblank_text(), row.field(start_key).number(), row.field(end_key).number()
     if not 0 <= start < end <= len(text):
         raise DataError(f"{row.field(start_key).where}: {start} to {end} are no characters of {key}")
     return f"{text[:start]}{MARK}{text[start:end]}{MARK}{text[end:]}"
@@ -86,9 +86,9 @@ class WinogradSchema(JsonLinesClassification):
     @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
         target = row.field("target")
-        noun, pronoun = (target.field(f"span{n}_text").filled_text() for n in (1, 2))
+        noun, pronoun = (target.field(f"span{n}_text").nonblank_text() for n in (1, 2))
         question = f'Does "{pronoun}" refer to "{noun}" in this passage?'
-        yield TextExample(name, question, row.field("text").filled_text(), _label(row))
+        yield TextExample(name, question, row.field("text").nonblank_text(), _label(row))
 
 
 class MultiSentenceReading(JsonLinesClassification):
@@ -111,9 +111,9 @@ class MultiSentenceReading(JsonLinesClassification):
     @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
         passage = row.field("passage")
-        text = passage.field("text").filled_text()
+        text = passage.field("text").nonblank_text()
         for place, question in enumerate(passage.field("questions").items()):
-            asked = question.field("question").filled_text()
+            asked = question.field("question").nonblank_text()
             for number, answer in enumerate(question.field("answers").items()):
                 pair = f"{asked} {answer.field('text').text()}".strip()
                 yield TextExample(f"{name}.{place}.{number}", text, pair, _label(answer))
@@ -159,12 +159,12 @@ class CommonsenseReading(MultipleChoice):
     @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
         passage = row.field("passage")
-        text, spans = passage.field("text").filled_text(), passage.field("entities").items()
+        text, spans = passage.field("text").nonblank_text(), passage.field("entities").items()
         places = [(span.field("start").number(), span.field("end").number() + 1) for span in spans]
         entities = tuple(dict.fromkeys(text[start:end] for start, end in places))
         for place, asked in enumerate(row.field("qas").items()):
-            query, gold = asked.field("query"), asked.maybe("answers")
-            if _PLACEHOLDER not in query.filled_text():
+            query, gold = asked.field("query"), asked.get("answers")
+            if _PLACEHOLDER not in query.nonblank_text():
                 raise DataError(f"{query.where}: has no {_PLACEHOLDER}")
             nodes = [] if gold is None else [answer.field("text") for answer in gold.items()]
             unknown = next((node for node in nodes if node.text() not in entities), None)
@@ -173,7 +173,7 @@ class CommonsenseReading(MultipleChoice):
             yield ChoiceExample(
                 id=f"{name}.{place}",
                 text=" ".join(part.strip() for part in text.split(_HIGHLIGHT)),
-                choices=tuple(query.filled_text().replace(_PLACEHOLDER, entity) for entity in entities),
+                choices=tuple(query.nonblank_text().replace(_PLACEHOLDER, entity) for entity in entities),
                 right=None if gold is None else frozenset(entities.index(node.text()) for node in nodes),
                 fillings=entities,
             )

@@ -69,7 +69,7 @@ class TaggingHead(Head):
 
     def count(self, batch: TaskBatch) -> int:
         """Return the number of words with a known label."""
-        return int((TagTargets.of(batch.on_host.targets).tags.numpy() != NO_LABEL).sum())
+        return int((TagTargets.of(batch.host_batch.targets).tags.numpy() != NO_LABEL).sum())
 
     def rows(self, values: Tensor, batch: TaskBatch) -> Tensor:
         """Return the values of each word, (T, K) -> (W, K)."""

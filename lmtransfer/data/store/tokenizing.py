@@ -27,7 +27,7 @@ _BATCH_SENTENCES = 2048
 
 
 @dataclass(slots=True)
-class Block:
+class DocumentBlock:
     """Consecutive documents, cut by size only, so that blocks do not depend on the number of workers.
 
     Attributes:
@@ -90,16 +90,16 @@ def hashes_path(folder: Path, index: int) -> Path:
     return folder / "blocks" / f"{index:05d}.hashes" / "hashes.npy"
 
 
-def blocks(corpus: Corpus) -> Iterator[Block]:
+def blocks(corpus: Corpus) -> Iterator[DocumentBlock]:
     """Yield the documents of a corpus in blocks of about ``BLOCK_CHARACTERS`` characters."""
-    block, size = Block(0), 0
+    block, size = DocumentBlock(0), 0
     for document in corpus.documents():
         block.texts.append(document.text)
         block.held_out.append(corpus.is_validation(document))
         size += len(document.text) + _DOCUMENT_COST
         if size >= BLOCK_CHARACTERS:
             yield block
-            block, size = Block(block.index + 1), 0
+            block, size = DocumentBlock(block.index + 1), 0
     if block.texts:
         yield block
 
@@ -134,7 +134,7 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray
     return encoded, counts
 
 
-def tokenise_block(block: Block, folder: Path, tokenizer: Tokenizer) -> BlockRecord:
+def tokenize_block(block: DocumentBlock, folder: Path, tokenizer: Tokenizer) -> BlockRecord:
     """Tokenise a block and write its shards and its record to the corpus's folder.
 
     Args:
@@ -186,7 +186,7 @@ def set_up_worker(pickled_tokenizer: bytes) -> None:
     _worker_tokenizer = pickle.loads(pickled_tokenizer)
 
 
-def work(block: Block, folder: Path) -> BlockRecord:
-    """Call ``tokenise_block`` inside a worker process."""
+def work(block: DocumentBlock, folder: Path) -> BlockRecord:
+    """Call ``tokenize_block`` inside a worker process."""
     assert _worker_tokenizer is not None
-    return tokenise_block(block, folder, _worker_tokenizer)
+    return tokenize_block(block, folder, _worker_tokenizer)

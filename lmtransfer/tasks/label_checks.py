@@ -28,13 +28,13 @@ def check_label(label: str, where: str, column: str) -> None:
     """
     if len(label) > LONGEST:
         raise DataError(
-            f"{where}: the label {short(label)} has {len(label):,} characters, but a label may have at most {LONGEST}; "
-            f"does {column} name the column of the labels?"
+            f"{where}: the label {quote_label(label)} has {len(label):,} characters, but a label may have at most "
+            f"{LONGEST}; does {column} name the column of the labels?"
         )
     if label != label.strip():
         raise DataError(
-            f"{where}: the label {short(label)} begins or ends with white space, so it would differ from "
-            f"{short(label.strip())}; correct the file, or list the labels in task.labels=[...]"
+            f"{where}: the label {quote_label(label)} begins or ends with white space, so it would differ from "
+            f"{quote_label(label.strip())}; correct the file, or list the labels in task.labels=[...]"
         )
 
 
@@ -44,18 +44,18 @@ def check_labels(labels: Mapping[str, int], *, origin: str, things: str, column:
     Args:
         labels: the labels in the data, with their counts.
         origin: file or hub split.
-        things: name of the labelled items, in the plural.
+        things: name of the labeled items, in the plural.
         column: the setting that names the label column, with its value.
 
     Raises:
         DataError: there are fewer than two labels, or more than one label for every two items.
     """
     if not labels:
-        raise DataError(f"{origin}: has no labelled {things}, so there are no training examples; use another file")
+        raise DataError(f"{origin}: has no labeled {things}, so there are no training examples; use another file")
     if len(labels) == 1:
         raise DataError(
-            f"{origin}: all {things} have the label {short(next(iter(labels)))}, but at least two labels are needed; "
-            "use another file, or list all labels in task.labels=[...]"
+            f"{origin}: all {things} have the label {quote_label(next(iter(labels)))}, but at least two labels are "
+            "needed; use another file, or list all labels in task.labels=[...]"
         )
     total = sum(labels.values())
     if len(labels) > max(_MANY, total // 2):
@@ -65,7 +65,7 @@ def check_labels(labels: Mapping[str, int], *, origin: str, things: str, column:
         )
 
 
-def in_nfc(label: str, where: str, notes: Notes | None = None) -> str:
+def to_nfc(label: str, where: str, notes: Notes | None = None) -> str:
     """Return a label in Unicode form NFC, because files of one set may write a label in several forms.
 
     Args:
@@ -80,12 +80,12 @@ def in_nfc(label: str, where: str, notes: Notes | None = None) -> str:
     return unicodedata.normalize("NFC", label)
 
 
-def short(label: str) -> str:
+def quote_label(label: str) -> str:
     """Shorten and quote a label for messages."""
     return repr(label if len(label) <= _SHOWN else f"{label[:_SHOWN]}...")
 
 
-def listed(labels: Sequence[str]) -> str:
+def list_labels(labels: Sequence[str]) -> str:
     """List the first labels for messages, comma-separated."""
     more = f", ... ({len(labels) - _MOST} more)" if len(labels) > _MOST else ""
     return ", ".join(label if len(label) <= _SHOWN else f"{label[:_SHOWN]}..." for label in labels[:_MOST]) + more
