@@ -15,7 +15,7 @@ from torch import Tensor
 from lmtransfer.config.component import build, resolve
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.errors import ConfigError
-from lmtransfer.interop.added_tokens import resized_weights
+from lmtransfer.interop.added_tokens import extend_weights
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merged_tensors
@@ -141,7 +141,7 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
         )
 
     tensors = merged_tensors(read_weights(saved.checkpoint()))
-    tensors = resized_weights(tensors, base=saved.tokenizer, tokenizer=tokenizer, module_of=learner_of)
+    tensors = extend_weights(tensors, base=saved.tokenizer, tokenizer=tokenizer, module_of=learner_of)
     encoder_tensors, heads = (
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         for prefix in ("encoder.", "objectives.")

@@ -31,7 +31,7 @@ from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD
 from lmtransfer.interop.families.key_map import to_ours
 from lmtransfer.interop.onnx.export import TOLERANCE, OnnxFile, export_onnx, padded_rows
 from lmtransfer.interop.reading import read_published
-from lmtransfer.interop.writing import to_published
+from lmtransfer.interop.writing import to_published_files
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
@@ -147,7 +147,7 @@ def test_published_heads_answer_as_the_peers(tmp_path: Path, kind: Any, family: 
     names = {"tagging": "TokenClassification", "span": "QuestionAnswering"}
     auto = getattr(transformers, f"AutoModelFor{names.get(kind, 'SequenceClassification')}")
     run = run_with_head(learner, model, kind, pad=1 if family == "Roberta" else 0)
-    peer = auto.from_pretrained(write(to_published(run), tmp_path / "theirs")).eval()
+    peer = auto.from_pretrained(write(to_published_files(run), tmp_path / "theirs")).eval()
     labels = ["yes", "n\u00f6", "{1}"]
     file = export_onnx(folder=tmp_path, labels=labels, **_of_task(learner))
     metadata = onnxruntime.InferenceSession(file.path).get_modelmeta().custom_metadata_map
