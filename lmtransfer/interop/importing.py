@@ -289,7 +289,7 @@ def next_lines(path: Path, imported: ImportedModel) -> list[str]:
     ]
     learner = imported.module
     if isinstance(learner, PretrainingLearner) and any(
-        objective.predicts == "masked" for objective in learner.listed()
+        objective.predicts == "masked" for objective in learner.objective_list()
     ):
         lines.append(f'                      lmtransfer predict run={run} text="The ice cream was [MASK] ."')
     lines.append(

@@ -183,7 +183,7 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
                 own, small = split_generator(family.generator, own, encoder=run.encoder, arguments=arguments, node=node)
                 if small is not None:
                     more[family.generator.folder] = to_published_files(_run_of(small, run))
-            own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_sized if name in own}
+            own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_tensors if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
     return _ChosenClass(choice.name, choice.pooler or not choice.losses, tensors, {}, choice.losses, more)
 
@@ -201,7 +201,7 @@ def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish
     published = (
         {setting.ours: arguments[setting.ours] for setting in head.settings}
         | dict(head.implied_values)
-        | dict(head.objective.as_published)
+        | dict(head.objective.published_arguments)
     )
     other = {name: node[name] for name in published if node.get(name, published[name]) != published[name]}
     epsilon = other.pop("norm_eps", None)

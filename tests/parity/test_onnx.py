@@ -177,7 +177,7 @@ def test_predicted_tokens_are_the_peers_and_the_tied_table_is_there_once(
     peer, segments = _peer(family, architecture), PEERS[family][1]
     peer.save_pretrained(tmp_path / "theirs")
     learner = learner_of(read_published(tmp_path / "theirs"))
-    (objective,) = learner.listed()
+    (objective,) = learner.objective_list()
     assert objective.name == kind
     file = export_onnx(encoder=learner.encoder, folder=tmp_path, objective=objective)
     for lengths in BATCHES:

@@ -112,12 +112,12 @@ def _head_problem(run: OpenRun) -> str | None:
         return f"transfer.pairs={method.pairs} encodes the two texts separately, but published heads need one sequence"
     published = TransferMethod(freeze="full", head_hidden_dim=None)
     hidden = head.hidden
-    wanted = encoder.dim if encoder.family_head.hidden else None
+    wanted = encoder.dim if encoder.family_head.hidden_activation else None
     same = (
         method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
         and run.learner.use_pooler == published.uses_pooler(encoder)
         and (hidden is None) == (wanted is None)
-        and (method.pooling == "family" or encoder.family_head.hidden in (None, "tanh"))
+        and (method.pooling == "family" or encoder.family_head.hidden_activation in (None, "tanh"))
     )
     if not same:
         return f"transfer.pooling={method.pooling} differs from the pooling of the family's published head"

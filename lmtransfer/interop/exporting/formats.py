@@ -276,7 +276,7 @@ def _add_row_of_padding(run: OpenRun) -> None:
     encoder.token_embedding.num_embeddings += 1
     encoder.vocab_size += 1
     for objective in run.objectives:
-        for name in objective.vocabulary_sized:
+        for name in objective.vocabulary_tensors:
             path, _, own = name.rpartition(".")
             _grow(objective.get_submodule(path), own)
 

@@ -104,7 +104,7 @@ def _pretrained_logits(learner: PretrainingLearner | BareEncoder, packed: Packed
     outputs = {"hidden": hidden_TD}
     if encoder.pooler is not None:
         outputs["pooled"] = encoder.pooler(hidden_TD[packed.starts_B])
-    for objective in learner.listed() if isinstance(learner, PretrainingLearner) else ():
+    for objective in learner.objective_list() if isinstance(learner, PretrainingLearner) else ():
         head_logits = {objective.name: objective.token_logits(hidden_TD)}
         if "pooled" in outputs and head_logits[objective.name] is None:
             head_logits[objective.name] = objective.text_logits(outputs["pooled"])

@@ -138,7 +138,7 @@ class OpenRun:
     @property
     def objectives(self) -> list[Objective]:
         """The objectives of pretraining; none for a run of a task."""
-        return self.learner.listed() if isinstance(self.learner, PretrainingLearner) else []
+        return self.learner.objective_list() if isinstance(self.learner, PretrainingLearner) else []
 
     @property
     def family(self) -> Family:
@@ -235,7 +235,7 @@ def build_learner(saved: SavedRun, encoder: Encoder) -> ExportLearner:
 def _fold(learner: ExportLearner) -> None:
     """Fold into plain weights what other formats lack: weights stored in parts, and a probe's standardization."""
     if isinstance(learner, PretrainingLearner):
-        for objective in learner.listed():
+        for objective in learner.objective_list():
             objective.fold_weights()
     if isinstance(learner, TaskLearner):
         learner.fold()

@@ -231,9 +231,9 @@ class PretrainingHead:
         return self.objective.name
 
     @property
-    def vocabulary_sized(self) -> list[str]:
+    def vocabulary_tensors(self) -> list[str]:
         """Our names of the tensors with one entry or row per token of the vocabulary."""
-        return [f"{self.loss}.{name}" for name in self.objective.vocabulary_sized]
+        return [f"{self.loss}.{name}" for name in self.objective.vocabulary_tensors]
 
 
 @dataclass(frozen=True, slots=True)

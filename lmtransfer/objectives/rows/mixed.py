@@ -23,7 +23,7 @@ CONTIGUOUS_MIXTURE = (
 
 
 class MixedPlan(RowPlan):
-    """One epoch over a mixture: as many rows as all parts have together, in the mixture's proportions.
+    """One epoch of a mixture: as many rows as all parts have together, in the mixture's proportions.
 
     Part i has n_i rows in its first pass, and contributes a share q_i of the rows of an epoch: q_i ~ n_i^alpha, or by
     token weights, with or without caps (see ``data.corpora.sampling.Sampling``). The rows of a part come pass after
@@ -97,7 +97,7 @@ class MixedPlan(RowPlan):
             own = np.flatnonzero(of_used == place)
             within[own] = np.arange(len(own))
             plans.append(self._plans[number].take(numbers[own]))
-        return self.copied(
+        return self.copy_without_text(
             lengths=self.lengths[rows], parts=self.parts[rows], _plans=plans, _of_plan=of_used, _numbers=within
         )
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, Prob
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
-from lmtransfer.objectives.rows.base import Rows, check_not_empty, checked_length
+from lmtransfer.objectives.rows.base import Rows, check_not_empty, text_capacity
 from lmtransfer.objectives.rows.pairs import (
     NUM_SPECIAL,
     Pairs,
@@ -38,11 +38,11 @@ class OrderedPairs(Rows):
     equal parts.
 
     Args:
-        max_length: longest row in tokens, including special tokens.
+        max_length: maximum row length in tokens, including special tokens.
         short_seq_prob: share of documents cut to a random shorter target length.
         swap_prob: probability that the two texts are swapped.
         lone_with_other_document: whether a single collected sentence is paired with sentences of another document and
-            labelled as swapped, as in the published code.
+            labeled as swapped, as in the published code.
         tokenizer: defines the special tokens.
 
     Raises:
@@ -62,7 +62,7 @@ class OrderedPairs(Rows):
         tokenizer: Tokenizer,
     ) -> None:
         self.max_length = max_length
-        self.capacity = checked_length(max_length, num_special=NUM_SPECIAL)
+        self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
         check_probability("short_seq_prob", short_seq_prob)
         check_probability("swap_prob", swap_prob)
         self.short_seq_prob, self.swap_prob = short_seq_prob, swap_prob

@@ -10,7 +10,7 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, Prob
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
-from lmtransfer.objectives.rows.base import Rows, check_not_empty, checked_length
+from lmtransfer.objectives.rows.base import Rows, check_not_empty, text_capacity
 from lmtransfer.objectives.rows.pairs import (
     NUM_SPECIAL,
     Pairs,
@@ -39,7 +39,7 @@ class SentencePairs(Rows):
     1,024 sentences are read in equal parts.
 
     Args:
-        max_length: longest row in tokens, including special tokens.
+        max_length: maximum row length in tokens, including special tokens.
         short_seq_prob: share of documents cut to a random shorter target length.
         random_prob: probability of a B from another document if more than one sentence was collected.
         tokenizer: defines the special tokens.
@@ -55,7 +55,7 @@ class SentencePairs(Rows):
         self, *, max_length: Count, short_seq_prob: Prob = 0.1, random_prob: Prob = 0.5, tokenizer: Tokenizer
     ) -> None:
         self.max_length = max_length
-        self.capacity = checked_length(max_length, num_special=NUM_SPECIAL)
+        self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
         check_probability("short_seq_prob", short_seq_prob)
         check_probability("random_prob", random_prob)
         self.short_seq_prob, self.random_prob = short_seq_prob, random_prob
