@@ -237,7 +237,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedModel:
+class PublishedCheckpoint:
     """A published checkpoint, converted to our names.
 
     Attributes:
@@ -262,12 +262,12 @@ class PublishedModel:
     notes: tuple[str, ...]
 
 
-def read_published(folder: Path) -> PublishedModel:
+def read_published(folder: Path) -> PublishedCheckpoint:
     """Read a published folder."""
     return _read(Path(folder), generators=True)
 
 
-def _read(folder: Path, *, generators: bool) -> PublishedModel:
+def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: is not a folder; give a folder with config.json and weights")
     if (folder / "options.json").is_file() and not (folder / "config.json").exists():
@@ -291,7 +291,7 @@ def _read(folder: Path, *, generators: bool) -> PublishedModel:
     if types:
         notes.append(f"the weights are {', '.join(types)}: lmtransfer stores and trains them as float32")
     own = read_heads(family, settings, encoder=encoder, body=body, heads=heads, source=str(folder), notes=notes)
-    published = PublishedModel(
+    published = PublishedCheckpoint(
         model={"_target_": family.target, **arguments},
         vocab_size=vocab_size,
         encoder=to_ours(body, family.key_map),
@@ -310,7 +310,7 @@ def _read(folder: Path, *, generators: bool) -> PublishedModel:
     return published
 
 
-def _with_generator(published: PublishedModel, generator: GeneratorFormat, folder: Path) -> PublishedModel:
+def _with_generator(published: PublishedCheckpoint, generator: GeneratorFormat, folder: Path) -> PublishedCheckpoint:
     """Add the generator from its subfolder; if it is missing or does not fit, add a note."""
     place = folder / generator.folder
     warning = f"the head of {generator.loss} is incomplete without its generator"
@@ -339,14 +339,14 @@ def _with_generator(published: PublishedModel, generator: GeneratorFormat, folde
     )
 
 
-def _read_elmo(folder: Path) -> PublishedModel:
+def _read_elmo(folder: Path) -> PublishedCheckpoint:
     options = read_json(folder / "options.json", dict[str, Any], error=CheckpointError, finite=False)
     arguments = elmo_arguments(options)
     encoder = skeleton(ElmoEncoder, arguments, vocab_size=1, source=str(folder / "options.json"))
     path = elmo_weight_file(folder)
     tensors = elmo_weights(read_hdf5(path), options)
     check_tensors(tensors, dict(encoder.state_dict()), source=str(path))
-    return PublishedModel(
+    return PublishedCheckpoint(
         model={"_target_": target_of(ElmoEncoder), **arguments},
         vocab_size=0,
         encoder=tensors,

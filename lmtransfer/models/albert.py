@@ -122,7 +122,7 @@ def share_layers(stack: TransformerStack, share: Sharing) -> None:
     }
     if share not in parts:
         raise ConfigError(f"model.share={share} is not allowed: use {', '.join(parts)}")
-    first, *others = stack.layers
-    for layer in others:
+    first, *layers = stack.layers
+    for layer in layers:
         for part in parts[share]:
             setattr(layer, part, getattr(first, part))

@@ -90,11 +90,11 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
     Raises:
         ConfigError: rows are contiguous and an objective does not support that.
     """
-    others = [o.name for o in objectives if not o.supports_contiguous_rows]
-    if rows.contiguous and others:
+    names = [o.name for o in objectives if not o.supports_contiguous_rows]
+    if rows.contiguous and names:
         raise ConfigError(
             f"objective.rows.contiguous=true (objective/rows=contiguous): contiguous rows are for language models "
-            f"(objective=lm_contiguous, bilm or plm), but objective.losses has {', '.join(others)}: use "
+            f"(objective=lm_contiguous, bilm or plm), but objective.losses has {', '.join(names)}: use "
             "objective/rows=stream"
         )
 

@@ -119,8 +119,8 @@ class GeneratorObjective(Objective):
                 f"{key}.generator_size={generator_size} is not a share of the encoder's width: use a number above 0 "
                 f"and at most 1 (published values: 0.25 for small and large, 0.333 for base)"
             )
-        chosen = {"embedding_sharing": embedding_sharing, "generator_start": generator_start}
-        for (name, value), ways in zip(chosen.items(), (EmbeddingSharing, GeneratorStart), strict=True):
+        settings = {"embedding_sharing": embedding_sharing, "generator_start": generator_start}
+        for (name, value), ways in zip(settings.items(), (EmbeddingSharing, GeneratorStart), strict=True):
             if value not in get_args(ways):
                 raise ConfigError(f"{key}.{name}={value} is not allowed: use one of {', '.join(get_args(ways))}")
         if generator_start == "encoder" and generator_size != 1:

@@ -121,7 +121,7 @@ class LanguageModel(OneWayLanguageModel):
     @override
     def receive_all(self, objectives: Sequence[Objective]) -> None:
         """Share the head of another objective that predicts the next token."""
-        self._shared = tuple(head for one in objectives if (head := one.next_token_head()) is not None)
+        self._shared = tuple(head for objective in objectives if (head := objective.next_token_head()) is not None)
         for head in self._shared:
             self.ties_embedding = True  # a separate output matrix would not be trained
             self.num_sampled = head.num_sampled

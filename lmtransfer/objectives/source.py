@@ -196,16 +196,16 @@ class PretrainingSource(Source):
         self, positions: np.ndarray, cu_seqlens: np.ndarray, num_real: int
     ) -> tuple[OutputPositions | None, dict[str, Tensor | None]]:
         starts = cu_seqlens[:num_real].astype(np.int64)
-        wanted = [
+        reads = [
             places for name, places in (("masked", positions), ("starts", starts)) if name in self.output_positions
         ]
-        if "all" in self.output_positions or not any(len(places) for places in wanted):
+        if "all" in self.output_positions or not any(len(places) for places in reads):
             return None, {"masked": torch.from_numpy(positions), "starts": torch.from_numpy(starts)}
         index: dict[str, Tensor | None]
-        if len(wanted) == 1:
+        if len(reads) == 1:
             index = {name: None for name in ("masked", "starts") if name in self.output_positions}
-            return OutputPositions.of(wanted[0], cu_seqlens), index
-        union = np.unique(np.concatenate(wanted))
+            return OutputPositions.of(reads[0], cu_seqlens), index
+        union = np.unique(np.concatenate(reads))
         size = self._places(len(union), more=num_real)
         if size > len(union):
             union = np.append(union, np.full(size - len(union), cu_seqlens[-1] - 1))
@@ -222,12 +222,12 @@ def _up(size: int, multiple: int) -> int:
 
 def _joined(parts: Sequence[Mapping[str, np.ndarray]], *, size: int) -> dict[str, Tensor]:
     """Concatenate the numbers of all rows by name, padded with zeros up to ``size``."""
-    joined = {}
+    tensors = {}
     for name in parts[0]:
         numbers = np.concatenate([part[name] for part in parts])
-        joined[name] = torch.zeros(size, dtype=torch.int64)
-        joined[name][: len(numbers)] = torch.from_numpy(numbers)
-    return joined
+        tensors[name] = torch.zeros(size, dtype=torch.int64)
+        tensors[name][: len(numbers)] = torch.from_numpy(numbers)
+    return tensors
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lmtransfer.config.component import build
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.reading import PublishedModel, read_published
+from lmtransfer.interop.reading import PublishedCheckpoint, read_published
 from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published_files
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -57,7 +57,7 @@ def padded(batch: PackedBatch, *, pad: int = 0, left: bool = False, segments: bo
     return inputs | ({"token_type_ids": rows(batch.segments_T, 0)} if segments else {})
 
 
-def run_of(published: PublishedModel, *, pad: int = 0) -> RunToPublish:
+def run_of(published: PublishedCheckpoint, *, pad: int = 0) -> RunToPublish:
     """What was read, to be written again."""
     kind: Any = "pretraining" if published.losses or published.objectives else "encoder"
     return RunToPublish(
@@ -74,14 +74,14 @@ def run_of(published: PublishedModel, *, pad: int = 0) -> RunToPublish:
     )
 
 
-def encoder_of(published: PublishedModel) -> Any:
+def encoder_of(published: PublishedCheckpoint) -> Any:
     """Our encoder with the weights read."""
     encoder = build(published.model, vocab_size=published.vocab_size)
     load_weights(encoder, published.encoder)
     return encoder.eval()
 
 
-def learner_of(published: PublishedModel) -> PretrainingLearner:
+def learner_of(published: PublishedCheckpoint) -> PretrainingLearner:
     """Our encoder and the objectives that came along, with the weights read."""
     encoder = build(published.model, vocab_size=published.vocab_size)
     learner = PretrainingLearner(encoder, [build(node) for node in published.loss_arguments.values()])
@@ -114,7 +114,7 @@ def assert_same_tensors(found: dict[str, Tensor], expected: dict[str, Tensor]) -
         assert torch.equal(found[name], tensor), name
 
 
-def there_and_back(peer: Any, folder: Path, *, pad: int = 0) -> tuple[PublishedModel, Any]:
+def there_and_back(peer: Any, folder: Path, *, pad: int = 0) -> tuple[PublishedCheckpoint, Any]:
     """Save a peer, read it, write it, and load it again: every tensor is the same. What was read, and the loaded."""
     peer.save_pretrained(folder / "theirs")
     published = read_published(folder / "theirs")

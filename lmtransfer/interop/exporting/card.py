@@ -251,14 +251,14 @@ def _about(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
 
 def _scores(run: OpenRun, others: Sequence[Run]) -> list[Entry]:
     """Return the scores of the run itself if it is a run of a task, then those of the runs that started from it."""
-    own = collect(run.run_path) if run.kind not in ("encoder", "pretraining") else []
+    own_runs = collect(run.run_path) if run.kind not in ("encoder", "pretraining") else []
     from_run = [
         entry
         for entry in make_entries(others)
         if not entry.is_pretraining and not entry.is_control and _started_from(entry, run, others)
     ]
-    seen = {entry.run.path for entry in from_run}
-    return [entry for entry in make_entries(own) if entry.run.path not in seen] + from_run
+    paths = {entry.run.path for entry in from_run}
+    return [entry for entry in make_entries(own_runs) if entry.run.path not in paths] + from_run
 
 
 def _started_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
@@ -406,12 +406,12 @@ def _budget(result: Mapping[str, Any]) -> str:
     seeds = result.get("seeds")
     if isinstance(seeds, list) and seeds:  # the result of several seeds holds their sums
         tokens, seconds = (None if value is None else value / len(seeds) for value in (tokens, seconds))
-    known = [
+    texts = [
         None if steps is None else f"{steps:,.0f} steps",
         None if tokens is None else f"{count(tokens)} tokens",
         None if seconds is None else duration(seconds),
     ]
-    return ", ".join(text for text in known if text)
+    return ", ".join(text for text in texts if text)
 
 
 def _hardware(versions: Mapping[str, Any]) -> str:
@@ -427,10 +427,10 @@ def _hardware(versions: Mapping[str, Any]) -> str:
 
 def _validation(result: Mapping[str, Any]) -> str:
     metrics = result.get("metrics")
-    known = {key: number(value) for key, value in metrics.items()} if isinstance(metrics, Mapping) else {}
+    values = {key: number(value) for key, value in metrics.items()} if isinstance(metrics, Mapping) else {}
     texts = [
         f"{key} {shown(value, key)}{' %' if in_percent(key) else ''}"
-        for key, value in known.items()
+        for key, value in values.items()
         if value is not None
     ]
     return ", ".join(texts)

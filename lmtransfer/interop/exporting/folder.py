@@ -17,7 +17,7 @@ from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.exporting.logits import OurModel, TextInput
 from lmtransfer.interop.exporting.run import BareEncoder, ExportLearner, OpenRun, build_learner
-from lmtransfer.interop.reading import PublishedModel, read_published, read_task_head
+from lmtransfer.interop.reading import PublishedCheckpoint, read_published, read_task_head
 from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, find_token_difference
 from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published_files
 from lmtransfer.models.base import Encoder
@@ -112,17 +112,19 @@ def _head_problem(run: OpenRun) -> str | None:
         return f"transfer.pairs={method.pairs} encodes the two texts separately, but published heads need one sequence"
     published = TransferMethod(freeze="full", head_hidden_dim=None)
     hidden = head.hidden
-    wanted = encoder.dim if encoder.family_head.hidden_activation else None
+    hidden_dim = encoder.dim if encoder.family_head.hidden_activation else None
     same = (
         method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
         and run.learner.use_pooler == published.uses_pooler(encoder)
-        and (hidden is None) == (wanted is None)
+        and (hidden is None) == (hidden_dim is None)
         and (method.pooling == "family" or encoder.family_head.hidden_activation in (None, "tanh"))
     )
     if not same:
         return f"transfer.pooling={method.pooling} differs from the pooling of the family's published head"
-    if hidden is not None and hidden.out_features != wanted:
-        return f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {wanted} wide"
+    if hidden is not None and hidden.out_features != hidden_dim:
+        return (
+            f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {hidden_dim} wide"
+        )
     return None
 
 
@@ -206,7 +208,7 @@ def read_folder(run: OpenRun, folder: Path, written: WrittenFolder) -> OurModel:
     return OurModel(learner.eval(), run.saved.tokenizer, max_length=run.encoder.max_length)
 
 
-def _learner(run: OpenRun, encoder: Encoder, published: PublishedModel, folder: Path) -> ExportLearner:
+def _learner(run: OpenRun, encoder: Encoder, published: PublishedCheckpoint, folder: Path) -> ExportLearner:
     if run.kind == "encoder" or (run.kind == "pretraining" and not published.losses):
         return BareEncoder(encoder)
     if run.kind == "pretraining":
@@ -279,7 +281,7 @@ def _check_bytes(files: PublishedFiles, folder: Path) -> None:
         )
 
 
-def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
+def _same(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
+    if first is None or second is None or first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return one.numpy().tobytes() == other.detach().contiguous().numpy().tobytes()
+    return first.numpy().tobytes() == second.detach().contiguous().numpy().tobytes()

@@ -130,8 +130,8 @@ def _of_corpus(node: Mapping[str, Any], data_root: str | None) -> Iterator[str]:
 def _of_files(node: Mapping[str, Any], data_root: str | None) -> Iterator[str]:
     if "path" not in node and "files" not in node:  # a hub corpus, or generated text
         return
-    known = {**node, "hub_dataset": None} if "hub_dataset" in node else node
-    corpus = build(known, data_root=data_root, cache_dir=None)
+    settings = {**node, "hub_dataset": None} if "hub_dataset" in node else node
+    corpus = build(settings, data_root=data_root, cache_dir=None)
     for document in corpus.documents():
         lines = [line for line in document.text.split("\n") if line.strip()]
         yield from (line[:OWN_CHARACTERS] for line in lines[:3])

@@ -88,17 +88,17 @@ def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:
         embedder: computes the vectors that the library must reproduce.
         normalise: whether vectors are scaled to length 1.
     """
-    chosen = _POOLING[embedder.method.resolved_pooling(embedder.model.encoder)]
+    mode = _POOLING[embedder.method.resolved_pooling(embedder.model.encoder)]
     modules = {"": "Transformer", "1_Pooling": "Pooling", **({"2_Normalize": "Normalize"} if normalise else {})}
-    listed = [
+    entries = [
         {"idx": place, "name": str(place), "path": path, "type": f"{_PACKAGE}.models.{name}"}
         for place, (path, name) in enumerate(modules.items())
     ]
     pooling = {"word_embedding_dimension": embedder.dim, "include_prompt": True}
-    pooling |= {f"pooling_mode_{name}": name == chosen for name in _ITS_POOLING}
+    pooling |= {f"pooling_mode_{name}": name == mode for name in _ITS_POOLING}
     similarity: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     contents: Mapping[str, Any] = {
-        "modules.json": listed,
+        "modules.json": entries,
         "sentence_bert_config.json": {"max_seq_length": embedder.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": similarity,
         "1_Pooling/config.json": pooling,

@@ -108,15 +108,15 @@ class TransformersModel(LogitModel):
     ) -> None:
         self._max_length, self._heads = max_length, heads
         transformers: Any = importlib.import_module("transformers")
-        known = {"local_files_only": True, "trust_remote_code": False}
+        options = {"local_files_only": True, "trust_remote_code": False}
         sizes = {} if adapter is None else {"num_labels": adapter.num_labels}
         with silence_transformers():
             try:
                 self._tokenizer = transformers.AutoTokenizer.from_pretrained(
-                    str(folder if adapter is None else adapter.folder), **known
+                    str(folder if adapter is None else adapter.folder), **options
                 )
                 model_and_report = getattr(transformers, auto_class(architecture)).from_pretrained(
-                    str(folder), output_loading_info=True, **known, **sizes
+                    str(folder), output_loading_info=True, **options, **sizes
                 )
             except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
                 raise CheckpointError(

@@ -133,12 +133,12 @@ def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> d
 
 
 def _layout_of(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
-    left = dict(tensors)
+    rest = dict(tensors)
 
     def take(name: str) -> Tensor:
-        if name not in left:
+        if name not in rest:
             raise CheckpointError(f"the ELMo weights have no tensor {name}")
-        return left.pop(name)
+        return rest.pop(name)
 
     characters = take("char_embed")
     # The file does not contain row 0, which means "no character".
@@ -160,9 +160,9 @@ def _layout_of(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> d
             matrix, bias, projection = (take(f"{cell}/{name}") for name in ("W_0", "B", "W_P_0"))
             lstm = _lstm(matrix, bias, projection)
             ours.update({f"lstms.{stack}.layers.{layer}.lstm.{name}": tensor for name, tensor in lstm.items()})
-    if left:
+    if rest:
         raise CheckpointError(
-            f"the ELMo weights have tensors that options.json does not describe: {', '.join(sorted(left))}"
+            f"the ELMo weights have tensors that options.json does not describe: {', '.join(sorted(rest))}"
         )
     return {name: tensor.contiguous() for name, tensor in ours.items()}
 

@@ -106,17 +106,17 @@ def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[s
     Raises:
         CheckpointError: a published tensor matches no rewrite, or a part of a fused tensor is missing.
     """
-    left = dict(tensors)
+    rest = dict(tensors)
     ours: dict[str, Tensor] = {}
     for rewrite in key_map:
-        for name, layer in _matches(rewrite.theirs[0], left):
+        for name, layer in _matches(rewrite.theirs[0], rest):
             parts = [part.replace("{i}", layer) for part in rewrite.theirs]
-            missing = [part for part in parts if part not in left]
+            missing = [part for part in parts if part not in rest]
             if missing:
                 raise CheckpointError(f"the checkpoint has {name} but not {', '.join(missing)}")
-            ours[rewrite.ours.replace("{i}", layer)] = rewrite.join([left.pop(part) for part in parts])
-    if left:
-        raise CheckpointError(f"the checkpoint has tensors that its family does not have: {', '.join(sorted(left))}")
+            ours[rewrite.ours.replace("{i}", layer)] = rewrite.join([rest.pop(part) for part in parts])
+    if rest:
+        raise CheckpointError(f"the checkpoint has tensors that its family does not have: {', '.join(sorted(rest))}")
     return ours
 
 
@@ -132,15 +132,15 @@ def to_theirs(
     Raises:
         CheckpointError: one of our tensors matches no rewrite.
     """
-    left = dict(tensors)
+    rest = dict(tensors)
     theirs: dict[str, Tensor] = {}
     for rewrite in key_map:
-        for name, layer in _matches(rewrite.ours, left):
-            pieces = rewrite.split(left.pop(name), num_heads=num_heads)
+        for name, layer in _matches(rewrite.ours, rest):
+            pieces = rewrite.split(rest.pop(name), num_heads=num_heads)
             for part, piece in zip(rewrite.theirs, pieces, strict=True):
                 theirs[part.replace("{i}", layer)] = piece
-    if left:
-        raise CheckpointError(f"these tensors have no published counterpart: {', '.join(sorted(left))}")
+    if rest:
+        raise CheckpointError(f"these tensors have no published counterpart: {', '.join(sorted(rest))}")
     return theirs
 
 
@@ -162,13 +162,13 @@ def expected_tensors(
         prefix: prefix of the module's tensors in the key map.
         without: prefixes (after ``prefix``) of tensors to leave out, because they are published elsewhere.
     """
-    seen: set[int] = set()
-    own: dict[str, Tensor] = {}
+    ids: set[int] = set()
+    tensors: dict[str, Tensor] = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen and not name.startswith(tuple(without)):
-            own[f"{prefix}{name}"] = tensor.detach()
-        seen.add(id(tensor))
-    return to_theirs(own, key_map, num_heads=num_heads)
+        if id(tensor) not in ids and not name.startswith(tuple(without)):
+            tensors[f"{prefix}{name}"] = tensor.detach()
+        ids.add(id(tensor))
+    return to_theirs(tensors, key_map, num_heads=num_heads)
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, source: str) -> None:

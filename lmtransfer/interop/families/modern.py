@@ -143,22 +143,22 @@ class MissingBiases(Quirks):
     @override
     def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Convert lists of layer types and rope parameters to the older keys, if the older keys can express them."""
-        seen = dict(config)
-        every = _every(seen.get("layer_types"), seen.get("global_attn_every_n_layers"))
+        settings = dict(config)
+        every = _every(settings.get("layer_types"), settings.get("global_attn_every_n_layers"))
         if every is not None:
-            del seen["layer_types"]
-            seen["global_attn_every_n_layers"] = every
-        angles = seen.get("rope_parameters")
+            del settings["layer_types"]
+            settings["global_attn_every_n_layers"] = every
+        angles = settings.get("rope_parameters")
         if isinstance(angles, dict):
             for layers, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
                 angle = angles.get(layers)
                 if isinstance(angle, dict) and angle.get("rope_type", "default") == "default":
                     angles = {name: value for name, value in angles.items() if name != layers}
-                    seen[key] = angle.get("rope_theta")
-            seen["rope_parameters"] = angles or None
+                    settings[key] = angle.get("rope_theta")
+            settings["rope_parameters"] = angles or None
         if "local_rope_theta" in config and config["local_rope_theta"] is None:
-            seen["local_rope_theta"] = seen.get("global_rope_theta")
-        return seen
+            settings["local_rope_theta"] = settings.get("global_rope_theta")
+        return settings
 
     @override
     def read_tensors(

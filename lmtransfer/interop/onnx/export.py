@@ -321,17 +321,15 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
         segments = [np.arange(length) * encoder.num_segments // length for length in cut]
         with torch.no_grad():
             expected = [output.numpy() for output in model.run_packed(pack(tokens, segments))]
-        fed = padded_rows(tokens, segments, filler=int(rng.integers(0, encoder.vocab_size)))
-        real = fed["attention_mask"].astype(bool)
-        outputs = session.run(None, {wanted.name: fed[wanted.name] for wanted in session.get_inputs()})
-        for expected_one, found_one in zip(expected, outputs, strict=True):
-            found_one = found_one if model.per_row else found_one[real]
-            if found_one.shape != expected_one.shape or not np.isfinite(found_one).all():
+        inputs = padded_rows(tokens, segments, filler=int(rng.integers(0, encoder.vocab_size)))
+        real = inputs["attention_mask"].astype(bool)
+        outputs = session.run(None, {node.name: inputs[node.name] for node in session.get_inputs()})
+        for reference, output in zip(expected, outputs, strict=True):
+            output = output if model.per_row else output[real]
+            if output.shape != reference.shape or not np.isfinite(output).all():
                 worst = float("inf")
             else:
-                worst = max(
-                    worst, float(np.abs(found_one - expected_one).max()) / max(scale, float(np.abs(expected_one).max()))
-                )
+                worst = max(worst, float(np.abs(output - reference).max()) / max(scale, float(np.abs(reference).max())))
     if worst > TOLERANCE:
         raise CheckpointError(
             f"the ONNX graph of {type(encoder).__name__} ({model.what}) differs from the model by {worst:.1e} of its "

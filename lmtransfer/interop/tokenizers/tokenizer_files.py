@@ -285,7 +285,7 @@ def _read_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes
     try:
         described = json.loads(content)
         as_read = described if its_class.kind is None else _with_cleaning(described, its_class.kind, settings)
-        written, used = _traits(described), _traits(as_read)
+        file_traits, class_traits = _traits(described), _traits(as_read)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: is not the JSON file of a tokenizer ({error}); copy it again") from None
     if as_read is None:
@@ -297,14 +297,15 @@ def _read_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes
         notes.extend(
             f"tokenizer_config.json: {key}={settings[key]} is not used: {its_class.origin} reads tokenizer.json, which "
             f"has {key}={value}"
-            for key, value in used.items()
+            for key, value in class_traits.items()
             if isinstance(settings.get(key), bool) and settings[key] != value
         )
-    if other := [key for key, value in used.items() if key in written and written[key] != value]:
+    if keys := [key for key, value in class_traits.items() if key in file_traits and file_traits[key] != value]:
+        ours = ", ".join(f"{key}={class_traits[key]}" for key in keys)
+        theirs = ", ".join(f"{key}={file_traits[key]}" for key in keys)
         notes.append(
-            f"tokenizer.json has {', '.join(f'{key}={written[key]}' for key in other)}, but {its_class.origin} sets "
-            f"{', '.join(f'{key}={used[key]}' for key in other)} (from tokenizer_config.json or by default), which "
-            "lmtransfer uses, as transformers does"
+            f"tokenizer.json has {theirs}, but {its_class.origin} sets {ours} (from tokenizer_config.json or by "
+            "default), which lmtransfer uses, as transformers does"
         )
     if not its_class.is_known:
         notes.append(

@@ -258,9 +258,9 @@ def _as_bert(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
 
 def _unused_name(library: tokenizers.Tokenizer, tokenizer: Tokenizer) -> str:
     """Find a name for the padding token that no other piece has."""
-    taken = {*library.get_vocab(), *(tokenizer.piece(i) for i in range(tokenizer.num_pieces))}
-    names = ["[PAD]", "<pad>", *(f"[PAD{number}]" for number in range(len(taken)))]
-    return next(name for name in names if name not in taken)
+    pieces = {*library.get_vocab(), *(tokenizer.piece(i) for i in range(tokenizer.num_pieces))}
+    names = ["[PAD]", "<pad>", *(f"[PAD{number}]" for number in range(len(pieces)))]
+    return next(name for name in names if name not in pieces)
 
 
 def _add_specials(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
@@ -270,9 +270,9 @@ def _add_specials(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None
         library: the tokenizer; a token that it already has keeps its other settings.
         ids: the id that each token must have.
     """
-    known = {token.content: token for token in library.get_added_tokens_decoder().values()}
+    tokens = {token.content: token for token in library.get_added_tokens_decoder().values()}
     for name in sorted(ids, key=ids.__getitem__):
-        token = known.get(name) or AddedToken(name, normalized=False)
+        token = tokens.get(name) or AddedToken(name, normalized=False)
         token.special = True
         library.add_special_tokens([token])
     _check_ids(library, ids)

@@ -100,23 +100,23 @@ class Entities(Selection):
         outside = np.ones(len(words.follows), dtype=bool)
         for start, end in entities:
             outside[start:end] = False
-        taken, left = [], budget
-        of_entities = None if weights is None else np.array([weights[start:end].mean() for start, end in entities])
-        for number in sample_order(np.arange(len(entities)), of_entities, rng).tolist():
-            if budget - left >= self.entity_share * budget:
+        units, rest = [], budget
+        entity_weights = None if weights is None else np.array([weights[start:end].mean() for start, end in entities])
+        for number in sample_order(np.arange(len(entities)), entity_weights, rng).tolist():
+            if budget - rest >= self.entity_share * budget:
                 break
             start, end = entities[number]
-            if edges[end] - edges[start] <= left:
-                taken.append((start, end))
-                left -= edges[end] - edges[start]
+            if edges[end] - edges[start] <= rest:
+                units.append((start, end))
+                rest -= edges[end] - edges[start]
         order = sample_order(np.flatnonzero(outside), None if weights is None else weights[outside], rng).tolist()
         for word in order:
-            if not left:
+            if not rest:
                 break
-            if edges[word + 1] - edges[word] <= left:
-                taken.append((word, word + 1))
-                left -= edges[word + 1] - edges[word]
-        return words.choose(taken or [(word, word + 1) for word in order[:1]] or entities[:1])
+            if edges[word + 1] - edges[word] <= rest:
+                units.append((word, word + 1))
+                rest -= edges[word + 1] - edges[word]
+        return words.choose(units or [(word, word + 1) for word in order[:1]] or entities[:1])
 
     def entities(self, tokens: np.ndarray, words: WordGroups) -> list[tuple[int, int]]:
         """Return the first word of each entity of a row and the word after its last word, in order."""

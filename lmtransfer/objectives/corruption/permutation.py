@@ -103,8 +103,8 @@ class PermutationTargets(Corruption):
         lengths: list[int] = []
         while budget:
             longest = min(self.max_ngram, budget)
-            sampled = rng.random() * self.cumulative[longest - 1]
-            lengths.append(int(self.cumulative.searchsorted(sampled, side="right")) + 1)
+            uniform = rng.random() * self.cumulative[longest - 1]
+            lengths.append(int(self.cumulative.searchsorted(uniform, side="right")) + 1)
             budget -= lengths[-1]
         return rng.permutation(np.array(lengths))
 
@@ -112,9 +112,9 @@ class PermutationTargets(Corruption):
         """Keep random spans with ``budget`` tokens in total, the last in part; the lengths of the others become 0."""
         order = rng.permutation(len(spans))
         before = np.cumsum(spans[order]) - spans[order]
-        left = np.zeros_like(spans)
-        left[order] = np.clip(budget - before, 0, spans[order])
-        return left
+        sizes = np.zeros_like(spans)
+        sizes[order] = np.clip(budget - before, 0, spans[order])
+        return sizes
 
     @override
     def expected_targets(self, num_tokens: int) -> int:

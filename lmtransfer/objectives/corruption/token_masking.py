@@ -169,13 +169,13 @@ class TokenMasking(Corruption):
         if budget == 0:
             nothing = {name: maskable for name in self.provides}
             return CorruptedRow(tokens, maskable, tokens[maskable], nothing)
-        chosen = self.selection.choose(tokens, maskable, budget, rng)
-        positions = chosen.positions
+        choice = self.selection.choose(tokens, maskable, budget, rng)
+        positions = choice.positions
         targets = tokens[positions]
-        units = chosen.units if self.shared_replacement else np.arange(len(positions))
+        units = choice.units if self.shared_replacement else np.arange(len(positions))
         corrupted = tokens.copy()
         corrupted[positions] = self.replacement.draw(targets, units, rng)
-        return CorruptedRow(corrupted, positions, targets, chosen.per_target)
+        return CorruptedRow(corrupted, positions, targets, choice.per_target)
 
     @override
     def expected_targets(self, num_tokens: int) -> int:

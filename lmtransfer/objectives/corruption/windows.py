@@ -106,8 +106,8 @@ class ContextWindows(Corruption):
             shares: share of each id among all tokens of the corpus; ids beyond the length of ``shares`` do not occur.
         """
         frequency = np.zeros(len(self.ordinary))
-        known = min(len(frequency), len(shares))
-        frequency[:known] = np.where(self.ordinary[:known], shares[:known], 0.0)
+        size = min(len(frequency), len(shares))
+        frequency[:size] = np.where(self.ordinary[:size], shares[:size], 0.0)
         noise = np.where(frequency > 0, frequency**self.noise_power, 0.0)
         self.noise = Quantiles(np.cumsum(noise) / noise.sum())
         self.keep = self.ordinary.astype(np.float64)

@@ -89,13 +89,13 @@ def random_runs(
         weights: weight of each word as a first word; see ``sample_order``.
     """
     order = sample_order(np.arange(len(lengths)), weights, rng).tolist()
-    sizes, follows, wanted = words.sizes.tolist(), words.follows.tolist(), lengths.tolist()
-    taken = [False] * len(order)
+    sizes, follows, limits = words.sizes.tolist(), words.follows.tolist(), lengths.tolist()
+    is_masked = [False] * len(order)
     units = []
     for start in order:
-        end, last = start, min(start + wanted[start], len(order))
-        while end < last and not taken[end] and sizes[end] <= budget and (end == start or follows[end]):
-            taken[end] = True
+        end, last = start, min(start + limits[start], len(order))
+        while end < last and not is_masked[end] and sizes[end] <= budget and (end == start or follows[end]):
+            is_masked[end] = True
             budget -= sizes[end]
             end += 1
         if end > start:
@@ -204,10 +204,10 @@ class Spans(Selection):
         return _with_distances(random_runs(words, lengths, budget, rng, weights))
 
 
-def _with_distances(chosen: Choice) -> Choice:
+def _with_distances(choice: Choice) -> Choice:
     """Return the same choice, with the distances ``left`` and ``right``."""
-    positions = chosen.positions
+    positions = choice.positions
     edges = np.flatnonzero(np.diff(positions, prepend=-2, append=np.iinfo(np.int64).max) != 1)
     sizes = np.diff(edges)
     left = np.arange(1, len(positions) + 1) - np.repeat(edges[:-1], sizes)
-    return chosen._replace(per_target={"left": left, "right": np.repeat(sizes, sizes) + 1 - left})
+    return choice._replace(per_target={"left": left, "right": np.repeat(sizes, sizes) + 1 - left})

@@ -103,22 +103,22 @@ def _draw_pairs(rows: OrderedPairs, store: TokenStore, *, seed: int, epoch: int)
     least = 1 if rows.lone_with_other_document else 2
 
     def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:
-        wanted = target[document]
-        stop = reach(starts, sentence, wanted, sentence + least, end)
+        sizes = target[document]
+        stop = reach(starts, sentence, sizes, sentence + least, end)
         stop = np.where(end - stop < least, end, stop)
-        collected = stop - sentence
-        middle = sentence + 1 + (uniform.at(sentence, 0) * (collected - 1)).astype(np.int64)
-        middle = np.where(collected == 1, stop, middle)
+        num_sentences = stop - sentence
+        middle = sentence + 1 + (uniform.at(sentence, 0) * (num_sentences - 1)).astype(np.int64)
+        middle = np.where(num_sentences == 1, stop, middle)
         is_swapped = uniform.at(sentence, 1) < rows.swap_prob
         a_start, a_stop, b_start, b_stop = sentence.copy(), middle, middle.copy(), stop.copy()
-        lone = np.flatnonzero(collected == 1)
+        lone = np.flatnonzero(num_sentences == 1)
         if len(lone):
-            missing = wanted[lone] - (starts[stop[lone]] - starts[sentence[lone]])
+            missing = sizes[lone] - (starts[stop[lone]] - starts[sentence[lone]])
             numbers = tuple(uniform.at(sentence[lone], number) for number in (2, 3))
             b_start[lone], b_stop[lone] = from_other_documents(store, starts, document[lone], missing, numbers)
-        swapped = is_swapped & (collected > 1)
+        swapped = is_swapped & (num_sentences > 1)
         first = np.where(swapped, b_start, a_start), np.where(swapped, b_stop, a_stop)
         second = np.where(swapped, a_start, b_start), np.where(swapped, a_stop, b_stop)
-        return Pairs.of(starts, first, second, swapped | (collected == 1)), stop
+        return Pairs.of(starts, first, second, swapped | (num_sentences == 1)), stop
 
     return draw_pairs(store, draw, least=least)

@@ -117,7 +117,7 @@ DrawRows = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Pairs, np.ndarra
 
 
 def draw_pairs(store: TokenStore, draw: DrawRows, *, least: int) -> Pairs:
-    """DrawRows the rows of all documents, in rounds: each takes the next row of every document that has sentences left.
+    """Draw the rows of all documents, in rounds: each takes the next row of every document that has sentences left.
 
     Args:
         draw: draws the rows of a round.
@@ -152,12 +152,12 @@ def _draw_block(
     if not rounds:
         return
     before = np.cumsum(num_rows) - num_rows
-    joined = [np.empty(int(num_rows.sum()), dtype=dtype) for dtype in _DTYPES]
+    arrays = [np.empty(int(num_rows.sum()), dtype=dtype) for dtype in _DTYPES]
     for number, (read, rows) in enumerate(rounds):
         places = before[read] + number
-        for array, name in zip(joined, Pairs.__slots__, strict=True):
+        for array, name in zip(arrays, Pairs.__slots__, strict=True):
             array[places] = getattr(rows, name)
-    yield Pairs(*joined)
+    yield Pairs(*arrays)
 
 
 def _parts(store: TokenStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -190,13 +190,13 @@ def reach(
         low: lower bound of the result.
         high: upper bound of the result.
     """
-    wanted = starts[first] + num_tokens
+    goals = starts[first] + num_tokens
     near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])
-    enough = starts[near] >= wanted[:, None]
+    enough = starts[near] >= goals[:, None]
     enough |= near == high[:, None]
     ends = low + enough.argmax(axis=1)
     far = np.flatnonzero(~enough[:, -1] & ~enough.any(axis=1))
-    ends[far] = np.searchsorted(starts, wanted[far])
+    ends[far] = np.searchsorted(starts, goals[far])
     return np.minimum(np.maximum(ends, low), high)
 
 

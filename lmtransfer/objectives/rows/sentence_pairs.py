@@ -88,16 +88,18 @@ def _draw_pairs(rows: SentencePairs, store: TokenStore, *, seed: int, epoch: int
     )
 
     def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:
-        wanted = target[document]
-        stop = reach(starts, sentence, wanted, sentence + 1, end)
-        collected = stop - sentence
-        a_stop = sentence + 1 + (uniform.at(sentence, 0) * (collected - 1)).astype(np.int64)
-        is_random = (collected == 1) | (uniform.at(sentence, 1) < rows.random_prob)
+        sizes = target[document]
+        stop = reach(starts, sentence, sizes, sentence + 1, end)
+        num_sentences = stop - sentence
+        a_stop = sentence + 1 + (uniform.at(sentence, 0) * (num_sentences - 1)).astype(np.int64)
+        is_random = (num_sentences == 1) | (uniform.at(sentence, 1) < rows.random_prob)
         b_start, b_stop = a_stop.copy(), stop.copy()
-        drawn = np.flatnonzero(is_random)
-        missing = wanted[drawn] - (starts[a_stop[drawn]] - starts[sentence[drawn]])
-        numbers = tuple(uniform.at(sentence[drawn], number) for number in (2, 3))
-        b_start[drawn], b_stop[drawn] = from_other_documents(store, starts, document[drawn], missing, numbers)
+        chosen_rows = np.flatnonzero(is_random)
+        missing = sizes[chosen_rows] - (starts[a_stop[chosen_rows]] - starts[sentence[chosen_rows]])
+        numbers = tuple(uniform.at(sentence[chosen_rows], number) for number in (2, 3))
+        b_start[chosen_rows], b_stop[chosen_rows] = from_other_documents(
+            store, starts, document[chosen_rows], missing, numbers
+        )
         return Pairs.of(starts, (sentence, a_stop), (b_start, b_stop), is_random), np.where(is_random, a_stop, stop)
 
     return draw_pairs(store, draw, least=1)
