@@ -29,7 +29,7 @@ from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD
 from lmtransfer.interop.families.key_map import to_ours
-from lmtransfer.interop.onnx.export import TOLERANCE, OnnxFile, export_onnx, padded_rows
+from lmtransfer.interop.onnx.export import TOLERANCE, OnnxFile, export_onnx, pad_rows
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published_files
 from lmtransfer.models.bert import BertEncoder
@@ -95,7 +95,7 @@ def _rows(lengths: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
 def _run(file: OnnxFile, lengths: list[int], *, filler: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
     """What the file gives for rows padded with some token, and where real tokens are."""
     session = onnxruntime.InferenceSession(str(file.path), providers=["CPUExecutionProvider"])
-    fed = padded_rows(*_rows(lengths), filler=filler)
+    fed = pad_rows(*_rows(lengths), filler=filler)
     assert [given.name for given in session.get_inputs()] == list(file.inputs)
     assert [given.name for given in session.get_outputs()] == list(file.outputs)
     return session.run(None, {name: fed[name] for name in file.inputs}), fed["attention_mask"].astype(bool)

@@ -321,7 +321,7 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
         segments = [np.arange(length) * encoder.num_segments // length for length in cut]
         with torch.no_grad():
             expected = [output.numpy() for output in model.run_packed(pack(tokens, segments))]
-        inputs = padded_rows(tokens, segments, filler=int(rng.integers(0, encoder.vocab_size)))
+        inputs = pad_rows(tokens, segments, filler=int(rng.integers(0, encoder.vocab_size)))
         real = inputs["attention_mask"].astype(bool)
         outputs = session.run(None, {node.name: inputs[node.name] for node in session.get_inputs()})
         for reference, output in zip(expected, outputs, strict=True):
@@ -338,7 +338,7 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
     return worst, ()
 
 
-def padded_rows(
+def pad_rows(
     tokens: list[np.ndarray], segments: list[np.ndarray] | None = None, *, filler: int = 0
 ) -> dict[str, np.ndarray]:
     """Pad rows on the right to the length of the longest row, as inputs of a graph.
@@ -360,7 +360,7 @@ def padded_rows(
 
 
 def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
-    fed = padded_rows([np.zeros(4, np.int64), np.zeros(3, np.int64)])
+    fed = pad_rows([np.zeros(4, np.int64), np.zeros(3, np.int64)])
     sizes = {0: "batch", 1: "length"}
     with torch.no_grad(), _missing_operators(OPSET), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # see the docstring of this module

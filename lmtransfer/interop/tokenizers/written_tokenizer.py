@@ -354,7 +354,7 @@ def _is_comparable(line: str, specials: Iterable[str]) -> bool:
 def _are_tied(
     library: tokenizers.Tokenizer, scores: list[float], ours: tuple[int, ...], theirs: tuple[int, ...]
 ) -> bool:
-    """Whether both ids stand for the same text, and their scores differ only by the rounding of partial sums."""
+    """Whether both lists of ids give the same text, and their scores differ only by the rounding of partial sums."""
     joined_pieces, again = ("".join(library.id_to_token(i) or "" for i in ids) for ids in (ours, theirs))
     total, other = (sum(scores[i] for i in ids if i < len(scores)) for ids in (ours, theirs))
     return joined_pieces == again and abs(total - other) <= _SINGLE_ROUNDING * len(ours) * abs(total)
