@@ -16,7 +16,7 @@ from lmtransfer.config.in_short import expand_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
-from lmtransfer.interop.open_run import is_pretrained, open_saved, run_folder, trained_folders
+from lmtransfer.interop.open_run import is_pretrained, open_saved, run_folder, task_run_folders
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.runs.predictions import file_name, write_predictions
@@ -130,7 +130,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
 
 def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
     """Return the runs to score (the run itself, or its seeds), those of its control, and the folder of all of them."""
-    folders, parent = trained_folders(path), run_folder(path, key="run").path
+    folders, parent = task_run_folders(path), run_folder(path, key="run").path
     controls = folders_with_checkpoints(parent / "control")
     members, control_members = (
         [open_saved(folder, key="run", trust=trust) for folder in part] for part in (folders, controls)

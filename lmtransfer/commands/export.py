@@ -124,9 +124,9 @@ def _write(cfg: DictConfig, part: _Part, folder: Path) -> list[str]:
         with export_folder(folder, overwrite=cfg.overwrite) as staged:
             write_run(directory, staged, name=cfg.name or directory.path.name, place=place, on_hub=cfg.push is not None)
         return ["note: config.yaml and versions.json name folders and hardware of this machine"]
-    loaded_from = f'"{folder.name}"'
+    load_arguments = f'"{folder.name}"'
     if cfg.push is not None:
-        loaded_from = f'"{cfg.push}"' + (f', revision="{part.branch}"' if part.branch != MAIN else "")
+        load_arguments = f'"{cfg.push}"' + (f', revision="{part.branch}"' if part.branch != MAIN else "")
     return write_model(
         part.run,
         folder,
@@ -135,7 +135,7 @@ def _write(cfg: DictConfig, part: _Part, folder: Path) -> list[str]:
             base=cfg.base,
             pooling=cfg.pooling,
             normalise=cfg.normalise,
-            named=str(cfg.to if cfg.push is None else cfg.push),
+            export_name=str(cfg.to if cfg.push is None else cfg.push),
         ),
         checkpoint=cfg.checkpoint,
         overwrite=cfg.overwrite,
@@ -144,8 +144,8 @@ def _write(cfg: DictConfig, part: _Part, folder: Path) -> list[str]:
             name=cfg.name,
             license=cfg.license,
             languages=_languages(cfg),
-            others=[] if cfg.results is None else collect(Path(str(cfg.results)).expanduser()),
-            loaded_from=loaded_from,
+            other_runs=[] if cfg.results is None else collect(Path(str(cfg.results)).expanduser()),
+            load_arguments=load_arguments,
             on_hub=cfg.push is not None,
             base=cfg.base,
         ),

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from lmtransfer.config.check import check
 from lmtransfer.config.sweep import sweep_name
 from lmtransfer.errors import ConfigError
-from lmtransfer.interop.importing import imported_lines, next_lines, read_imported, write_imported
+from lmtransfer.interop.importing import import_summary, next_lines, read_imported_model, write_imported_model
 from lmtransfer.interop.published_folder import find_published
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system import ranks
@@ -86,12 +86,12 @@ def run(cfg: DictConfig) -> Path:
     directory = None
     if (Path(cfg.output_root) / "import" / name).exists():
         directory = RunDirectory.create(cfg.output_root, "import", name)  # fails here, before the weights are read
-    imported = read_imported(folder, words=words)
+    imported = read_imported_model(folder, words=words)
     directory = directory or RunDirectory.create(cfg.output_root, "import", name)
     with staged_folder(directory.path) as staged:
-        write_imported(imported, RunDirectory(staged), name=name, words=words)
+        write_imported_model(imported, RunDirectory(staged), name=name, words=words)
     console = Console(highlight=False)
-    for line in [*imported_lines(imported), *next_lines(directory.path, imported)]:
+    for line in [*import_summary(imported), *next_lines(directory.path, imported)]:
         console.print(line, markup=False, soft_wrap=True)
     return directory.path
 

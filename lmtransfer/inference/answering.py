@@ -10,7 +10,7 @@ from typing_extensions import override
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.fill_mask import MASK, filled_line, mask_filler
-from lmtransfer.interop.open_run import open_saved, trained_folders
+from lmtransfer.interop.open_run import open_saved, task_run_folders
 from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Answer, Example, Task
@@ -32,7 +32,7 @@ def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
     Raises:
         RunDirectoryError: the path has no run of a task with a checkpoint, or only one seed despite ``ensemble``.
     """
-    folders = trained_folders(path)
+    folders = task_run_folders(path)
     if ensemble and len(folders) == 1:
         raise RunDirectoryError(f"ensemble=true: the run {path} has one seed only; train several with seeds=5")
     return [open_saved(folder, key="run", trust=trust) for folder in (folders if ensemble else folders[:1])]

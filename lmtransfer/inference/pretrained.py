@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.base import Objective, known_objectives
+from lmtransfer.objectives.base import Objective, builtin_objectives
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.pretraining.parts import learned
@@ -210,9 +210,9 @@ def token_predictor(learner: PretrainingLearner) -> Objective:
     Raises:
         ConfigError: there is none: objectives for pairs, replaced tokens or word vectors give no token probabilities.
     """
-    predictors = [objective for objective in learner.listed() if objective.predicts]
+    predictors = [objective for objective in learner.objective_list() if objective.predicts]
     if not predictors:
-        names = _or_list(objective.name for objective in known_objectives() if objective.predicts)
+        names = _or_list(objective.name for objective in builtin_objectives() if objective.predicts)
         raise ConfigError(
             f"run: its objective ({', '.join(learner.objectives)}) gives no token probabilities: give a run of "
             f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
@@ -226,9 +226,9 @@ def masked_predictor(learner: PretrainingLearner) -> Objective:
     Raises:
         ConfigError: there is none.
     """
-    predictors = [objective for objective in learner.listed() if objective.predicts == "masked"]
+    predictors = [objective for objective in learner.objective_list() if objective.predicts == "masked"]
     if not predictors:
-        names = _or_list(objective.name for objective in known_objectives() if objective.predicts == "masked")
+        names = _or_list(objective.name for objective in builtin_objectives() if objective.predicts == "masked")
         raise ConfigError(
             f"run: its objective ({', '.join(learner.objectives)}) cannot fill a [MASK]: give a run of "
             f"objective={names}, or of one that includes mlm (such as mlm_nsp)"

@@ -1,4 +1,4 @@
-"""ELECTRA's generator, a smaller model inside an objective: published as a folder, here part of the objective."""
+"""Convert ELECTRA's generator, a smaller model, between a published folder and a part of our objective."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lmtransfer.interop.families.index import defaults_of
 from lmtransfer.models.generator import generator_shape
 
 #: Arguments in which a generator's encoder may differ from the main encoder.
-_OF_A_GENERATOR = ("dim", "num_heads", "hidden_dim", "dropout")
+_GENERATOR_ARGUMENTS = ("dim", "num_heads", "hidden_dim", "dropout")
 
 
 @dataclass(frozen=True, slots=True)
 class SeparateGenerator:
-    """A generator as a separate run.
+    """A generator as a model of its own.
 
     Attributes:
         shape: the arguments in which its encoder differs from the main encoder.
@@ -34,7 +34,7 @@ class SeparateGenerator:
     loss_arguments: dict[str, dict[str, Any]]
 
 
-def joined_generator(
+def join_generator(
     generator: GeneratorFormat,
     model: Mapping[str, Any],
     encoder: Mapping[str, Tensor],
@@ -42,7 +42,7 @@ def joined_generator(
     other_encoder: Mapping[str, Tensor],
     other_head: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], float] | str:
-    """Convert a generator, which was read as a separate model, to tensors of the objective.
+    """Convert a generator that was read as a model of its own to tensors of the objective.
 
     Args:
         generator: names and prefixes of the generator's tensors in the objective.
@@ -53,16 +53,16 @@ def joined_generator(
         other_head: tensors of the generator's head, under ``mlm.``.
 
     Returns:
-        If the generator fits the encoder: its tensors by our names under ``objectives.``, and its width as a share of
-        the encoder's width. Otherwise: the reason why it does not fit.
+        If the generator fits the encoder, its tensors by our names under ``objectives.``, and its width as a fraction
+        of the encoder's width. Otherwise the reason why it does not fit.
     """
     if not any(name.startswith("mlm.") for name in other_head):
         return "it has no mlm head"
-    differ = [key for key in model if key not in _OF_A_GENERATOR and other_model.get(key) != model[key]]
+    differ = [key for key in model if key not in _GENERATOR_ARGUMENTS and other_model.get(key) != model[key]]
     if differ:
         return f"it differs from the encoder in {', '.join(differ)}"
     if model["activation"] != "gelu":
-        return f"the encoder has activation={model['activation']}, but the head of the generator has gelu"
+        return f"the encoder has activation={model['activation']}, but the generator's head has gelu"
     size = other_model["dim"] / model["dim"]
     shape = generator_shape(dim=model["dim"], hidden_dim=model["hidden_dim"], size=min(size, 1.0))
     wrong = [
@@ -72,7 +72,7 @@ def joined_generator(
     ]
     if wrong:
         return "; ".join(wrong)
-    shared = [name for name in encoder if name.startswith(generator.shared)]
+    shared = [name for name in encoder if name.startswith(generator.shared_prefix)]
     if not all(name in other_encoder and torch.equal(encoder[name], other_encoder[name]) for name in shared):
         return "it has its own embeddings, but in lmtransfer the generator shares those of the encoder"
     layers = {
@@ -86,7 +86,7 @@ def joined_generator(
     return layers | head, size
 
 
-def separate_generator(
+def split_generator(
     generator: GeneratorFormat,
     own: Mapping[str, Tensor],
     *,
@@ -94,7 +94,7 @@ def separate_generator(
     arguments: Mapping[str, Any],
     node: Mapping[str, Any],
 ) -> tuple[dict[str, Tensor], SeparateGenerator | None]:
-    """Split the objective's tensors into those without the generator and, if there is one, the generator.
+    """Split an objective's tensors into those of its own head and, if there is one, the generator.
 
     Args:
         generator: names and prefixes of the generator's tensors in the objective.
@@ -106,14 +106,14 @@ def separate_generator(
     own = {
         name: tensor
         for name, tensor in own.items()
-        if name.removeprefix(f"{generator.loss}.") not in generator.not_in_family
+        if name.removeprefix(f"{generator.loss}.") not in generator.training_only
     }
     rest = {name: tensor for name, tensor in own.items() if not name.startswith((layers, head))}
     if len(rest) == len(own):
         return rest, None
     values = {**defaults_of(generator.objective), **node}
     shape = generator_shape(dim=arguments["dim"], hidden_dim=arguments["hidden_dim"], size=values["generator_size"])
-    shared = {name: tensor for name, tensor in encoder.items() if name.startswith(generator.shared)}
+    shared = {name: tensor for name, tensor in encoder.items() if name.startswith(generator.shared_prefix)}
     body = {name.removeprefix(layers): tensor for name, tensor in own.items() if name.startswith(layers)}
     return rest, SeparateGenerator(
         shape=shape._asdict(),

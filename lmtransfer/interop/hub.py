@@ -1,4 +1,4 @@
-"""A repository on the hub to upload to: checked before the work, filled after it."""
+"""Check a repository on the hub before an export, upload files to it, and download files from the hub."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from typing import Any, cast
 from lmtransfer.errors import HubError
 
 _UNAVAILABLE = 500
-#: An upload may take this many times longer to be answered than a question.
+#: The client waits this many times longer for the answer to an upload than for the answer to a query.
 _PATIENCE = 12
 
-#: Files that the hub itself puts into a new repository.
-_OF_THE_HUB = frozenset({".gitattributes"})
+#: Files that the hub itself adds to a new repository.
+_HUB_FILES = frozenset({".gitattributes"})
 _PART = r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"{_PART}/{_PART}", re.ASCII)
 _BRANCH = re.compile(r"[A-Za-z0-9][\w./-]*", re.ASCII)
 MAIN = "main"
-#: How the hub's client names the folders of models in its cache.
-_OF_MODELS = "models--"
+#: Prefix of model folders in the cache of the hub's client.
+_MODELS_PREFIX = "models--"
 
 
-def faults() -> tuple[type[Exception], ...]:
-    """The errors that the hub's client raises; they derive from those of its HTTP library, OSError and ValueError."""
+def client_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that the hub's client raises, including those of its HTTP library."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return cast("tuple[type[Exception], ...]", (*HfHubHTTPError.__bases__, OSError, ValueError, RuntimeError))
 
 
 @contextmanager
-def answering(asked: str, *, repository: str, revision: str | None = None) -> Iterator[None]:
-    """Turn the errors of the hub's client in the block into one line.
+def readable_errors(setting: str, *, repository: str, revision: str | None = None) -> Iterator[None]:
+    """Convert the errors of the hub's client within the block to one-line messages.
 
     Args:
-        asked: the user's setting that needs the hub, for messages: ``push=user/name``.
-        revision: the branch, tag or commit that is asked for.
+        setting: the user's setting that needs the hub, for messages: ``push=user/name``.
+        revision: the requested branch, tag or commit.
 
     Raises:
         HubError: the hub refuses, lacks the repository or the revision, or does not answer.
     """
     try:
         yield
-    except faults() as error:
-        raise HubError(f"{asked}: {_explanation(error, repository, revision)}") from error
+    except client_errors() as error:
+        raise HubError(f"{setting}: {_explanation(error, repository, revision)}") from error
 
 
 def set_up_client(*, for_upload: bool = False) -> float:
-    """Let the hub's client give up if the hub says nothing for so long, since by itself it would wait for ever.
+    """Set a timeout for the hub's client, which otherwise waits forever.
 
-    Questions wait ``HF_HUB_DOWNLOAD_TIMEOUT`` seconds (10 unless it is set), uploads longer. Progress bars are drawn
+    Queries time out after ``HF_HUB_DOWNLOAD_TIMEOUT`` seconds (10 by default), uploads later. Progress bars are drawn
     only on a terminal.
 
     Returns:
-        The seconds, for requests that do not use the setting of the client.
+        The timeout of queries in seconds, for requests that do not use the client's session.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import disable_progress_bars, get_session
@@ -71,36 +71,38 @@ def set_up_client(*, for_upload: bool = False) -> float:
 
 
 def _explanation(error: BaseException, repository: str, revision: str | None) -> str:
-    """The problem, and how to solve it."""
+    """Describe the problem and how to solve it."""
     from huggingface_hub import constants
 
     chain = list(_causes(error))
-    names = {kind.__name__ for one in chain for kind in type(one).__mro__}
-    status = next((code for one in chain if (code := _status(one)) is not None), None)
+    names = {kind.__name__ for cause in chain for kind in type(cause).__mro__}
+    status = next((code for cause in chain if (code := _status(cause)) is not None), None)
     if "LocalTokenNotFoundError" in names:
-        return "there is no token for the hub: set HF_TOKEN, or log in once with hf auth login"
+        return "there is no token for the hub: set HF_TOKEN, or log in once with `hf auth login`"
     if "OfflineModeIsEnabled" in names:
-        return "HF_HUB_OFFLINE is set, so the hub is not asked: unset it"
+        return "HF_HUB_OFFLINE is set, so the hub is not queried: unset HF_HUB_OFFLINE"
     if "RevisionNotFoundError" in names:
-        return f"{repository} has no revision {revision or 'main'}: give a branch, a tag or a commit of it"
+        return f"{repository} has no revision {revision or 'main'}: give one of its branches, tags or commits"
     if status == 401 and "RepositoryNotFoundError" not in names:
-        return "the hub does not accept the token: set HF_TOKEN to a valid one, or log in again with hf auth login"
+        return "the hub does not accept the token: set HF_TOKEN to a valid token, or log in again with `hf auth login`"
     if "GatedRepoError" in names:
-        return f"{repository} is only for those whom its owner admits: ask for access on its page, and set HF_TOKEN"
+        return f"access to {repository} is restricted: request access on its page, and set HF_TOKEN"
     if status in (401, 404):
         return (
-            f"the hub has no {repository}, or it is private and the token may not read it: check the name, and set "
-            "HF_TOKEN to a token that may read it"
+            f"the hub has no repository {repository}, or the repository is private and the token cannot read it: check "
+            "the name, and set HF_TOKEN to a token that can read the repository"
         )
     if status == 403:
-        return f"the token may not do that with {repository}: set HF_TOKEN to a token with the right to write to it"
+        return f"the token has no permission to write to {repository}: set HF_TOKEN to a token with write access"
     if status is not None and status >= _UNAVAILABLE:
-        return f"the hub has a fault of its own (status {status}): try again later"
+        return f"the hub reports an internal error (status {status}): try again later"
     if names & {"TimeoutException", "Timeout", "TimeoutError"}:
-        return f"{constants.ENDPOINT} does not answer: try again later, or raise HF_HUB_DOWNLOAD_TIMEOUT (seconds)"
+        return (
+            f"{constants.ENDPOINT} does not answer: try again later, or increase HF_HUB_DOWNLOAD_TIMEOUT (in seconds)"
+        )
     if names & {"ConnectError", "ConnectionError", "NetworkError", "TransportError", "LocalEntryNotFoundError"}:
-        return f"{constants.ENDPOINT} cannot be reached ({_first_line(chain[-1])}): a network connection is needed"
-    return f"the hub answers: {_first_line(error)}"
+        return f"{constants.ENDPOINT} cannot be reached ({_first_line(chain[-1])}): check the network connection"
+    return f"the hub reports: {_first_line(error)}"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -120,12 +122,12 @@ def _first_line(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Uploaded:
-    """One upload.
+class Upload:
+    """The result of an upload.
 
     Attributes:
-        branch: the branch.
-        commit: its new commit.
+        branch: name of the branch.
+        commit: hash of the new commit on the branch.
         url: address of the branch.
     """
 
@@ -136,11 +138,11 @@ class Uploaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A repository and what to do with it.
+    """A repository to upload to.
 
     Attributes:
         name: ``owner/name``.
-        private: whether a new repository is private; an existing one stays as it is.
+        private: whether a new repository is private; the visibility of an existing repository does not change.
         overwrite: whether the files of a branch may be replaced.
         key: the user's setting, for messages.
     """
@@ -151,16 +153,16 @@ class Target:
     key: str = "push"
 
     def check(self, branches: Sequence[str]) -> None:
-        """Check, without changing anything, that the repository can be made or written to.
+        """Check that the repository can be created or written to, without changing anything.
 
         Raises:
-            HubError: there is no valid token, the token may not write there, a branch has files and ``overwrite`` is
+            HubError: there is no valid token, the token has no write access, a branch has files and ``overwrite`` is
                 false, or the hub does not answer.
         """
         from huggingface_hub import HfApi
 
         api = HfApi()
-        with self._answering():
+        with self._readable_errors():
             set_up_client()
             user = api.whoami()
         self._check_rights(user)
@@ -169,64 +171,64 @@ class Target:
         for branch in branches:
             files = self._files(api, branch)
             if files and not self.overwrite:
-                some = ", ".join(files[:3]) + (" and others" if len(files) > 3 else "")
+                examples = ", ".join(files[:3]) + (" and others" if len(files) > 3 else "")
                 raise HubError(
-                    f"{self._asked}: the branch {branch} holds {some} already; replace its files with overwrite=true "
-                    "(its history keeps them), or give another name or branch"
+                    f"{self._setting}: the branch {branch} already holds {examples}; replace its files with "
+                    "overwrite=true (the history keeps the old ones), or give another name or branch"
                 )
 
-    def upload(self, folder: Path, *, branch: str, message: str) -> Uploaded:
-        """Make the branch hold exactly the files of a folder, as one commit.
+    def upload(self, folder: Path, *, branch: str, message: str) -> Upload:
+        """Upload a folder as a single commit, after which the branch holds exactly the files of the folder.
 
         Args:
-            branch: the branch; it is made if it does not exist.
-            message: message of the commit.
+            branch: name of the branch, which is created if it does not exist.
+            message: commit message.
 
         Raises:
-            HubError: the hub refuses, or does not answer; nothing of the folder is visible on the hub then.
+            HubError: the hub rejects the upload or does not answer; then none of the files is visible on the hub.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 
         api = HfApi()
-        with self._answering():
+        with self._readable_errors():
             set_up_client(for_upload=True)
             if not self._exists(api):
                 api.create_repo(self.name, private=self.private, exist_ok=True)
             if branch != MAIN:
                 api.create_branch(self.name, branch=branch, exist_ok=True)
-            sent = files_in(folder)
-            stale = set(self._files(api, branch)) - set(sent)
+            names = files_in(folder)
+            stale = set(self._files(api, branch)) - set(names)
             commit = api.create_commit(
                 self.name,
                 operations=[
-                    *(CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in sent),
+                    *(CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in names),
                     *(CommitOperationDelete(path_in_repo=name) for name in sorted(stale)),
                 ],
                 commit_message=message,
                 revision=branch,
             )
-        return Uploaded(branch, commit.oid, f"{constants.ENDPOINT}/{self.name}/tree/{branch}")
+        return Upload(branch, commit.oid, f"{constants.ENDPOINT}/{self.name}/tree/{branch}")
 
     def _check_rights(self, user: Mapping[str, Any]) -> None:
-        """Raise if the token cannot write to the owner of the repository."""
+        """Raise an error if the token cannot write to repositories of this owner."""
         owner, me = self.name.partition("/")[0], str(user.get("name"))
-        owners = [me, *(str(one.get("name")) for one in user.get("orgs") or ())]
+        owners = [me, *(str(organization.get("name")) for organization in user.get("orgs") or ())]
         token = (user.get("auth") or {}).get("accessToken") or {}
         if token.get("role") == "read":
             raise HubError(
-                f"{self._asked}: the token of {me} may only read: set HF_TOKEN to one with the right to write"
+                f"{self._setting}: the token of {me} is read-only: set HF_TOKEN to a token with write access"
             )
         if owner.lower() not in (name.lower() for name in owners):
             raise HubError(
-                f"{self._asked}: the token is of {me}, who cannot write to {owner}: push to {' or '.join(owners)}, or "
-                "set HF_TOKEN to another token"
+                f"{self._setting}: the token belongs to {me}, who cannot write to {owner}: push to "
+                f"{' or '.join(owners)}, or set HF_TOKEN to another token"
             )
 
     def _exists(self, api: Any) -> bool:
         from huggingface_hub import constants
         from huggingface_hub.errors import RepositoryNotFoundError
 
-        with self._answering():
+        with self._readable_errors():
             try:
                 api.model_info(self.name, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
             except RepositoryNotFoundError:
@@ -234,48 +236,48 @@ class Target:
         return True
 
     def _files(self, api: Any, branch: str) -> list[str]:
-        """The files of a branch, without those that the hub puts there itself; none if there is no such branch."""
+        """Return the files of a branch, except those that the hub adds itself; empty if there is no such branch."""
         from huggingface_hub.errors import RevisionNotFoundError
 
-        with self._answering():
+        with self._readable_errors():
             try:
-                return sorted(set(api.list_repo_files(self.name, revision=branch)) - _OF_THE_HUB)
+                return sorted(set(api.list_repo_files(self.name, revision=branch)) - _HUB_FILES)
             except RevisionNotFoundError:
                 return []
 
     @property
-    def _asked(self) -> str:
+    def _setting(self) -> str:
         return f"{self.key}={self.name}"
 
-    def _answering(self) -> Any:
-        return answering(self._asked, repository=self.name)
+    def _readable_errors(self) -> Any:
+        return readable_errors(self._setting, repository=self.name)
 
 
 def files_in(folder: Path) -> dict[str, int]:
-    """The files of a folder that would be sent, with their sizes in bytes, by their names in the repository."""
+    """Return the sizes in bytes of all files in a folder, by the names that the files get in the repository."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
 
 def name_problem(name: str) -> str | None:
-    """Why a text cannot be the name of a repository; None if it can."""
+    """Explain why a string is not a valid repository name; None if it is valid."""
     if _NAME.fullmatch(name) and "--" not in name and ".." not in name and not name.endswith(".git"):
         return None
-    return "must be owner/name, of letters, digits, '-', '_' and '.', such as my-name/my-model"
+    return "must have the form owner/name, with letters, digits, '-', '_' and '.' only, such as my-name/my-model"
 
 
 def branch_problem(branch: str) -> str | None:
-    """Why a text cannot be the name of a branch; None if it can."""
+    """Explain why a string is not a valid branch name; None if it is valid."""
     if _BRANCH.fullmatch(branch) and ".." not in branch and not branch.endswith(("/", ".", ".lock")):
         return None
-    return "must be the name of a branch, of letters, digits, '-', '_', '.' and '/', such as main"
+    return "must be a branch name, with letters, digits, '-', '_', '.' and '/' only, such as main"
 
 
 def cached_copy(name: str, revision: str | None) -> Path | None:
-    """The copy in the cache, which may be incomplete; None if there is none. The hub is not asked.
+    """Find a repository's copy in the cache, which may be incomplete; None if there is none. The hub is not queried.
 
     Args:
-        revision: branch, tag or commit; None: the main branch, as it was when it was last downloaded.
+        revision: branch, tag or commit; None for the main branch as last downloaded.
     """
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
@@ -289,31 +291,31 @@ def cached_copy(name: str, revision: str | None) -> Path | None:
 
 
 def download(
-    name: str, revision: str | None, *, asked: str, choose: Callable[[Sequence[str]], Sequence[str]]
+    name: str, revision: str | None, *, setting: str, choose: Callable[[Sequence[str]], Sequence[str]]
 ) -> Path | None:
     """Download files of a repository into the cache.
 
     Args:
-        revision: branch, tag or commit; None: the main branch.
-        asked: the user's setting that names the repository, for messages.
-        choose: selects the files from the names of all files.
+        revision: branch, tag or commit; None for the main branch.
+        setting: the user's setting that names the repository, for messages.
+        choose: function that selects file names from the list of all file names.
 
     Returns:
-        The folder, whose name is the commit; None if nothing was selected.
+        The folder, named after the commit; None if no file was selected.
     """
     from huggingface_hub import HfApi, snapshot_download
 
-    with answering(asked, repository=name, revision=revision):
+    with readable_errors(setting, repository=name, revision=revision):
         seconds = set_up_client()
-        # This request fails at once; listing the files would be tried again and again.
+        # This request fails immediately; the client would retry a request for the list of files many times.
         info = HfApi().model_info(name, revision=revision, timeout=seconds)
-        wanted = choose([file.rfilename for file in info.siblings or ()])
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(wanted))) if wanted else None
+        files = choose([file.rfilename for file in info.siblings or ()])
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(files))) if files else None
 
 
 def repository_of(folder: Path) -> str | None:
-    """The repository and the commit of a copy in the cache, ``owner/name@<commit>``; None for other folders."""
+    """Return the repository and commit of a copy in the cache as ``owner/name@<commit>``; None for other folders."""
     snapshots, repository = folder.parent.name, folder.parents[1].name
-    if snapshots != "snapshots" or not repository.startswith(_OF_MODELS):
+    if snapshots != "snapshots" or not repository.startswith(_MODELS_PREFIX):
         return None
-    return f"{repository.removeprefix(_OF_MODELS).replace('--', '/')}@{folder.name}"
+    return f"{repository.removeprefix(_MODELS_PREFIX).replace('--', '/')}@{folder.name}"

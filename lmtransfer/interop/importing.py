@@ -1,14 +1,15 @@
 """Import a published model as a run directory, for `lmtransfer import` and for ``init=hf:...`` in the cache.
 
-The files of sentence-transformers in a published folder say how its publisher makes the vector of a text, and ``embed``
-and ``load(...).vectors`` do the same by default. The settings are kept in the run as ``vectors``:
+If a published folder holds the files of sentence-transformers, they say how the publisher computes the vector of a
+text, and ``embed`` and ``load(...).vectors`` do the same by default. The run's config holds these settings under
+``vectors``:
 
 - ``pooling``, ``max_length`` and ``normalise``, or
-- ``lacks``: what the publisher's library does and lmtransfer cannot; then the user must choose a pooling.
+- ``lacks``: the steps of the publisher's library that lmtransfer does not have; then the user must choose a pooling.
 
 The files are those of UKPLab/sentence-transformers 2 to 5: ``modules.json`` lists the steps, ``1_Pooling/config.json``
-says how tokens become one vector, ``sentence_bert_config.json`` gives the longest text, and
-``config_sentence_transformers.json`` the prompts.
+describes the pooling, ``sentence_bert_config.json`` holds the maximum length of a text, and
+``config_sentence_transformers.json`` holds the prompts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lmtransfer.config.composing import compose_files
 from lmtransfer.data.corpora.sources import source_digest
 from lmtransfer.data.store.cache import lock_folder
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.added_tokens import resized_weights, with_words
+from lmtransfer.interop.added_tokens import add_words, extend_weights
 from lmtransfer.interop.published_folder import COMMIT, PublishedFolder
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
@@ -53,13 +54,13 @@ from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import aliases, load_weights, weights
 
-#: Raise this number whenever the same files would give a different run directory.
+#: Increase this number whenever a change makes the same files give a different run directory.
 IMPORT_FORMAT = 2
 _CONFIG = "config.json"
 
 MODULES: Final = "modules.json"
 _PROMPTS: Final = "config_sentence_transformers.json"
-#: The library's poolings, by the keys of old files and the names of new ones, with ours.
+#: Our pooling for each pooling of the library, by its key in old files; None if we have no such pooling.
 _POOLINGS: Final = {
     "cls_token": "cls",
     "mean_tokens": "mean",
@@ -68,25 +69,26 @@ _POOLINGS: Final = {
     "mean_sqrt_len_tokens": None,
     "weightedmean_tokens": None,
 }
+#: The keys of old files for the names in new files.
 _NEW_NAMES: Final = {
     "cls": "cls_token",
     "mean": "mean_tokens",
     "max": "max_tokens",
     "weightedmean": "weightedmean_tokens",
 }
-#: Families whose own tokenizers put no [CLS] before a text and [SEP] after it, as lmtransfer does.
+#: Families whose own tokenizers, unlike lmtransfer, do not put [CLS] before a text and [SEP] after it.
 _OTHER_FRAME: Final = ("gpt2", "openai-gpt", "xlnet", "transfo-xl")
 
 
-def imported_objective(
+def build_objective_node(
     losses: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], *, max_length: int
 ) -> dict[str, Any] | None:
-    """Return the ``objective`` node of an imported run: rows, corruption and losses of the matching pretraining file.
+    """Build the ``objective`` node of an imported run: rows, corruption and losses of the matching pretraining file.
 
     Args:
         losses: names of the objectives whose heads were imported.
         arguments: component node of each objective; its values override those of the file.
-        max_length: longest rows that the encoder reads.
+        max_length: maximum row length of the encoder, in tokens.
 
     Returns:
         Plain values with resolved interpolations; None if no file has exactly these losses.
@@ -102,7 +104,7 @@ def imported_objective(
 
 
 def _file_of(losses: Sequence[str]) -> str | None:
-    """Find the file of conf/objective that itself lists exactly these losses, not a variant of another file."""
+    """Find the file of conf/objective that lists exactly these losses itself, and is not a variant of another file."""
     for name in paths.group_options("objective", [paths.conf_dir()]):
         content = OmegaConf.load(paths.conf_dir() / "objective" / f"{name}.yaml")
         if isinstance(content, DictConfig) and losses and set(content.get("losses") or {}) == set(losses):
@@ -114,12 +116,12 @@ def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
     """Return the attention with which a run's encoder was last trained.
 
     Args:
-        saved: a run of pretraining, or of a task.
+        saved: a pretraining run, or a run of a task.
         encoder: an encoder of the same class, with the default attention of that class.
     """
     if "task" in saved.config:
-        named = (saved.config.get("transfer") or {}).get("attention", "auto")
-        return encoder.attention if named == "auto" else cast(Direction, named)
+        attention = (saved.config.get("transfer") or {}).get("attention", "auto")
+        return encoder.attention if attention == "auto" else cast(Direction, attention)
     objective = saved.config.get("objective")
     losses = objective.get("losses") if isinstance(objective, Mapping) else None
     nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in losses or {}]
@@ -129,8 +131,8 @@ def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """A published model, translated to this package.
+class ImportedModel:
+    """A published model, converted to a model of this package.
 
     Attributes:
         folder: the published files.
@@ -138,9 +140,9 @@ class Imported:
         objective: node of its pretraining objective, or None if its heads form no objective of this package.
         module: ``encoder``, and the heads if there is an objective, with the published weights.
         more_heads: weights of heads that form no complete objective (ELECTRA's discriminator without its generator),
-            by name in checkpoints; continued pretraining can use them.
+            by their names in checkpoints; continued pretraining can use them.
         tokenizer: the published tokenizer, or that tokenizer with added words.
-        vectors: how the publisher makes the vector of a text; None: the folder does not say.
+        vectors: how the publisher computes the vector of a text; None if the folder does not say.
         notes: notes on what was left out.
     """
 
@@ -166,11 +168,11 @@ class Imported:
         return () if self.objective is None else tuple(self.objective["losses"])
 
 
-def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Imported:
+def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -> ImportedModel:
     """Read a published model, and check that every tensor fits.
 
     Args:
-        words: a file of words to add to its vocabulary.
+        words: a file with words to add to its vocabulary.
 
     Raises:
         CheckpointError: files are missing, damaged or hostile, or the model is not supported here.
@@ -179,21 +181,22 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
     published = read_published(folder.path)
     for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}):
         raise CheckpointError(
-            f"{folder.path}: {key} is {value[:60]!r}: interpolations are refused, because they read from this machine"
+            f"{folder.path}: {key} is {value[:60]!r}: interpolations are not allowed in published files, because they "
+            "could read values from this machine"
         )
     notes = list(published.notes)
     tokenizer: Tokenizer = read_tokenizer(folder.path, vocab_size=published.vocab_size, notes=notes)
     base = tokenizer
     if words is not None:
-        tokenizer, of_words = with_words(tokenizer, words)
-        notes += of_words
+        tokenizer, word_notes = add_words(tokenizer, words)
+        notes += word_notes
     with torch.device("meta"):
         max_length = build(OmegaConf.create(published.model), vocab_size=tokenizer.vocab_size).max_length
-    vectors, of_vectors = read_vectors(
+    vectors, vector_notes = read_vectors(
         folder.path, tokenizer, max_length=max_length, model_type=str(published.config.get("model_type"))
     )
-    notes += of_vectors
-    objective = imported_objective(published.losses, published.loss_arguments, max_length=max_length)
+    notes += vector_notes
+    objective = build_objective_node(published.losses, published.loss_arguments, max_length=max_length)
     if published.losses and objective is None:
         notes.append(f"no objective of lmtransfer combines {', '.join(published.losses)}: these heads are left out")
 
@@ -203,18 +206,18 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
     tensors = {f"encoder.{name}": tensor for name, tensor in published.encoder.items()}
     heads = {f"objectives.{name}": tensor for name, tensor in published.objectives.items()}
     if objective is not None:
-        whole = tuple(f"objectives.{name}." for name in published.losses)
-        tensors |= {name: heads.pop(name) for name in list(heads) if name.startswith(whole)}
-    resized = resized_weights(tensors, base=base, tokenizer=tokenizer, module_of=module_of)
+        prefixes = tuple(f"objectives.{name}." for name in published.losses)
+        tensors |= {name: heads.pop(name) for name in list(heads) if name.startswith(prefixes)}
+    tensors = extend_weights(tensors, base=base, tokenizer=tokenizer, module_of=module_of)
     with torch.random.fork_rng(devices=[]):  # importing within another run must not change that run's random numbers
         module = module_of(tokenizer.vocab_size)
-    load_weights(module, resized, source=str(folder.path))
+    load_weights(module, tensors, source=str(folder.path))
     more = {} if objective is not None else heads
-    return Imported(folder, published.model, objective, module, more, tokenizer, vectors, tuple(notes))
+    return ImportedModel(folder, published.model, objective, module, more, tokenizer, vectors, tuple(notes))
 
 
 def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: Tokenizer, size: int) -> nn.Module:
-    """Build an encoder for ``size`` tokens, with its objectives if it has any, under the names of checkpoints."""
+    """Build an encoder for ``size`` tokens and its objectives, if it has any, under the names that checkpoints use."""
     encoder: Encoder = build(OmegaConf.create(model), vocab_size=size)
     if objective is None:
         return nn.ModuleDict({"encoder": encoder})
@@ -222,11 +225,11 @@ def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: 
     return PretrainingLearner(encoder, [build(node, tokenizer=tokenizer) for node in nodes.values()])
 
 
-def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: Path | None = None) -> None:
+def write_imported_model(imported: ImportedModel, run: RunDirectory, *, name: str, words: Path | None = None) -> None:
     """Write the files of a run into an existing, empty run directory.
 
     Args:
-        words: the file of added words, to be recorded.
+        words: the file of added words, which is recorded in the config.
     """
     folder, encoder = imported.folder, imported.encoder
     config: dict[str, Any] = {
@@ -262,8 +265,8 @@ def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: P
     )
 
 
-def imported_lines(imported: Imported) -> list[str]:
-    """Return lines that say what was imported, how large it is, and one line for each note."""
+def import_summary(imported: ImportedModel) -> list[str]:
+    """Return lines that describe the imported model and its size, and one line for each note."""
     encoder, tokenizer = imported.encoder, imported.tokenizer
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     heads = f"with the heads of {' + '.join(imported.losses)}" if imported.losses else "without pretraining heads"
@@ -276,8 +279,8 @@ def imported_lines(imported: Imported) -> list[str]:
     ]
 
 
-def next_lines(path: Path, imported: Imported) -> list[str]:
-    """Return lines that give the path of the run and the next commands."""
+def next_lines(path: Path, imported: ImportedModel) -> list[str]:
+    """Return lines with the path of the run and commands to run next."""
     run = short_path(path)
     lines = [
         f"run: {path}",
@@ -285,7 +288,9 @@ def next_lines(path: Path, imported: Imported) -> list[str]:
         f"control=true",
     ]
     learner = imported.module
-    if isinstance(learner, PretrainingLearner) and any(one.predicts == "masked" for one in learner.listed()):
+    if isinstance(learner, PretrainingLearner) and any(
+        objective.predicts == "masked" for objective in learner.objective_list()
+    ):
         lines.append(f'                      lmtransfer predict run={run} text="The ice cream was [MASK] ."')
     lines.append(
         f"continue pretraining: lmtransfer pretrain experiment=adapt init={run} corpus=text corpus.path=my/texts"
@@ -293,27 +298,27 @@ def next_lines(path: Path, imported: Imported) -> list[str]:
     return lines
 
 
-def import_into_cache(folder: PublishedFolder) -> tuple[Path, Imported | None]:
-    """Return the run directory of a published model in the cache; import it now if the cache lacks it.
+def import_into_cache(folder: PublishedFolder) -> tuple[Path, ImportedModel | None]:
+    """Return the run directory of a published model in the cache; import the model first if the cache lacks it.
 
     The cache finds a model by the content of its files.
 
     Returns:
-        The run directory, and the imported model if it was imported now.
+        The run directory, and the model if this call imported it, else None.
     """
     cache = default_cache_dir() / "imported"
     run = (cache / f"{folder.name}-{_digest(folder, memo=cache)}").absolute()
     with lock_folder(run):
         if run.is_dir():
             return run, None
-        imported = read_imported(folder)
+        imported = read_imported_model(folder)
         with staged_folder(run) as staged:
-            write_imported(imported, RunDirectory(staged), name=run.name)
+            write_imported_model(imported, RunDirectory(staged), name=run.name)
     return run, imported
 
 
 def _digest(folder: PublishedFolder, *, memo: Path) -> str:
-    """Hex digest of everything that affects the imported run."""
+    """Return a hex digest of everything that affects the imported run."""
     files = ([name, source_digest(folder.path / name, memo)] for name in folder.files)
     content = [IMPORT_FORMAT, *([folder.source, folder.commit] if folder.commit else []), *files]
     return blake2b(json.dumps(content).encode(), digest_size=6).hexdigest()
@@ -327,11 +332,11 @@ def _sha256(path: Path) -> str:
 def read_vectors(
     folder: Path, tokenizer: Tokenizer, *, max_length: int, model_type: str
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Read how the publisher's library makes vectors, and notes on it.
+    """Read how the publisher's library computes vectors, and return notes for the user.
 
     Args:
         folder: the published folder.
-        max_length: longest input of the encoder in tokens.
+        max_length: maximum input length of the encoder, in tokens.
 
     Raises:
         CheckpointError: a file is damaged.
@@ -339,7 +344,7 @@ def read_vectors(
     lengths = [_number(_object(folder / "tokenizer_config.json").get("model_max_length"))]
     if not (folder / MODULES).is_file():
         notes = [
-            f"{path.parent.name} is not used: it needs {MODULES}, which is missing; set pooling= of embed"
+            f"{path.parent.name} is not used, because {MODULES} is missing; set pooling= for embed"
             for path in sorted(folder.glob("*_Pooling/config.json"))
         ]
         longest = min(length for length in (*lengths, max_length) if length)
@@ -353,9 +358,9 @@ def read_vectors(
     modules = read_json(folder / MODULES, list[dict[str, Any]], error=CheckpointError, finite=False)
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     lacks: list[str] = []
-    own = [_object(path) for path in sorted(folder.glob("sentence_*_config.json"))]
-    lengths = [_number(content.get("max_seq_length")) for content in own] or lengths
-    if any(content.get("do_lower_case") is True for content in own) and not _lowercases(tokenizer):
+    configs = [_object(path) for path in sorted(folder.glob("sentence_*_config.json"))]
+    lengths = [_number(config.get("max_seq_length")) for config in configs] or lengths
+    if any(config.get("do_lower_case") is True for config in configs) and not _lowercases(tokenizer):
         lacks.append("lower-cased texts (sentence_bert_config.json)")
     if model_type in _OTHER_FRAME:
         lacks.append(f"texts without [CLS] and [SEP] (model_type={model_type})")
@@ -367,7 +372,7 @@ def read_vectors(
             lacks.append(f"the module {kind} ({module.get('path')})")
     poolings = [_POOLINGS.get(mode) for mode in modes]
     if len(poolings) != 1 or poolings[0] is None:
-        lacks.append(f"pooling by {' and '.join(modes) or 'no module'}")
+        lacks.append(f"{' and '.join(modes) or 'no'} pooling")
     prompts = _object(folder / _PROMPTS)
     texts = {name: text for name, text in dict(prompts.get("prompts") or {}).items() if text}
     default = str(prompts.get("default_prompt_name"))
@@ -375,30 +380,30 @@ def read_vectors(
         lacks.append(f"the prompt {texts[default]!r} before each text ({_PROMPTS})")
     notes = []
     if texts:
-        listed = ", ".join(f"{text!r} ({name})" for name, text in texts.items())
-        notes.append(f"{_PROMPTS}: lmtransfer adds no prompt: write it before your texts yourself: {listed}")
+        prompt_list = ", ".join(f"{text!r} ({name})" for name, text in texts.items())
+        notes.append(f"{_PROMPTS}: lmtransfer adds no prompts; put them before your texts yourself: {prompt_list}")
     if lacks:
         what = ", ".join(lacks)
         notes.append(
-            f"{MODULES}: the publisher makes vectors with {what}, which lmtransfer cannot: embed needs pooling=mean, "
-            "cls, max or last_token, and gives other vectors"
+            f"{MODULES}: the publisher computes vectors with {what}, which lmtransfer does not support: embed needs "
+            "pooling=mean, cls, max or last_token, and its vectors differ from the publisher's"
         )
         return {"lacks": what}, notes
     longest = min(length for length in (*lengths, max_length) if length)
     normalise = "Normalize" in kinds
     notes.append(
-        f"{MODULES}: embed and load(...).vectors do as the publisher: pooling={poolings[0]}, texts cut to {longest} "
-        f"tokens{', vectors of length 1' if normalise else ''}; for tasks set transfer.pooling={poolings[0]} "
+        f"{MODULES}: embed and load(...).vectors use the publisher's settings: pooling={poolings[0]}, texts cut to "
+        f"{longest} tokens{', vectors of length 1' if normalise else ''}; for tasks set transfer.pooling={poolings[0]} "
         f"task.max_length={longest}"
     )
     return {"pooling": poolings[0], "max_length": longest, "normalise": normalise}, notes
 
 
 def _modes(config: Mapping[str, Any]) -> list[str]:
-    """The chosen poolings; the library's default is the mean unless the file says no."""
-    named = config.get("pooling_mode")
-    if named:
-        return [_NEW_NAMES.get(name, name) for name in ([named] if isinstance(named, str) else list(named))]
+    """Return the selected poolings; mean pooling is the library's default unless the file disables it."""
+    mode = config.get("pooling_mode")
+    if mode:
+        return [_NEW_NAMES.get(name, name) for name in ([mode] if isinstance(mode, str) else list(mode))]
     return [name for name in _POOLINGS if config.get(f"pooling_mode_{name}", name == "mean_tokens")]
 
 
@@ -409,12 +414,12 @@ def _lowercases(tokenizer: Tokenizer) -> bool:
 
 
 def _number(value: Any) -> int | None:
-    """A length in tokens; None if it is missing or has no meaning, like the 1e30 of transformers."""
+    """Return a length in tokens; None if the value is missing or meaningless, such as the 1e30 of transformers."""
     return int(value) if isinstance(value, int | float) and 2 < value < 1 << 31 else None
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if the file does not exist."""
+    """Read a JSON object; empty if the file does not exist."""
     if not path.is_file():
         return {}
     return read_json(path, dict[str, Any], error=CheckpointError, finite=False)

@@ -1,4 +1,4 @@
-"""Open the run that the user named: a run directory, or a published model, which is imported into the cache."""
+"""Open a run by the user's path: a run directory, or a published model, which is imported into the cache."""
 
 from __future__ import annotations
 
@@ -17,62 +17,62 @@ from lmtransfer.training import distributed
 
 
 def run_folder(path: str | Path, *, key: str) -> RunDirectory:
-    """Return the run directory that the user named; ``hf:<folder or name on the hub>`` may give one in the cache.
+    """Return the run directory at the user's path; for ``hf:<folder or name on the hub>`` it may be in the cache.
 
     Raises:
         RunDirectoryError: there is no such run directory.
         CheckpointError: there is no such published model, or it cannot be imported.
     """
     if str(path).startswith(PREFIX):
-        # Imported here: most runs do not start from a published model and need not load the code that reads one.
-        from lmtransfer.interop.importing import import_into_cache, imported_lines
+        # ImportedModel here: most runs do not start from a published model and need not load the code that reads one.
+        from lmtransfer.interop.importing import import_into_cache, import_summary
 
         published = find_published(str(path), key=key)
         if published.is_run:
             return RunDirectory.open(published.path)
         folder, imported = import_into_cache(published)
         if imported is not None and distributed.is_main():
-            for line in [*imported_lines(imported), f"kept in the cache: {folder}"]:
+            for line in [*import_summary(imported), f"saved in the cache: {folder}"]:
                 print(line, file=sys.stderr)
         return RunDirectory.open(folder)
-    named, _ = split_revision(str(path))
+    location, _ = split_revision(str(path))
     try:
-        return RunDirectory.open(Path(named).expanduser())
+        return RunDirectory.open(Path(location).expanduser())
     except RunDirectoryError as error:
-        before, at, named = named.rpartition("@")
+        before, at, revision = location.rpartition("@")
         if at and Path(before).expanduser().is_dir():
             raise RunDirectoryError(
-                f"{key}={path}: {named!r} is not a revision of a run: give the tokens seen, such as {before}@1M"
+                f"{key}={path}: {revision!r} is not a revision of a run: give a number of tokens, such as {before}@1M"
             ) from None
         raise RunDirectoryError(f"{key}: {error}{_as_published(str(path), key)}") from None
 
 
 def _as_published(path: str, key: str) -> str:
-    """How to name a published model, if the path may be meant as one."""
+    """Return a hint on the prefix of published models if the user may have meant one; otherwise an empty string."""
     if (Path(path).expanduser() / "config.json").is_file():
-        return f"; this folder holds a published model: {key}=hf:{path}"
+        return f"; this folder holds a published model: write {key}=hf:{path}"
     if is_hub_name(path) and not Path(Path(path).parts[0]).exists():
-        return f"; a model of the Hugging Face hub has the prefix hf: {key}=hf:{path}"
+        return f"; for a model on the Hugging Face hub, write {key}=hf:{path}"
     return ""
 
 
 def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
-    """Open the run that the user named.
+    """Open the run at the user's path.
 
     Args:
         path: the directory as the user gave it; ``@1M`` at its end names a revision, and the prefix ``hf:`` marks a
             published model, which is imported.
         key: the configuration key that the user set, for messages.
-        trust: whether the user trusts the run even if somebody else made it.
+        trust: whether the user trusts the run even if somebody else created it.
     """
     _, revision = split_revision(str(path))
     _warn_of_few_steps(path, key)
     return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust, revision=revision)
 
 
-@cache  # a command opens a run more than once
+@cache  # commands open a run more than once
 def _warn_of_few_steps(path: str | Path, key: str) -> None:
-    """Warn if the run was hardly trained."""
+    """Warn if the run was trained for only a few steps."""
     if key != "init" or str(path).startswith(PREFIX) or not distributed.is_main():
         return
     file = run_folder(path, key=key).path / "result.json"
@@ -87,7 +87,7 @@ def _warn_of_few_steps(path: str | Path, key: str) -> None:
 
 
 def origin_of(saved: SavedRun) -> str | None:
-    """The repository and the commit that a run came from, ``owner/name@<commit>``; None: it is not from the hub."""
+    """Return the repository and commit of a run as ``owner/name@<commit>``; None if the run is not from the hub."""
     source, commit = saved.config.get("source"), (saved.directory.read_versions().get("data") or {}).get(COMMIT)
     if isinstance(source, str) and commit:
         return f"{source.removeprefix(PREFIX).partition('@')[0]}@{commit}"
@@ -100,8 +100,8 @@ def is_pretrained(path: str | Path) -> bool:
     return "objective" in config and "task" not in config
 
 
-def trained_folders(path: str | Path) -> list[Path]:
-    """Return the run of a task that the user named, or its seeds in order.
+def task_run_folders(path: str | Path) -> list[Path]:
+    """Return the folders of a task's run that hold checkpoints: the run itself, or its seeds in order.
 
     Raises:
         RunDirectoryError: the path holds no run of a task, or none with a checkpoint.
@@ -113,8 +113,8 @@ def trained_folders(path: str | Path) -> list[Path]:
         directory.revision(revision)  # raises: runs of tasks keep no revisions
     if "transfer" not in config or "task" not in config:
         raise RunDirectoryError(
-            f"run={path}: was not trained on a task; give a run of probe or finetune; make one by lmtransfer finetune "
-            f"init={path}"
+            f"run={path}: was not trained on a task; give a run of probe or finetune, which `lmtransfer finetune "
+            f"init={path}` produces"
         )
     folders = folders_with_checkpoints(directory.path)
     if not folders:

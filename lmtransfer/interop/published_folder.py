@@ -1,4 +1,4 @@
-"""Finds a published model or someone else's run: a folder on this machine, or a repository of the Hugging Face hub."""
+"""Find a published model or someone else's run: a folder on this machine, or a repository on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREFIX = "hf:"
 #: Name of the commit among the hashes of an imported run's data.
 COMMIT = "commit"
 
-#: The files of a model's folder that are read; ELECTRA's generator may be in a subfolder.
+#: Patterns of the files to read in a model's folder; ELECTRA's generator may be in a subfolder.
 _CONFIG = ("config.json", "generator/config.json", "options.json")
 _RUN_CONFIG = "config.yaml"
 _SAFETENSORS = ("model*.safetensors", "model*.safetensors.index.json", "generator/model*.safetensors")
@@ -49,8 +49,8 @@ class PublishedFolder:
 
     Attributes:
         path: absolute path of the folder.
-        source: the source to record: that folder, or the name on the hub.
-        commit: the commit on the hub; None for a folder.
+        source: the source to record: the folder, or the model's name on the hub.
+        commit: the commit on the hub; None for a folder on this machine.
     """
 
     path: Path
@@ -59,7 +59,7 @@ class PublishedFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether it is a run directory and not a model in the format of transformers."""
+        """Whether the folder is a run directory, as opposed to a model in the format of transformers."""
         return _is_run(self.path)
 
     @property
@@ -70,19 +70,19 @@ class PublishedFolder:
 
     @property
     def files(self) -> list[str]:
-        """The files that are read, relative to ``path``."""
-        return _wanted_in(self.path)
+        """The files to read, relative to ``path``."""
+        return _files_to_read(self.path)
 
 
 def find_published(path: str, *, key: str) -> PublishedFolder:
-    """Return the folder that the user named, or the local copy of a hub repository, which is downloaded if needed.
+    """Return the folder at the user's path, or the local copy of a hub repository, which is downloaded if needed.
 
     Args:
         path: a folder, or ``owner/name`` on the hub with an optional ``@revision``; the prefix ``hf:`` is optional.
         key: the configuration key that the user set, for messages.
 
     Raises:
-        CheckpointError: there is no such folder, it holds neither a model nor a run, or a link leads out of it.
+        CheckpointError: the folder does not exist, holds neither a model nor a run, or contains a link out of it.
         HubError: the hub has no such repository or revision, or cannot be reached.
     """
     text = path.removeprefix(PREFIX)
@@ -91,7 +91,7 @@ def find_published(path: str, *, key: str) -> PublishedFolder:
         if not _is_run(folder) and not any((folder / name).is_file() for name in _CONFIG):
             raise CheckpointError(
                 f"{key}={path}: has no config.json; a published model is a folder with config.json, model.safetensors "
-                "(or pytorch_model.bin) and its tokenizer's files (tokenizer.json, or vocab.txt and the like)"
+                "(or pytorch_model.bin) and its tokenizer's files (such as tokenizer.json or vocab.txt)"
             )
         check_folder(folder, error=CheckpointError)
         return PublishedFolder(folder.resolve(), str(folder.absolute()))
@@ -99,16 +99,16 @@ def find_published(path: str, *, key: str) -> PublishedFolder:
         raise CheckpointError(f"{key}={path}: is a file; give the folder that holds config.json and the weights")
     if not _HUB_NAME.fullmatch(text):
         raise CheckpointError(
-            f"{key}={path}: there is no such folder; give one that holds config.json, the weights and the tokenizer's "
-            "files, or the name of a model on the hub (owner/name)"
+            f"{key}={path}: there is no such folder; give a folder that holds config.json, the weights and the "
+            "tokenizer's files, or the name of a model on the hub (owner/name)"
         )
     return _from_hub(text, f"{key}={path}")
 
 
-def wanted_files(names: Iterable[str]) -> list[str]:
-    """Select the files that are read, sorted; if there are safetensors files, other weight files are skipped.
+def select_files(names: Iterable[str]) -> list[str]:
+    """Select the files to read, in sorted order: all files of a run directory, and those of a model that are needed.
 
-    Of a run directory all files are read.
+    If a model has safetensors files, its other weight files are skipped.
     """
     names = sorted(names)
     if _RUN_CONFIG in names and not set(names) & set(_CONFIG):
@@ -118,22 +118,22 @@ def wanted_files(names: Iterable[str]) -> list[str]:
     return sorted({*_matching(names, (*_CONFIG, *_TOKENIZER, *vectors)), *weights})
 
 
-def _wanted_in(folder: Path) -> list[str]:
-    """Apply ``wanted_files`` to the files in a folder."""
-    return wanted_files(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+def _files_to_read(folder: Path) -> list[str]:
+    """Select the files to read in a folder."""
+    return select_files(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     patterns = tuple(patterns)
-    # "*" of fnmatch also matches "/", but a pattern must match only files of its own folder.
+    # In fnmatch "*" also matches "/", but a pattern must match only files of its own folder.
     return [name for name in names if any(fnmatchcase(name, p) and name.count("/") == p.count("/") for p in patterns)]
 
 
-def _from_hub(text: str, asked: str) -> PublishedFolder:
-    """Return the hub's repository as a folder in the hub's cache.
+def _from_hub(text: str, setting: str) -> PublishedFolder:
+    """Return a hub repository as a folder in the cache of the hub's client.
 
-    A complete copy of a model is used without asking the hub. Of a run, the newest state is wanted, so the hub is asked
-    and the copy is used only if it cannot be reached.
+    A complete copy of a model is used without querying the hub. For a run, the hub is always queried for the newest
+    state, and the copy is used only if the hub cannot be reached.
     """
     name, _, revision_text = text.partition("@")
     revision = revision_text or None
@@ -141,17 +141,18 @@ def _from_hub(text: str, asked: str) -> PublishedFolder:
     if copy is not None and _is_whole(copy):
         return PublishedFolder(copy, text, copy.name)
     try:
-        folder = download(name, revision, asked=asked, choose=wanted_files)
+        folder = download(name, revision, setting=setting, choose=select_files)
     except HubError as error:
         if copy is None or not _is_run(copy):
             raise HubError(
-                f"{error}. There is no such folder on this machine either: give one that holds config.json, the "
+                f"{error}. There is no such folder on this machine either: give a folder that holds config.json, the "
                 "weights and the tokenizer's files, or the name of a model on the hub (owner/name)"
             ) from error
         folder = copy
     if folder is None:
         raise CheckpointError(
-            f"{asked}: this repository of the hub holds no model (config.json and weights) and no run (config.yaml)"
+            f"{setting}: this repository on the hub holds neither a model (config.json and weights) nor a run "
+            "(config.yaml)"
         )
     return PublishedFolder(folder, text, folder.name)
 
@@ -162,7 +163,7 @@ def _is_run(folder: Path) -> bool:
 
 def _is_whole(folder: Path) -> bool:
     """Whether a copy has a configuration, a tokenizer and all of its weights."""
-    files = _wanted_in(folder)
+    files = _files_to_read(folder)
     if "config.json" not in files or not _matching(files, _TOKENIZER):
         return False
     weights = [name for name in files if name.endswith((".safetensors", ".bin"))]

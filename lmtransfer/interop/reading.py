@@ -1,8 +1,8 @@
 """Read published folders (``config.json`` and weights, as Hugging Face transformers writes them) into our encoders.
 
-Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored. Safetensors holds
-only data; a pickle is read by the PyTorch loader that accepts only tensors and refuses everything else. The index of a
-sharded checkpoint may name only files in its folder.
+Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored. Safetensors files
+hold only data; PyTorch's restricted loader reads pickles and rejects everything except tensors. The index of a sharded
+checkpoint may name only files in its own folder.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, e
 from lmtransfer.interop.families.family import Family, GeneratorFormat, PretrainingHead, TaskKind, target_of
 from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
-from lmtransfer.interop.generator import joined_generator
+from lmtransfer.interop.generator import join_generator
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.system.safe_files import check_tensor_file, read_json
 
-#: At most this many of the left-out tensors are named in a note.
-_MOST_NAMED = 20
+#: Maximum number of left-out tensors that a note names.
+_MAX_NAMES = 20
 
 #: File names in search order; each may also be sharded, with an index file next to it.
 FILES = ("model.safetensors", "pytorch_model.bin")
-#: Parts of names that PyTorch's wrappers of modules add.
+#: Name parts that PyTorch's module wrappers add.
 _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-#: Keys of config.json with which a folder asks to run its own code.
+#: Keys of config.json that ask a loader to run code from the folder.
 _CODE = ("auto_map", "custom_pipelines", "_target_")
 
 
 @dataclass(frozen=True, slots=True)
-class HeadsRead:
-    """The heads that were read.
+class PretrainingHeads:
+    """The pretraining heads of a published checkpoint.
 
     Attributes:
         tensors: tensors by our names, under ``objectives.``.
-        nodes: component nodes of the objectives that are complete.
+        nodes: component nodes of the complete objectives.
     """
 
     tensors: dict[str, Tensor]
@@ -64,36 +64,38 @@ def read_heads(
     heads: Mapping[str, Tensor],
     source: str,
     notes: list[str],
-) -> HeadsRead:
+) -> PretrainingHeads:
     """Read the heads that belong to an objective; other tensors are left out, with a note.
 
     Args:
         family: the family with its tables.
         config: config.json, as the family's table reads it.
-        encoder: our encoder, without memory for its weights.
+        encoder: our encoder, on the meta device.
         body: published tensors of the encoder.
         heads: all other published tensors.
         source: the folder, for messages.
-        notes: list to which notes for the user are added.
+        notes: list that receives notes for the user.
 
     Raises:
         CheckpointError: the shapes of a head's tensors do not fit the encoder.
     """
-    left, read = dict(heads), HeadsRead({}, {})
-    declared = config.get("architectures")
-    declared = declared if isinstance(declared, list) else []
+    rest, result = dict(heads), PretrainingHeads({}, {})
+    architectures = config.get("architectures")
+    architectures = architectures if isinstance(architectures, list) else []
     for head in family.heads:
         names = [name for rewrite in head.key_map for name in rewrite.theirs]
-        own = {name: left.pop(name) for name in names if name in left}
-        repeats = {name: left.pop(name) for name in head.repeats if name in left}
-        if not own and not repeats and not any(name in head.declared_by for name in declared):
+        own = {name: rest.pop(name) for name in names if name in rest}
+        repeats = {name: rest.pop(name) for name in head.repeats if name in rest}
+        if not own and not repeats and not any(name in head.architectures for name in architectures):
             continue
         problem = _why_not(head, own, repeats, body, encoder)
         if problem is not None:
             notes.append(f"the head of {head.loss} is left out: {problem}")
             continue
         try:
-            arguments = {setting.ours: setting.value_in(config) for setting in head.settings} | dict(head.implied)
+            arguments = {setting.ours: setting.value_in(config) for setting in head.settings} | dict(
+                head.implied_values
+            )
         except ValueError as error:
             notes.append(f"the head of {head.loss} is left out: config.json: {error}")
             continue
@@ -102,16 +104,16 @@ def read_heads(
         without = () if generator is None else generator.own_prefixes
         shapes = expected_tensors(objective, head.key_map, num_heads=None, prefix=f"{head.loss}.", without=without)
         check_tensors(own, shapes, source=source)
-        read.tensors.update(to_ours(own, head.key_map))
+        result.tensors.update(to_ours(own, head.key_map))
         if generator is None:
-            read.nodes[head.loss] = {"_target_": target_of(head.objective), **arguments}
-    if left:
-        more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+            result.nodes[head.loss] = {"_target_": target_of(head.objective), **arguments}
+    if rest:
+        more = f" and {len(rest) - _MAX_NAMES} more" if len(rest) > _MAX_NAMES else ""
         notes.append(
-            "left out, because no objective of lmtransfer has such a head: "
-            f"{', '.join(sorted(left)[:_MOST_NAMED])}{more}"
+            "these tensors are left out, because no objective of lmtransfer has such a head: "
+            f"{', '.join(sorted(rest)[:_MAX_NAMES])}{more}"
         )
-    return read
+    return result
 
 
 def _why_not(
@@ -124,9 +126,9 @@ def _why_not(
     """Return the reason why a head in the checkpoint cannot be used; None if it can."""
     missing = [name for rewrite in head.key_map for name in rewrite.theirs if name not in own]
     if missing:
-        return f"missing tensors: {', '.join(missing)}"
+        return f"these tensors are missing: {', '.join(missing)}"
     if head.objective.uses_pooler and encoder.pooler is None:
-        return "it needs a pooler, and the checkpoint has none"
+        return "it needs a pooler, but the checkpoint has none"
     for name, tensor in repeats.items():
         original = {**body, **own}[head.repeats[name]]
         same = original.shape == tensor.shape and original.dtype == tensor.dtype
@@ -136,7 +138,7 @@ def _why_not(
 
 
 def _skeleton(head: PretrainingHead, arguments: Mapping[str, Any], encoder: Encoder) -> Objective:
-    """Build the head's objective on the encoder, without memory for its weights."""
+    """Build the head's objective on the encoder, on the meta device."""
     with torch.device("meta"):
         objective = head.objective(**arguments)
         objective.bind(encoder)
@@ -148,10 +150,10 @@ class _Index(TypedDict):
 
 
 def read_weight_files(folder: Path) -> dict[str, Tensor]:
-    """Read all tensors of a published folder to the CPU: from ``model.safetensors``, else from ``pytorch_model.bin``.
+    """Read all tensors of a published folder to the CPU, from ``model.safetensors`` or else ``pytorch_model.bin``.
 
     Raises:
-        CheckpointError: there are no weights; a file is missing, damaged, has another format, or would run code.
+        CheckpointError: there are no weights, or a file is missing, is damaged, has another format, or would run code.
     """
     for name in FILES:
         read = _read_safetensors if name.endswith(".safetensors") else _read_pickle
@@ -163,7 +165,9 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
     others = sorted(
         path.name for path in folder.iterdir() if path.suffix in (".h5", ".msgpack", ".ckpt", ".onnx", ".gguf")
     )
-    hint = f"; {', '.join(others)} is from another program: save the model with transformers first" if others else ""
+    hint = (
+        f"; {', '.join(others)} has the format of another program: save the model with transformers" if others else ""
+    )
     raise CheckpointError(f"{folder}: holds no weights ({' or '.join(FILES)}, whole or sharded){hint}")
 
 
@@ -179,25 +183,31 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
-        with warnings.catch_warnings(action="ignore"):  # about the content, which is either refused or read
+        with warnings.catch_warnings(action="ignore"):  # they concern the content, which is checked below
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken or hostile pickle can raise any exception; each becomes one message
         code = re.search(r"GLOBAL\s+([\w.]+)", str(error))
         if code is not None:
             raise CheckpointError(
-                f"{path}: contains code that would run on loading ({code.group(1)}), and weights need no code: the "
-                "file is refused. If you trust its source, save the model as safetensors there"
+                f"{path}: contains code that would run on loading ({code.group(1)}), which weights do not need, so "
+                "lmtransfer does not load the file. If you trust its source, save the model as safetensors there"
             ) from error
         (reason, *_) = str(error).splitlines() or [""]
         raise CheckpointError(
-            f"{path}: is damaged or incomplete, or holds more than tensors ({type(error).__name__}: {reason}); "
+            f"{path}: is damaged or incomplete, or holds other things than tensors ({type(error).__name__}: {reason}); "
             "download it again, or save the model as safetensors at its source"
         ) from error
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
-        raise CheckpointError(f"{path}: holds a {type(content).__name__} where tensors by name are expected")
+        raise CheckpointError(
+            f"{path}: must hold a dictionary of tensors by name, but holds a {type(content).__name__}; save the "
+            "state_dict of the model"
+        )
     unknown = [name for name, value in content.items() if not isinstance(value, Tensor)]
     if unknown:
-        raise CheckpointError(f"{path}: holds more than tensors by name: {', '.join(sorted(unknown)[:5])}")
+        raise CheckpointError(
+            f"{path}: these entries are not tensors: {', '.join(sorted(unknown)[:5])}; save only the state_dict of the "
+            "model"
+        )
     return dict(content)
 
 
@@ -206,30 +216,33 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
     shards = sorted(set(places.values()))
     outside = [shard for shard in shards if Path(shard).name != shard or "\\" in shard or shard in ("", ".", "..")]
     if outside:
-        raise CheckpointError(f"{index}: names files outside its folder, which are refused: {', '.join(outside[:5])}")
+        raise CheckpointError(
+            f"{index}: may name only files in its own folder, but names {', '.join(outside[:5])}; download it again"
+        )
     missing = [shard for shard in shards if not (index.parent / shard).is_file()]
     if missing:
-        raise CheckpointError(f"{index}: names files that are missing: {', '.join(missing[:5])}")
+        raise CheckpointError(f"{index}: these files are missing: {', '.join(missing[:5])}; download them")
     tensors: dict[str, Tensor] = {}
     for shard in shards:
         content = read(index.parent / shard)
-        promised = [name for name, place in places.items() if place == shard]
-        lost = [name for name in promised if name not in content]
-        if lost:
+        names = [name for name, place in places.items() if place == shard]
+        absent = [name for name in names if name not in content]
+        if absent:
             raise CheckpointError(
-                f"{index.parent / shard}: lacks tensors that the index lists for it: {', '.join(lost[:5])}"
+                f"{index.parent / shard}: lacks tensors that the index lists for this file: {', '.join(absent[:5])}; "
+                "download all files again"
             )
         tensors |= content
     return tensors
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedCheckpoint:
     """A published checkpoint, converted to our names.
 
     Attributes:
         model: component node of the encoder, without ``vocab_size``.
-        vocab_size: rows of the token embedding; 0 if the encoder reads characters.
+        vocab_size: number of rows of the token embedding; 0 if the encoder reads characters.
         encoder: tensors of the encoder, by our names; a tensor that layers share occurs once.
         objectives: tensors of the pretraining heads, such as ``mlm.dense.weight``, including heads of an incomplete
             objective (ELECTRA's discriminator without its generator).
@@ -249,71 +262,72 @@ class Published:
     notes: tuple[str, ...]
 
 
-def read_published(folder: Path) -> Published:
+def read_published(folder: Path) -> PublishedCheckpoint:
     """Read a published folder."""
     return _read(Path(folder), generators=True)
 
 
-def _read(folder: Path, *, generators: bool) -> Published:
+def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: is not a folder with config.json and weights")
+        raise CheckpointError(f"{folder}: is not a folder; give a folder with config.json and weights")
     if (folder / "options.json").is_file() and not (folder / "config.json").exists():
         return _read_elmo(folder)
     source = folder / "config.json"
     config = read_json(source, dict[str, Any], error=CheckpointError, finite=False)
     family = family_of_config(config, source=str(source))
     notes = [f"config.json: {key} names custom code, which is ignored" for key in _CODE if key in config]
-    seen = family.quirks.read_config(config)
-    arguments, vocab_size = _arguments(family, seen, source, notes)
-    body, heads = _apart(family, _unwrapped(family, _renamed(read_weight_files(folder)), folder, notes))
+    settings = family.quirks.read_config(config)
+    arguments, vocab_size = _arguments(family, settings, source, notes)
+    body, heads = _split(family, _unwrap(family, _rename(read_weight_files(folder)), folder, notes))
     if family.pooler:
         arguments["pooler"] = any(name in body for name in family.pooler_names)
-    body = family.quirks.read_tensors(body, arguments, seen, notes)
-    heads = family.quirks.read_heads(heads, seen)
-    body = {name: tensor for name, tensor in body.items() if not _any_matches(family.ignored, name)}
+    body = family.quirks.read_tensors(body, arguments, settings, notes)
+    heads = family.quirks.read_heads(heads, settings)
+    body = {name: tensor for name, tensor in body.items() if not _any_matches(family.ignored_patterns, name)}
     encoder = skeleton(family.encoder, arguments, vocab_size=vocab_size, source=str(source))
     expected = expected_tensors(encoder, family.key_map, num_heads=arguments.get("num_heads"))
     check_tensors(body, expected, source=str(folder))
     types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in body.values()} - {"float32"})
     if types:
         notes.append(f"the weights are {', '.join(types)}: lmtransfer stores and trains them as float32")
-    read = read_heads(family, seen, encoder=encoder, body=body, heads=heads, source=str(folder), notes=notes)
-    published = Published(
+    own = read_heads(family, settings, encoder=encoder, body=body, heads=heads, source=str(folder), notes=notes)
+    published = PublishedCheckpoint(
         model={"_target_": family.target, **arguments},
         vocab_size=vocab_size,
         encoder=to_ours(body, family.key_map),
-        objectives=read.tensors,
-        losses=tuple(read.nodes),
-        loss_arguments=read.nodes,
+        objectives=own.tensors,
+        losses=tuple(own.nodes),
+        loss_arguments=own.nodes,
         config=config,
         notes=tuple(notes),
     )
     if (
         generators
         and family.generator is not None
-        and any(name.startswith(f"{family.generator.loss}.") for name in read.tensors)
+        and any(name.startswith(f"{family.generator.loss}.") for name in own.tensors)
     ):
         return _with_generator(published, family.generator, folder)
     return published
 
 
-def _with_generator(published: Published, generator: GeneratorFormat, folder: Path) -> Published:
-    """Add the generator in the subfolder; if it is missing or does not fit, add a note."""
+def _with_generator(published: PublishedCheckpoint, generator: GeneratorFormat, folder: Path) -> PublishedCheckpoint:
+    """Add the generator from its subfolder; if it is missing or does not fit, add a note."""
     place = folder / generator.folder
-    warning = f"the head of {generator.loss} is not complete without its generator"
+    warning = f"the head of {generator.loss} is incomplete without its generator"
     if not (place / "config.json").is_file():
-        note = f"{warning}: put the generator into the subfolder {generator.folder} to continue with {generator.loss}"
+        note = (
+            f"{warning}: put the generator into the subfolder {generator.folder} to continue pretraining with "
+            f"{generator.loss}"
+        )
         return replace(published, notes=(*published.notes, note))
     other = _read(place, generators=False)
-    joined = joined_generator(
-        generator, published.model, published.encoder, other.model, other.encoder, other.objectives
-    )
-    if isinstance(joined, str):
+    result = join_generator(generator, published.model, published.encoder, other.model, other.encoder, other.objectives)
+    if isinstance(result, str):
         return replace(
             published,
-            notes=(*published.notes, f"{warning}, and the generator in {generator.folder} does not fit: {joined}"),
+            notes=(*published.notes, f"{warning}, and the generator in {generator.folder} does not fit: {result}"),
         )
-    tensors, size = joined
+    tensors, size = result
     mlm = other.loss_arguments["mlm"]
     node = {"_target_": generator.target, **{key: mlm[key] for key in ("activation", "norm_eps")}}
     return replace(
@@ -325,14 +339,14 @@ def _with_generator(published: Published, generator: GeneratorFormat, folder: Pa
     )
 
 
-def _read_elmo(folder: Path) -> Published:
+def _read_elmo(folder: Path) -> PublishedCheckpoint:
     options = read_json(folder / "options.json", dict[str, Any], error=CheckpointError, finite=False)
     arguments = elmo_arguments(options)
     encoder = skeleton(ElmoEncoder, arguments, vocab_size=1, source=str(folder / "options.json"))
     path = elmo_weight_file(folder)
     tensors = elmo_weights(read_hdf5(path), options)
     check_tensors(tensors, dict(encoder.state_dict()), source=str(path))
-    return Published(
+    return PublishedCheckpoint(
         model={"_target_": target_of(ElmoEncoder), **arguments},
         vocab_size=0,
         encoder=tensors,
@@ -345,7 +359,7 @@ def _read_elmo(folder: Path) -> Published:
 
 
 def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
-    """Read a task's head by our names (``hidden.weight``, ``output.weight``, ...), the inverse of ``to_published``.
+    """Read the tensors of a task's head by our names, such as ``hidden.weight``; the inverse of ``to_published_files``.
 
     Raises:
         CheckpointError: the folder cannot be read, its family has no such head, or this checkpoint has none.
@@ -355,28 +369,28 @@ def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
     task = family.task(kind)
     if isinstance(task, str):
         raise CheckpointError(f"{folder}: {family.body} has no head for {kind}: {task}")
-    tensors = _unwrapped(family, read_weight_files(Path(folder)), Path(folder), [])
+    tensors = _unwrap(family, read_weight_files(Path(folder)), Path(folder), [])
     tensors = dict(family.quirks.read_task_head(tensors, config))
-    wanted = [name for rewrite in task.key_map for name in rewrite.theirs]
-    missing = [name for name in wanted if name not in tensors]
+    names = [name for rewrite in task.key_map for name in rewrite.theirs]
+    missing = [name for name in names if name not in tensors]
     if missing:
-        raise CheckpointError(f"{folder}: has no complete head of {task.name}; missing: {', '.join(missing)}")
-    return to_ours({name: tensors[name] for name in wanted}, task.key_map)
+        raise CheckpointError(f"{folder}: the head of {task.name} is incomplete; missing: {', '.join(missing)}")
+    return to_ours({name: tensors[name] for name in names}, task.key_map)
 
 
 def _arguments(family: Family, config: Mapping[str, Any], source: Path, notes: list[str]) -> tuple[dict[str, Any], int]:
     arguments, problems, remarks = family.config.read(config)
     vocab_size = config.get("vocab_size")
     if not isinstance(vocab_size, int) or isinstance(vocab_size, bool) or not 0 < vocab_size < 2**31:
-        problems.append(f"vocab_size={vocab_size!r} is not a valid number of tokens")
+        problems.append(f"vocab_size={vocab_size!r} is not allowed: it must be a whole number above 0")
     if problems:
         raise CheckpointError(listed(f"{source}: lmtransfer cannot build this encoder:", problems))
     notes.extend(f"config.json: {remark}" for remark in remarks)
     return arguments, cast(int, vocab_size)
 
 
-def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the gamma and beta of LayerNorms in old files (TensorFlow's names) to weight and bias."""
+def _rename(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the gamma and beta of LayerNorms, which old files have from TensorFlow, to weight and bias."""
     suffixes = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     renamed = {}
     for name, tensor in tensors.items():
@@ -385,16 +399,16 @@ def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _unwrapped(family: Family, tensors: Mapping[str, Tensor], folder: Path, notes: list[str]) -> dict[str, Tensor]:
-    """Remove what wrappers add to names, and the prefix that all names share if the model was saved inside another.
+def _unwrap(family: Family, tensors: Mapping[str, Tensor], folder: Path, notes: list[str]) -> dict[str, Tensor]:
+    """Remove wrappers' parts of tensor names, and a prefix of all names if the model was saved inside another module.
 
-    ``torch.compile`` adds ``_orig_mod.`` wherever it was called, ``DistributedDataParallel`` begins names with
-    ``module.``, and a training program with names of its own.
+    ``torch.compile`` adds ``_orig_mod.`` to the modules that it compiles, ``DistributedDataParallel`` adds the prefix
+    ``module.``, and training programs add prefixes of their own.
     """
     templates = [re.escape(name).replace(r"\{i\}", r"\d+") for rewrite in family.key_map for name in rewrite.theirs]
-    of_encoder = re.compile(rf"(?P<outer>(?:.+?\.)??)(?:{re.escape(family.prefix)})?(?:{'|'.join(templates)})")
+    pattern = re.compile(rf"(?P<outer>(?:.+?\.)??)(?:{re.escape(family.prefix)})?(?:{'|'.join(templates)})")
     tensors = {_WRAPPERS.sub("", name): tensor for name, tensor in tensors.items()}
-    outer = {match["outer"] for name in tensors if (match := of_encoder.fullmatch(name))}
+    outer = {match["outer"] for name in tensors if (match := pattern.fullmatch(name))}
     if not outer or "" in outer:
         return tensors
     prefix = min(outer)
@@ -409,19 +423,19 @@ def _unwrapped(family: Family, tensors: Mapping[str, Tensor], folder: Path, note
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
-def _apart(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _split(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Separate the encoder's tensors, without their prefix, from those of heads."""
     if any(name.startswith(family.prefix) for name in tensors):
         body = {name: name.removeprefix(family.prefix) for name in tensors if name.startswith(family.prefix)}
     else:
-        known = {name.partition(".")[0] for rewrite in family.key_map for name in rewrite.theirs}
+        parts = {name.partition(".")[0] for rewrite in family.key_map for name in rewrite.theirs}
         heads = [name for head in family.heads for rewrite in head.key_map for name in rewrite.theirs]
         repeats = [name for head in family.heads for name in head.repeats]
         body = {
             name: name
             for name in tensors
             if name not in (*heads, *repeats)
-            and (name.partition(".")[0] in known or _any_matches(family.ignored, name))
+            and (name.partition(".")[0] in parts or _any_matches(family.ignored_patterns, name))
         }
     return (
         {short: tensors[name] for name, short in body.items()},
@@ -430,7 +444,7 @@ def _apart(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Ten
 
 
 def skeleton(encoder: type[Encoder], arguments: Mapping[str, Any], *, vocab_size: int, source: str) -> Encoder:
-    """Build an encoder on the meta device, without memory for its weights, to get the shapes of its tensors.
+    """Build an encoder on the meta device, which allocates no memory, to get the shapes of its tensors.
 
     Raises:
         CheckpointError: no encoder accepts these arguments.
@@ -440,7 +454,7 @@ def skeleton(encoder: type[Encoder], arguments: Mapping[str, Any], *, vocab_size
             return encoder(vocab_size=vocab_size, **arguments)
     except (ConfigError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{source}: no encoder can have these settings: {reason}") from error
+        raise CheckpointError(f"{source}: no encoder of lmtransfer accepts these settings: {reason}") from error
 
 
 def _any_matches(patterns: Iterable[str], name: str) -> bool:

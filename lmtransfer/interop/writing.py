@@ -14,14 +14,14 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.family import Family, PretrainingArchitecture, PretrainingHead, TaskKind
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.families.key_map import to_theirs
-from lmtransfer.interop.generator import SeparateGenerator, separate_generator
+from lmtransfer.interop.generator import SeparateGenerator, split_generator
 
 _TASK_NAMES = {
-    "classification": "labels",
-    "multi_label": "labels",
-    "choice": "choices",
-    "regression": "a number",
-    "tagging": "labels of words",
+    "classification": "classification",
+    "multi_label": "classification",
+    "choice": "multiple choice",
+    "regression": "regression",
+    "tagging": "tagging",
     "span": "spans",
 }
 _PROBLEM_TYPES = {
@@ -33,22 +33,23 @@ _PROBLEM_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class RunToPublish:
-    """The parts of a run that are published.
+    """The parts of a run to publish.
 
-    A task's head must be the family's published head (``transfer.pooling=family``), or linear over every token. Other
-    ways to compose tokens are not visible here; the caller must refuse them.
+    A task's head must be the family's published head (``transfer.pooling=family``), or a linear layer over every
+    token. This class does not know how a head pools tokens, so the caller must reject other heads.
 
     Attributes:
         model: component node of the encoder.
-        vocab_size: rows of its token embedding.
+        vocab_size: number of rows of its token embedding.
         encoder: tensors of the encoder.
         kind: kind of the heads.
         head: tensors of the objectives, such as ``mlm.dense.weight``, if the kind is "pretraining"; otherwise those of
             a task's head (``hidden.weight``, ``output.weight``, ...).
         labels: label names of classification (one label or several) and tagging, in the order of the outputs.
         head_dropout: dropout of a task's head.
-        pad_id: padding id of the written tokenizer; ``vocab_size`` adds one row of zeros to the embeddings.
-        specials: ids of "cls", "sep", "mask", "unk".
+        pad_id: padding id of the written tokenizer; if it equals ``vocab_size``, one row of zeros is added to the
+            embeddings.
+        specials: ids of "cls", "sep", "mask" and "unk".
         loss_arguments: component nodes of the objectives by name.
     """
 
@@ -71,9 +72,9 @@ class PublishedFiles:
     Attributes:
         architecture: class of transformers that loads the files.
         config: content of config.json.
-        tensors: the tensors that ``save_pretrained`` of that class writes; tensors that repeat others are left out.
+        tensors: the tensors that the class's ``save_pretrained`` writes; tensors that repeat others are left out.
         outputs: for each objective whose head is included, the attribute of the class's output that holds its logits.
-        more: further models, by subfolder: ELECTRA's generator.
+        more: other models by subfolder, such as ELECTRA's generator.
         notes: notes for the user on what was left out or written differently.
     """
 
@@ -85,7 +86,7 @@ class PublishedFiles:
     notes: tuple[str, ...] = ()
 
 
-def to_published(run: RunToPublish) -> PublishedFiles:
+def to_published_files(run: RunToPublish) -> PublishedFiles:
     """Convert a run to the layout of transformers.
 
     Raises:
@@ -111,9 +112,15 @@ def to_published(run: RunToPublish) -> PublishedFiles:
 
 @dataclass(frozen=True, slots=True)
 class _ChosenClass:
-    """The chosen class: its name, whether it has the pooler, its head's published tensors and keys of config.json.
+    """The class of transformers to publish a run as.
 
-    ``outputs`` and ``more`` are as in ``PublishedFiles``.
+    Attributes:
+        architecture: name of the class.
+        pooler: whether the class has the pooler.
+        tensors: published tensors of the head.
+        config: keys of config.json that the head needs.
+        outputs: see ``PublishedFiles``.
+        more: see ``PublishedFiles``.
     """
 
     architecture: str
@@ -139,7 +146,7 @@ def _config(family: Family, arguments: Mapping[str, Any], run: RunToPublish, cho
 def _body(
     family: Family, arguments: Mapping[str, Any], run: RunToPublish, chosen: _ChosenClass, notes: list[str]
 ) -> dict[str, Tensor]:
-    """Return the encoder's tensors by published names, without prefix."""
+    """Return the encoder's tensors by their published names, without the prefix."""
     own = {name: tensor for name, tensor in run.encoder.items() if not _repeats(family, name)}
     own[family.token] = _with_row_of_padding(own[family.token], run)
     published = to_theirs(own, family.key_map, num_heads=arguments.get("num_heads"))
@@ -152,35 +159,33 @@ def _body(
 
 
 def _repeats(family: Family, name: str) -> bool:
-    """Whether a tensor name of ours is an alias, because the encoder shares its layers."""
-    return any(re.fullmatch(pattern, name) for pattern in family.shared)
+    """Whether one of our tensor names is an alias, because the encoder's layers share their weights."""
+    return any(re.fullmatch(pattern, name) for pattern in family.alias_patterns)
 
 
 def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> _ChosenClass:
     """Choose the class that has the most of the run's heads."""
     losses = dict.fromkeys([*run.loss_arguments, *(name.partition(".")[0] for name in run.head)])
-    fitting = [head for head in family.heads if head.loss in losses and _fits(head, arguments, run, notes)]
-    known = {head.loss for head in fitting}
-    choices = [architecture for architecture in family.pretraining if known.issuperset(architecture.losses)]
-    chosen = max(choices, key=lambda choice: len(choice.losses), default=PretrainingArchitecture(family.body, {}))
-    left = [loss for loss in losses if loss not in chosen.losses]
-    if left:
-        notes.append(f"{chosen.name} has no head of {', '.join(left)}, which is left out")
+    heads = [head for head in family.heads if head.loss in losses and _fits(head, arguments, run, notes)]
+    available = {head.loss for head in heads}
+    choices = [architecture for architecture in family.pretraining if available.issuperset(architecture.losses)]
+    choice = max(choices, key=lambda choice: len(choice.losses), default=PretrainingArchitecture(family.body, {}))
+    rest = [loss for loss in losses if loss not in choice.losses]
+    if rest:
+        notes.append(f"{choice.name} has no head for {', '.join(rest)}: left out")
     tensors: dict[str, Tensor] = {}
     more: dict[str, PublishedFiles] = {}
-    for head in fitting:
-        if head.loss in chosen.losses:
+    for head in heads:
+        if head.loss in choice.losses:
             own = {name: tensor for name, tensor in run.head.items() if name.startswith(f"{head.loss}.")}
             if family.generator is not None and family.generator.loss == head.loss:
                 node = run.loss_arguments.get(head.loss, {})
-                own, small = separate_generator(
-                    family.generator, own, encoder=run.encoder, arguments=arguments, node=node
-                )
+                own, small = split_generator(family.generator, own, encoder=run.encoder, arguments=arguments, node=node)
                 if small is not None:
-                    more[family.generator.folder] = to_published(_run_of(small, run))
-            own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_sized if name in own}
+                    more[family.generator.folder] = to_published_files(_run_of(small, run))
+            own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_tensors if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
-    return _ChosenClass(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, chosen.losses, more)
+    return _ChosenClass(choice.name, choice.pooler or not choice.losses, tensors, {}, choice.losses, more)
 
 
 def _run_of(generator: SeparateGenerator, run: RunToPublish) -> RunToPublish:
@@ -193,20 +198,20 @@ def _run_of(generator: SeparateGenerator, run: RunToPublish) -> RunToPublish:
 def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> bool:
     """Whether an objective's arguments equal those that the published head takes from config.json."""
     node = run.loss_arguments.get(head.loss, {})
-    wanted = (
+    published = (
         {setting.ours: arguments[setting.ours] for setting in head.settings}
-        | dict(head.implied)
-        | dict(head.objective.as_published)
+        | dict(head.implied_values)
+        | dict(head.objective.published_arguments)
     )
-    other = {name: node[name] for name in wanted if node.get(name, wanted[name]) != wanted[name]}
+    other = {name: node[name] for name in published if node.get(name, published[name]) != published[name]}
     epsilon = other.pop("norm_eps", None)
     if other:
-        differ = ", ".join(f"{name}={value} (published: {wanted[name]})" for name, value in other.items())
+        differ = ", ".join(f"{name}={value} (published: {published[name]})" for name, value in other.items())
         notes.append(f"the head of {head.loss} has no counterpart in transformers with {differ}")
     elif epsilon is not None:
         notes.append(
             f"the head of {head.loss} was trained with norm_eps={epsilon}; the published head uses the encoder's "
-            f"value, {wanted['norm_eps']}"
+            f"value, {published['norm_eps']}"
         )
     return not other
 
@@ -219,15 +224,15 @@ def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes
     if run.kind == "span" and outputs != 2:
         raise CheckpointError(
             f"{task.name} predicts the start and the end of an answer, but this head has {outputs - 2} more outputs "
-            "(other kinds of answers): it has no counterpart in transformers"
+            "(for other kinds of answers), so it has no counterpart in transformers"
         )
     key_map = list(task.key_map)
     ours = {rewrite.ours for rewrite in key_map}
     if task.pooler and not arguments["pooler"] and "hidden.weight" in run.head:
-        key_map += task.as_pooler
+        key_map += task.pooler_key_map
     elif task.pooler and not arguments["pooler"]:
         raise CheckpointError(
-            f"{task.name} needs a pooler, and this encoder has none: the head has no counterpart in transformers"
+            f"{task.name} needs a pooler, but this encoder has none: the head has no counterpart in transformers"
         )
     elif ("hidden.weight" in run.head) != ("hidden.weight" in ours):
         own, published = ("a", "none") if "hidden.weight" in run.head else ("no", "one")
@@ -249,13 +254,13 @@ def _labels(run: RunToPublish) -> dict[str, Any]:
     if run.kind == "span":
         return {}
     labels: Sequence[str] = run.labels or [f"LABEL_{number}" for number in range(len(run.head["output.bias"]))]
-    named = {
+    keys = {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},
     }
     if run.kind == "tagging":
-        return named
-    return named | {"problem_type": _PROBLEM_TYPES[run.kind]}
+        return keys
+    return keys | {"problem_type": _PROBLEM_TYPES[run.kind]}
 
 
 def _more_rows(run: RunToPublish) -> int:

@@ -32,5 +32,5 @@ def checkpoint_activations(learner: nn.Module) -> None:
             )
         for block in blocks:
             call = block._compiled_call_impl or block._call_impl  # the function behind the module's call
-            if not isinstance(call, partial):  # else an earlier phase of the run has set it
+            if not isinstance(call, partial):  # an earlier phase of the run may have replaced the call already
                 block._compiled_call_impl = partial(checkpoint, call, use_reentrant=False)

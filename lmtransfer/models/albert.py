@@ -13,10 +13,10 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.bert import Pooler, pooled_head
+from lmtransfer.models.bert import Pooler, pooler_head
 from lmtransfer.models.layers.embeddings import InputEmbeddings
 from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
@@ -25,10 +25,10 @@ Sharing = Literal["all", "attention", "ffn", "none"]
 
 
 class AlbertEncoder(TransformerEncoder):
-    """BERT with factorised embeddings (section 3.1) and layers that share their weights.
+    """BERT with factorized embeddings (section 3.1) and layers that share their weights.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         embedding_dim: width E of the embeddings; a linear layer projects them to D.
         dim: width D.
         num_layers: number of transformer layers.
@@ -36,9 +36,9 @@ class AlbertEncoder(TransformerEncoder):
         hidden_dim: width of the feed-forward layers.
         share: which weights the layers share: "all", "attention" or "ffn" (each with the LayerNorm of its branch), or
             "none".
-        max_length: longest sequence in tokens.
+        max_length: maximum sequence length in tokens.
         num_segments: number of segment ids; 1 means no segments.
-        norm: "post" is the published model; "pre" trains at higher learning rates. The embeddings are normalised in
+        norm: "post" is the published model; "pre" trains at higher learning rates. The embeddings are normalized in
             both.
         norm_eps: epsilon of the LayerNorms.
         activation: activation of the feed-forward layers.
@@ -100,7 +100,7 @@ class AlbertEncoder(TransformerEncoder):
         )
         share_layers(stack, share)
         self.pooler = Pooler(dim) if pooler else None
-        self.family_head = pooled_head(pooler)
+        self.family_head = pooler_head(pooler)
         self.apply(truncated_normal_)
 
     @override
@@ -122,7 +122,7 @@ def share_layers(stack: TransformerStack, share: Sharing) -> None:
     }
     if share not in parts:
         raise ConfigError(f"model.share={share} is not allowed: use {', '.join(parts)}")
-    first, *others = stack.layers
-    for layer in others:
+    first, *layers = stack.layers
+    for layer in layers:
         for part in parts[share]:
             setattr(layer, part, getattr(first, part))

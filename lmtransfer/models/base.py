@@ -29,13 +29,14 @@ class FamilyHead:
 
     Attributes:
         token: the state that it reads: that of the first token, that of the last token, or the mean of all.
-        pooled: whether to apply the encoder's own ``pooler`` to this state.
-        hidden: activation of a new dense layer of the encoder's width before the output layer; None for no such layer.
+        uses_pooler: whether to apply the encoder's own ``pooler`` to this state.
+        hidden_activation: activation of a new dense layer of the encoder's width before the output layer; None for no
+            such layer.
     """
 
     token: Literal["first", "last", "mean"]
-    pooled: bool = False
-    hidden: Literal["tanh", "gelu", "relu"] | None = None
+    uses_pooler: bool = False
+    hidden_activation: Literal["tanh", "gelu", "relu"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +85,13 @@ class Encoder(nn.Module):
     """A text encoder over packed batches: the base class of every model.
 
     A subclass sets ``attention`` and ``family_head``, passes its sizes to ``__init__``, defines ``forward``, and has a
-    ``token_embedding``: a submodule, a property, or None. It overrides the other attributes and methods for further
-    abilities.
+    ``token_embedding``: a submodule, a property, or None. The other attributes and methods are optional.
 
     Args:
         dim: width D of every layer that it returns.
         num_layers: number of layers above the embedding layer.
-        max_length: longest sequence in tokens that it can read.
-        vocab_size: rows of its token embedding.
+        max_length: maximum sequence length in tokens.
+        vocab_size: number of rows of its token embedding.
         num_segments: number of segment ids (1 means no segments).
 
     Attributes:
@@ -155,8 +155,8 @@ class Encoder(nn.Module):
             ConfigError: the encoder does not support this attention.
         """
         if attention != self.attention and attention not in self.attentions:
-            can = " or ".join(self.attentions or (self.attention,))
-            raise ConfigError(f"{type(self).__name__} supports {can} attention, not {attention} attention")
+            supported = " or ".join(self.attentions or (self.attention,))
+            raise ConfigError(f"{type(self).__name__} supports {supported} attention, not {attention} attention")
         self.attention = attention
 
     @property
@@ -206,12 +206,12 @@ class Encoder(nn.Module):
     def two_stream(
         self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None
     ) -> EncoderOutput:
-        """Encode in a factorisation order (Yang et al. 2019, section 2.3), if it ``has_two_streams``.
+        """Encode in a factorization order (Yang et al. 2019, section 2.3), if it ``has_two_streams``.
 
         Args:
             batch: the tokens, uncorrupted.
-            order_T: place of each token in the order, int64. All tokens see the tokens of place 0; a token of place k
-                is seen by itself and by tokens of higher places.
+            order_T: rank of each token in the order, int64. All tokens see the tokens of rank 0; a token of rank k is
+                seen by itself and by tokens of higher rank.
             output_positions: positions of the query stream, which do not see themselves.
             recurrent_state: see ``forward``.
 
@@ -225,7 +225,7 @@ class Encoder(nn.Module):
         """Change the memory length for an evaluation.
 
         Args:
-            length: largest number of tokens in the memory.
+            length: maximum number of tokens in the memory, from now on.
             clamp_length: larger distances are treated as this distance; None for no change.
             same_length: each token sees at most ``length`` tokens, itself included, so that the last token of a
                 segment has no more context than the first.
@@ -234,7 +234,7 @@ class Encoder(nn.Module):
             ConfigError: the encoder has no memory.
         """
         raise ConfigError(
-            f"memory_lengths: {type(self).__name__} has no memory; leave them out, or give a run of "
+            f"memory_lengths: {type(self).__name__} has no memory; leave memory_lengths out, or give a run of "
             f"model=transformer_xl_laptop"
         )
 

@@ -12,7 +12,7 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.layers.embeddings import InputEmbeddings
 from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
@@ -29,9 +29,11 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first_BD))
 
 
-def pooled_head(pooler: bool) -> FamilyHead:
+def pooler_head(pooler: bool) -> FamilyHead:
     """Return the published classifier of BERT and ALBERT: on the pooler, or on a new layer of the same form."""
-    return FamilyHead(token="first", pooled=True) if pooler else FamilyHead(token="first", hidden="tanh")
+    return (
+        FamilyHead(token="first", uses_pooler=True) if pooler else FamilyHead(token="first", hidden_activation="tanh")
+    )
 
 
 class BertEncoder(TransformerEncoder):
@@ -40,12 +42,12 @@ class BertEncoder(TransformerEncoder):
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D.
         num_layers: number of transformer layers.
         num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
-        max_length: longest sequence in tokens.
+        max_length: maximum sequence length in tokens.
         num_segments: number of segment ids; 1 means no segments.
         norm: "post" is the published model; "pre" has the structure of MegatronBert (Shoeybi et al. 2019), which trains
             at higher learning rates.
@@ -105,5 +107,5 @@ class BertEncoder(TransformerEncoder):
             num_layers=num_layers,
         )
         self.pooler = Pooler(dim) if pooler else None
-        self.family_head = pooled_head(pooler)
+        self.family_head = pooler_head(pooler)
         self.apply(truncated_normal_)

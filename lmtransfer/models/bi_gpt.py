@@ -33,12 +33,12 @@ class BiGptEncoder(Encoder):
     Each direction has its own position table, and counts positions from the end at which it starts.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D of both directions together.
         num_layers: number of transformer layers of each direction.
         num_heads: number of attention heads of each direction; must divide half of ``dim``.
         hidden_dim: width of the feed-forward layers of each direction.
-        max_length: longest sequence in tokens.
+        max_length: maximum sequence length in tokens.
         norm: see ``GptEncoder``, also for the arguments below.
         norm_eps: epsilon of the LayerNorms.
         activation: activation of the feed-forward layers.
@@ -102,7 +102,7 @@ class BiGptEncoder(Encoder):
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
-        mirror_T = mirrored_places(batch)
+        mirror_T = mirror_places(batch)
         mirrored = replace(batch, tokens_T=batch.tokens_T.index_select(0, mirror_T))
         ahead, back = self.forwards(batch).layers, self.backwards(mirrored).layers
         layers = [torch.cat([a, b.index_select(0, mirror_T)], dim=1) for a, b in zip(ahead, back, strict=True)]
@@ -111,7 +111,7 @@ class BiGptEncoder(Encoder):
         return EncoderOutput(layers=tuple(layers))
 
 
-def mirrored_places(batch: PackedBatch) -> Tensor:
+def mirror_places(batch: PackedBatch) -> Tensor:
     """Return for each token the index in T of its mirror image in the reversed sequence, int64."""
     starts_and_lasts = batch.cu_seqlens[:-1].long() + batch.cu_seqlens[1:].long() - 1
     lengths = batch.cu_seqlens.diff()

@@ -16,7 +16,7 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.layers.dropout import Dropout
-from lmtransfer.models.layers.lstm import ProjectedLstm, State, TimeMajor
+from lmtransfer.models.layers.lstm import LstmState, ProjectedLstm, TimeMajor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +80,8 @@ class LstmStack(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(
-        self, words_TP: Tensor, order: TimeMajor, states: tuple[State, ...] | None = None
-    ) -> tuple[list[Tensor], tuple[State, ...]]:
+        self, words_TP: Tensor, order: TimeMajor, states: tuple[LstmState, ...] | None = None
+    ) -> tuple[list[Tensor], tuple[LstmState, ...]]:
         """Read sequences.
 
         Args:
@@ -123,10 +123,10 @@ class BidirectionalLstm(nn.Module):
         words_TP: Tensor,
         batch: PackedBatch,
         *,
-        forward_states: tuple[State, ...] | None = None,
-        backward_states: tuple[State, ...] | None = None,
+        forward_states: tuple[LstmState, ...] | None = None,
+        backward_states: tuple[LstmState, ...] | None = None,
         output_positions: OutputPositions | None = None,
-    ) -> tuple[tuple[Tensor, ...], tuple[State, ...], tuple[State, ...]]:
+    ) -> tuple[tuple[Tensor, ...], tuple[LstmState, ...], tuple[LstmState, ...]]:
         """Read sequences.
 
         Args:
@@ -188,7 +188,7 @@ class BilmEncoder(Encoder):
         return EncoderOutput(layers=layers, recurrent_state=_carry_of(states, batch))
 
 
-def _states_of(recurrent_state: Any, batch: PackedBatch) -> tuple[State, ...] | None:
+def _states_of(recurrent_state: Any, batch: PackedBatch) -> tuple[LstmState, ...] | None:
     """Return the states from ``_carry_of``, with one row per sequence of the batch: filler starts from zeros."""
     if recurrent_state is None:
         return None
@@ -199,6 +199,6 @@ def _states_of(recurrent_state: Any, batch: PackedBatch) -> tuple[State, ...] | 
     )
 
 
-def _carry_of(states: tuple[State, ...], batch: PackedBatch) -> tuple[State, ...]:
+def _carry_of(states: tuple[LstmState, ...], batch: PackedBatch) -> tuple[LstmState, ...]:
     """Return the states of the real sequences for the next contiguous batch."""
     return tuple((hidden[: batch.num_real], cells[: batch.num_real]) for hidden, cells in states)

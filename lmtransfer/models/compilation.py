@@ -17,7 +17,7 @@ _VERSIONS = 64
 
 
 def compile_blocks(learner: nn.Module) -> None:
-    """Compile every block separately, once for each input shape, the embeddings, and on CUDA the cross entropies.
+    """Compile the embeddings, each block (separately, once for each input shape), and on CUDA the cross entropies.
 
     Dense attention blocks are not compiled. Encoders with ``compiles=False`` (relative positions) run without
     compilation. In LSTMs, only the time steps on CUDA are compiled.

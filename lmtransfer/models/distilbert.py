@@ -18,12 +18,12 @@ class DistilBertEncoder(RobertaEncoder):
     load published weights into this encoder, or pretrain it like any other.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D.
         num_layers: number of transformer layers.
         num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
-        max_length: longest sequence in tokens.
+        max_length: maximum sequence length in tokens.
         norm_eps: epsilon of the LayerNorms.
         activation: activation of the feed-forward layers.
         dropout: dropout probability of embeddings and of each branch.
@@ -33,7 +33,7 @@ class DistilBertEncoder(RobertaEncoder):
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    family_head = FamilyHead(token="first", hidden="relu")
+    family_head = FamilyHead(token="first", hidden_activation="relu")
 
     def __init__(
         self,

@@ -13,10 +13,10 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import FamilyHead
-from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copied, copy_weights, generator_shape
+from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copyable, copy_weights, generator_shape
 from lmtransfer.models.layers.embeddings import InputEmbeddings
 from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
@@ -28,16 +28,16 @@ class ElectraEncoder(TransformerEncoder):
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``).
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         embedding_dim: width E.
         dim: width D.
         num_layers: number of transformer layers.
         num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
-        max_length: longest sequence in tokens.
+        max_length: maximum sequence length in tokens.
         num_segments: number of segment ids; 1 means no segments.
-        norm: "post" is the published model; "pre" normalises the input of each branch and the output of the last
-            layer. The embeddings are normalised in both cases.
+        norm: "post" is the published model; "pre" normalizes the input of each branch and the output of the last
+            layer. The embeddings are normalized in both cases.
         norm_eps: epsilon of the LayerNorms.
         activation: activation of the feed-forward layers.
         dropout: dropout probability of embeddings and of each branch.
@@ -49,7 +49,7 @@ class ElectraEncoder(TransformerEncoder):
 
     attention = "bidirectional"
     attentions = ("bidirectional", "causal")
-    family_head = FamilyHead(token="first", hidden="gelu")
+    family_head = FamilyHead(token="first", hidden_activation="gelu")
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ElectraEncoder(TransformerEncoder):
             own_embeddings=own_embeddings,
         )
         if copied_layers:
-            check_copied(shape, GeneratorShape(self.dim, self._settings.num_heads, self._settings.hidden_dim))
+            check_copyable(shape, GeneratorShape(self.dim, self._settings.num_heads, self._settings.hidden_dim))
             copy_weights({generator.project: self.project, stack: self.get_submodule("stack")})
         return generator
 

@@ -36,7 +36,7 @@ class ElmoEncoder(BilmEncoder):
         num_highway: number of highway layers over the convolutions.
         activation: activation of the convolutions.
         skip_connections: every layer but the first adds its input to its output.
-        max_length: longest sequence in tokens.
+        max_length: maximum sequence length in tokens.
         dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: largest magnitude of a cell, 3 in the published models; None for no limit, and the fused LSTM on
             CUDA.
@@ -103,15 +103,15 @@ class ElmoEncoder(BilmEncoder):
 class ElmoSubwordEncoder(BilmEncoder):
     """``ElmoEncoder`` with a token embedding of width D / 2 instead of characters; this variant is our own.
 
-    The embedding is initialised from a normal distribution of variance 2 / D, so that it can also be the output matrix.
+    The embedding is initialized from a normal distribution of variance 2 / D, so that it can also be the output matrix.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D of both directions together; even.
         num_layers: number of LSTM layers of each direction.
         cell_dim: number of cells of each layer and direction; they are projected to D / 2.
         skip_connections: every layer but the first adds its input to its output.
-        max_length: longest sequence in tokens.
+        max_length: maximum sequence length in tokens.
         dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: largest magnitude of a cell; None for no limit, and the fused LSTM on CUDA.
         proj_clip: largest magnitude of a projection; None for no limit.

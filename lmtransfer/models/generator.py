@@ -17,7 +17,7 @@ from lmtransfer.config.types import Count
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.models.transformer import Stack, TokenEmbeddings
 
 #: Width of a head if the generator is at least that wide (google-research/electra, pretrain/pretrain_helpers.py).
@@ -55,7 +55,7 @@ def generator_shape(*, dim: int, hidden_dim: int, size: float) -> GeneratorShape
     return GeneratorShape(width, heads, max(1, hidden_dim * width // dim))
 
 
-def check_copied(shape: GeneratorShape, encoder: GeneratorShape) -> None:
+def check_copyable(shape: GeneratorShape, encoder: GeneratorShape) -> None:
     """Reject copying an encoder's layers into a generator of another shape.
 
     Raises:

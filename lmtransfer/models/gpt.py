@@ -13,7 +13,7 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.layers.embeddings import InputEmbeddings
 from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
@@ -25,13 +25,13 @@ class GptEncoder(TransformerEncoder):
     are divided by sqrt(2 L), where L is the number of layers.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D.
         num_layers: number of transformer layers.
         num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
-        max_length: longest sequence in tokens.
-        norm: "pre" as in GPT-2, or "post" as in GPT (GPT does not normalise its embeddings, BERT does).
+        max_length: maximum sequence length in tokens.
+        norm: "pre" as in GPT-2, or "post" as in GPT (GPT does not normalize its embeddings, BERT does).
         norm_eps: epsilon of the LayerNorms.
         activation: activation of the feed-forward layers.
         dropout: dropout probability of embeddings and of each branch.

@@ -17,13 +17,13 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import FamilyHead, OutputPositions
-from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copied, copy_weights, generator_shape
+from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copyable, copy_weights, generator_shape
 from lmtransfer.models.layers.attention.layout import Layout, layout_of
 from lmtransfer.models.layers.attention.rotary import Rotation, rotation
 from lmtransfer.models.layers.attention.self_attention import SelfAttention
 from lmtransfer.models.layers.dropout import Dropout
 from lmtransfer.models.layers.feed_forward import Activation, GatedFeedForward
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.models.layers.residual import ResidualNorm, ResidualStream
 from lmtransfer.models.transformer import TransformerEncoder
 
@@ -153,11 +153,11 @@ class ModernStack(nn.Module):
         return (*outputs, self.residual.end(self.final_norm(last)))
 
 
-class NormalisedEmbeddings(nn.Module):
-    """Normalised token embeddings; attention adds the positions, and there are no segments.
+class NormalizedEmbeddings(nn.Module):
+    """Normalized token embeddings; attention adds the positions, and there are no segments.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D.
         bias: whether to add a bias to the norm.
         norm_eps: epsilon of the norm.
@@ -172,7 +172,7 @@ class NormalisedEmbeddings(nn.Module):
         self.apply(truncated_normal_)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
-        """Ids of tokens, int64 (T,) -> their embeddings, (T, D); positions and segments change nothing."""
+        """Embed tokens by their ids, int64 (T,) -> (T, D); positions and segments are not used."""
         return self.dropout(self.norm(self.token(tokens_T)))
 
 
@@ -183,20 +183,20 @@ class ModernEncoder(TransformerEncoder):
     acts on both branches, in the paper only on the attention branch.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D.
         num_layers: number of transformer layers.
         num_heads: number of attention heads; must divide ``dim``, and the width of a head must be even.
         hidden_dim: width of each half of the gated feed-forward layers.
-        max_length: longest sequence in tokens.
+        max_length: maximum sequence length in tokens.
         window: number of positions that a token sees in a local layer: half of them on each side, and itself.
         global_every: layer 0 and every ``global_every``-th layer after it see the whole sequence; 1 means that all
             layers do.
         global_theta: base of the rotary angles of the global layers.
         local_theta: base of the rotary angles of the local layers.
-        normalise_first_input: normalise the input of attention in the first layer, although the embeddings are already
-            normalised; ModernBERT does not.
-        query_key_norm: normalise queries and keys (see ``SelfAttention``); ModernBERT does not.
+        normalise_first_input: normalize the input of attention in the first layer, although the embeddings are already
+            normalized; ModernBERT does not.
+        query_key_norm: normalize queries and keys (see ``SelfAttention``); ModernBERT does not.
         bias: add biases to linear layers and norms; ModernBERT has no biases.
         norm_eps: epsilon of the norms.
         activation: activation of the gated feed-forward layers.
@@ -243,7 +243,7 @@ class ModernEncoder(TransformerEncoder):
             raise ConfigError(f"model.window={window} is not allowed: use an even number of at least 2")
         if global_every < 1:
             raise ConfigError(f"model.global_every={global_every} is not allowed: use 1 (all layers global) or more")
-        self.embeddings = NormalisedEmbeddings(
+        self.embeddings = NormalizedEmbeddings(
             vocab_size=vocab_size, dim=dim, bias=bias, norm_eps=norm_eps, dropout=dropout
         )
         self._settings = ModernSettings(
@@ -271,7 +271,7 @@ class ModernEncoder(TransformerEncoder):
         shape = generator_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
         stack = ModernStack(replace(settings, **shape._asdict()), num_layers=self.num_layers)
         if copied_layers:
-            check_copied(shape, GeneratorShape(self.dim, settings.num_heads, settings.hidden_dim))
+            check_copyable(shape, GeneratorShape(self.dim, settings.num_heads, settings.hidden_dim))
             copy_weights({stack: self.get_submodule("stack")})
         return GeneratorEncoder(
             encoder=self,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.layers.attention.blocks import Block, DenseBlocks, Slots
+from lmtransfer.models.layers.attention.blocks import DenseBlock, DenseBlocks, Slots
 from lmtransfer.models.layers.attention.layout import Layout
 
 
@@ -27,7 +27,7 @@ class PaddedLayout(Layout):
         block: the block of all rows.
     """
 
-    block: Block = field(kw_only=True)
+    block: DenseBlock = field(kw_only=True)
 
     @cached_property
     def dense(self) -> DenseBlocks:
@@ -61,7 +61,7 @@ class PaddedRows(PackedBatch):
         rows, length = tokens_BL.shape
         positions_L = torch.arange(length, device=tokens_BL.device)
         edges = torch.arange(rows + 1, dtype=torch.int32, device=tokens_BL.device) * length
-        block = Block(size=rows, num_queries=length, num_keys=length, positions=positions_L, key_mask=real_BL)
+        block = DenseBlock(size=rows, num_queries=length, num_keys=length, positions=positions_L, key_mask=real_BL)
         return cls(
             tokens_T=tokens_BL.reshape(-1),
             segments_T=(torch.zeros_like(tokens_BL) if segments_BL is None else segments_BL).reshape(-1),

@@ -34,7 +34,7 @@ class RelativeStack(nn.Module):
         own_biases: whether each layer has its own biases (XLNet); otherwise all layers share one pair, as in the
             equations of Dai et al. 2019, section 3.3.
         segments: whether to use relative segments; requires ``own_biases``.
-        memory_length: largest number of memory rows of a sequence; 0 for no memory.
+        memory_length: maximum number of memory rows of a sequence; 0 for no memory.
         clamp_length: larger distances are treated as this distance; None for no limit.
         same_length: with causal layers, each token sees at most ``memory_length`` tokens, including itself, so that the
             last token of a window has no more context than the first.
@@ -109,7 +109,7 @@ class RelativeStack(nn.Module):
         Args:
             embedded_TD: start of the content stream.
             query_D: start of the query stream, the same at each output position.
-            order_T: place of each token in the factorisation order, int64; all tokens see the tokens of place 0.
+            order_T: rank of each token in the factorization order, int64; all tokens see the tokens of rank 0.
             output_positions: the positions of the query stream.
         """
         embedded_TD = self.residual.begin(embedded_TD)
@@ -146,7 +146,7 @@ class RelativeStack(nn.Module):
         """Return the keys of layer ``depth``; append their last rows to ``memory``, the memory of the next batch."""
         keys_XD = keys.with_memory(None if recurrent_state is None else recurrent_state[depth], hidden_TD)
         if self.memory_length:
-            memory.append(keys.latest(keys_XD, self.memory_length))
+            memory.append(keys.last_keys(keys_XD, self.memory_length))
         return keys_XD
 
     def _segments(self, batch: PackedBatch) -> Tensor | None:

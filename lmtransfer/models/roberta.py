@@ -10,7 +10,7 @@ from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.bert import Pooler
 from lmtransfer.models.layers.embeddings import InputEmbeddings
 from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
@@ -24,14 +24,14 @@ class RobertaEncoder(TransformerEncoder):
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D.
         num_layers: number of transformer layers.
         num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
-        max_length: longest sequence in tokens.
+        max_length: maximum sequence length in tokens.
         norm: "post" is the published model; "pre" has the structure of RobertaPreLayerNorm in Hugging Face
-            transformers, which also normalises the embeddings.
+            transformers, which also normalizes the embeddings.
         norm_eps: epsilon of the LayerNorms.
         activation: activation of the feed-forward layers.
         dropout: dropout probability of embeddings and of each branch.
@@ -49,7 +49,7 @@ class RobertaEncoder(TransformerEncoder):
 
     attention = "bidirectional"
     attentions = ("bidirectional", "causal")
-    family_head = FamilyHead(token="first", hidden="tanh")
+    family_head = FamilyHead(token="first", hidden_activation="tanh")
 
     def __init__(
         self,

@@ -55,16 +55,16 @@ class TokenVectors(Encoder):
 
 
 @torch.no_grad()
-def standardise(table: nn.Embedding, *, centre: bool, deviation: float | None) -> None:
-    """Scale a table of vectors to match a randomly initialised table, in place.
+def standardize(table: nn.Embedding, *, center: bool, deviation: float | None) -> None:
+    """Scale a table of vectors to match a randomly initialized table, in place.
 
     Args:
         table: the table, (V, D).
-        centre: whether to subtract the mean vector, so that the mean of each column is 0.
+        center: whether to subtract the mean vector, so that the mean of each column is 0.
         deviation: standard deviation of all V x D numbers afterwards; None keeps the scale.
     """
     vectors_VD = table.weight.cpu().double()  # on the CPU: not every device has float64
-    if centre:
+    if center:
         vectors_VD = vectors_VD - vectors_VD.mean(0)
     if deviation is not None:
         vectors_VD = vectors_VD * (deviation / vectors_VD.std(correction=0).clamp_min(torch.finfo(torch.float32).tiny))

@@ -70,7 +70,7 @@ class TokenEmbeddings(Protocol):
     token: nn.Embedding
 
     def __call__(self, tokens_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
-        """Ids of tokens, positions and segments, int64 (T,) each -> their embeddings, (T, E)."""
+        """Embed tokens, given their ids, positions and segments, int64 (T,) each -> (T, E)."""
         ...
 
 

@@ -16,7 +16,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.layers.dropout import Dropout
 from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialisation import normal_
+from lmtransfer.models.layers.initialization import normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 
@@ -31,13 +31,13 @@ class TransformerXlEncoder(RelativeEncoder):
     inside the feed-forward layers.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D.
         num_layers: number of transformer layers.
         num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
-        max_length: longest sequence in tokens, excluding the memory.
-        memory_length: largest number of tokens in the memory; 0 for no memory.
+        max_length: maximum sequence length in tokens, excluding the memory.
+        memory_length: maximum number of tokens in the memory; 0 for no memory.
         clamp_length: larger distances are treated as this distance; None for no limit.
         same_length: each token sees at most ``memory_length`` tokens, including itself.
         norm: "post" is the published model; "pre" trains at higher learning rates.

@@ -18,12 +18,12 @@ from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPos
 class WordEmbeddings(Encoder):
     """One vector per token, independent of its context: the baseline for contextual encoders.
 
-    Vectors are initialised uniformly within ``0.5 / dim`` of 0, as in word2vec.c.
+    Vectors are initialized uniformly within ``0.5 / dim`` of 0, as in word2vec.c.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D.
-        max_length: longest sequence in tokens; nothing in the model depends on it.
+        max_length: maximum sequence length in tokens; nothing in the model depends on it.
     """
 
     attention = "none"

@@ -16,7 +16,7 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.layers.dropout import Dropout
 from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialisation import normal_
+from lmtransfer.models.layers.initialization import normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 
@@ -33,15 +33,15 @@ class XlnetEncoder(RelativeEncoder):
     there is no dropout inside the feed-forward layers.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D.
         num_layers: number of transformer layers.
         num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
-        max_length: longest sequence in tokens, excluding the memory.
+        max_length: maximum sequence length in tokens, excluding the memory.
         num_segments: number of segment ids; 1 means no segments. Any number works, because attention only depends on
             whether two segments are the same.
-        memory_length: largest number of tokens in the memory; 0 for no memory.
+        memory_length: maximum number of tokens in the memory; 0 for no memory.
         clamp_length: larger distances are treated as this distance; None for no limit.
         norm: "post" is the published model; "pre" trains at higher learning rates.
         norm_eps: epsilon of the LayerNorms.
@@ -55,7 +55,7 @@ class XlnetEncoder(RelativeEncoder):
 
     attention = "bidirectional"
     has_two_streams = True
-    family_head = FamilyHead(token="last", hidden="tanh")
+    family_head = FamilyHead(token="last", hidden_activation="tanh")
 
     def __init__(
         self,

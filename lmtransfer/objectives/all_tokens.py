@@ -1,4 +1,4 @@
-"""All-tokens masked language modelling (ELECTRA's ablation).
+"""All-tokens masked language modeling (ELECTRA's ablation).
 
 Shape legend: T tokens of a packed batch, D width, E width of the token embedding, V vocabulary.
 """
@@ -13,12 +13,12 @@ from typing_extensions import override
 from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.token_prediction import checked_num_sampled, vocabulary_losses
+from lmtransfer.objectives.token_prediction import check_num_sampled, vocabulary_losses
 from lmtransfer.training.learner import Loss
 
 
@@ -51,8 +51,8 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
 
     name = "all_tokens_mlm"
     title = "original tokens"
-    chosen_by = "all_tokens_mlm"  # as for "rtd"
-    vocabulary_sized = ("generator_head.bias", "head.bias")
+    selection_loss = "all_tokens_mlm"  # as for "rtd"
+    vocabulary_tensors = ("generator_head.bias", "head.bias")
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
             activation=activation,
             norm_eps=norm_eps,
         )
-        self.num_sampled = checked_num_sampled(self.name, num_sampled)
+        self.num_sampled = check_num_sampled(self.name, num_sampled)
         self.head = MaskedLanguageModel(num_sampled=num_sampled, activation=activation, norm_eps=norm_eps)
         self.head.head_reads = self.head.output_reads = "all"
 
@@ -97,7 +97,7 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
         hidden_TE, output_VE = self.head.transform(hidden_TD), self.tied_embedding.weight
         copies_T = gate_T.detach() >= 0
         softmax_T, best_T = vocabulary_losses(
-            hidden_TE, output_VE, self.head.bias, original_T, num_sampled=self.sampled_now
+            hidden_TE, output_VE, self.head.bias, original_T, num_sampled=self.active_num_sampled
         )
         hits = None if best_T is None else (torch.where(copies_T, tokens_T, best_T) == original_T).sum().float()
         total = copy_or_softmax(gate_T.to(softmax_T.dtype), softmax_T, tokens_T == original_T).sum()

@@ -18,7 +18,7 @@ from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import token_information
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.tokenizers.base import Tokenizer
@@ -26,7 +26,7 @@ from lmtransfer.training.learner import Loss
 
 #: The vector of a row that predicts its words: the mean of the last layer over all tokens of the row, including special
 #: tokens, or the last layer at the first token.
-Pooling = Literal["mean", "first"]
+RowPooling = Literal["mean", "first"]
 
 
 class BagOfWords(Objective):
@@ -35,7 +35,7 @@ class BagOfWords(Objective):
     FastSent (Hill et al. 2016, https://arxiv.org/abs/1602.03483) also predicts the words of a text, and TF-IDF has
     similar weights. Variants of both, combined with masked tokens, beat masked tokens alone (Aroca-Ouellette and
     Rudzicz 2020, https://arxiv.org/abs/2010.01694). Where we differ: we predict the words of the row itself, not of its
-    neighbour; there is one softmax over the vocabulary; and the weight of a token is its information ``-log p``, where
+    neighbor; there is one softmax over the vocabulary; and the weight of a token is its information ``-log p``, where
     p is its share of the tokens of the training text. TF-IDF counts documents instead.
 
     The target of a row is a distribution over the vocabulary, ``q(v) = n(v) w(v) / sum_u n(u) w(u)``. n(v) is the
@@ -63,13 +63,13 @@ class BagOfWords(Objective):
     head_reads = "starts"
     output_reads = "starts"
     ties_embedding = True
-    vocabulary_sized = ("bias",)
+    vocabulary_tensors = ("bias",)
 
-    def __init__(self, *, weight: NonNegative = 1.0, pooling: Pooling = "mean", tokenizer: Tokenizer) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0, pooling: RowPooling = "mean", tokenizer: Tokenizer) -> None:
         super().__init__(weight=weight)
-        if pooling not in get_args(Pooling):
+        if pooling not in get_args(RowPooling):
             raise ConfigError(
-                f"objective.losses.bow.pooling={pooling} is not allowed: use one of {', '.join(get_args(Pooling))}"
+                f"objective.losses.bow.pooling={pooling} is not allowed: use one of {', '.join(get_args(RowPooling))}"
             )
         self.pooling = pooling
         self.output_positions = "all" if pooling == "mean" else "starts"
@@ -101,7 +101,7 @@ class BagOfWords(Objective):
         """Return the number of rows."""
         return batch.original.num_real
 
-    def pooled(self, batch: PretrainingBatch, encode: Encode) -> Tensor:
+    def pool(self, batch: PretrainingBatch, encode: Encode) -> Tensor:
         """Return the vector of each row, (B, D)."""
         output = encode(batch.inputs, batch.output_positions)
         if self.pooling == "first":
@@ -112,7 +112,7 @@ class BagOfWords(Objective):
 
     @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        hidden_BE = self.dense(self.pooled(batch, encode))
+        hidden_BE = self.dense(self.pool(batch, encode))
         logits_BV = nn.functional.linear(hidden_BE, self.tied_embedding.weight, self.bias)
         logits_BV = logits_BV.to(_precise(logits_BV))
         tokens_T = batch.original.tokens_T[: batch.original.num_tokens]

@@ -46,7 +46,7 @@ class TokenHead(Protocol):
 
     num_sampled: int | None
 
-    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
+    def score(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the weighted sum of cross entropies and the weight of correct predictions; see ``vocabulary_loss``."""
         ...
 
@@ -70,30 +70,32 @@ class Objective(nn.Module):
 
     Attributes:
         name: name of its loss in logs, and of its weights in checkpoints.
-        title: what it predicts, in words, for people; empty if the name suffices.
+        title: a readable name of what it predicts; empty if ``name`` is clear enough.
         directions: supported attentions; an encoder must have one of them, or support it in ``attend``.
-        output_positions: where it needs the last layer.
+        output_positions: the positions at which it needs the last layer.
         head_reads: the positions at which its head is applied.
         output_reads: the positions at which its output matrix over the vocabulary is applied.
-        label: label of whole rows that it needs, or None; ``label_rows``: the file in ``conf/objective/rows`` with rows
-            that have this label.
-        needs: numbers per target or per token that the corruption must provide; ``needs_from``: the file in
-            ``conf/objective/corruption`` that provides them.
+        label: the row label that it needs, or None.
+        label_rows: the file in ``conf/objective/rows`` whose rows have this label.
+        needs: names of the numbers per target or per token that the corruption must provide.
+        needs_from: the file in ``conf/objective/corruption`` that provides these numbers.
         uses_pooler: whether it trains the encoder's pooler.
         ties_embedding: whether its output matrix is the encoder's token embedding.
-        continues: whether it supports contiguous rows, which continue each other from step to step.
-        row_by_row: whether it can learn from rows with its own attention while other rows of the batch have another.
+        supports_contiguous_rows: whether it supports contiguous rows, which continue each other from step to step.
+        supports_mixed_attention: whether it can learn from the rows with its own attention in a batch whose other rows
+            have a different attention.
         reads_before: whether it needs the state before each predicted token; rows must then begin with [CLS].
-        as_published: arguments with which its head equals that of published models.
-        chosen_by: the loss that selects the best checkpoint, if the total does not reflect the quality of the encoder.
+        published_arguments: arguments with which its head equals that of published models.
+        selection_loss: the loss that selects the best checkpoint, if the total does not reflect the encoder's quality.
         masked_loss: name of the loss of predicting masked tokens from their context, or None if there is no such loss.
         predicts: the tokens of a text for which ``predict`` returns a probability: "masked": a token that [MASK]
             replaces; "unmasked": any token, because its prediction does not see it; None if ``predict`` is not defined.
-        vocabulary_sized: its parameters with an entry or a row for each token of the vocabulary.
-        inseparable: its parameters that are only meaningful together: all or none are loaded from another run.
+        vocabulary_tensors: names of its parameters with an entry or a row for each token of the vocabulary.
+        joint_parameters: names of its parameters that are meaningful only together, so that either all or none of them
+            are loaded from another run.
         num_sampled: number of classes of its sampled softmax in training; None, or the size of the vocabulary, for the
             full softmax.
-        borrowed_heads: modules of this objective that are initialised from the head of another objective, with the name
+        borrowed_heads: modules of this objective that are initialized from the head of another objective, with the name
             of that objective, if the loaded encoder comes with such a head and without a head of this objective.
     """
 
@@ -109,15 +111,15 @@ class Objective(nn.Module):
     needs_from: str = ""
     uses_pooler: bool = False
     ties_embedding: bool = False
-    continues: bool = False
-    row_by_row: bool = False
+    supports_contiguous_rows: bool = False
+    supports_mixed_attention: bool = False
     reads_before: bool = False
-    as_published: Mapping[str, Any] = MappingProxyType({})
-    chosen_by: str = "loss"
+    published_arguments: Mapping[str, Any] = MappingProxyType({})
+    selection_loss: str = "loss"
     masked_loss: str | None = None
     predicts: Literal["masked", "unmasked"] | None = None
-    vocabulary_sized: tuple[str, ...] = ()
-    inseparable: tuple[str, ...] = ()
+    vocabulary_tensors: tuple[str, ...] = ()
+    joint_parameters: tuple[str, ...] = ()
     num_sampled: int | None = None
     borrowed_heads: Mapping[str, str] = MappingProxyType({})
 
@@ -154,7 +156,7 @@ class Objective(nn.Module):
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """Return the counts of ``losses`` by name."""
         count = self.count(batch)
-        return {self.name: count} if self.sampled_now else {self.name: count, f"{self.name}_accuracy": count}
+        return {self.name: count} if self.active_num_sampled else {self.name: count, f"{self.name}_accuracy": count}
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """Compute the losses by name; losses of weight 0 are metrics."""
@@ -190,7 +192,7 @@ class Objective(nn.Module):
         return None
 
     def next_token_head(self) -> TokenHead | None:
-        """Return its head for the next token, which other objectives can share, or None if it has no such head."""
+        """Return its head for the next token, which other objectives can share, or None if it has none."""
         return None
 
     def inner(self) -> Mapping[str, Objective]:
@@ -198,7 +200,7 @@ class Objective(nn.Module):
         return {}
 
     def fold_weights(self) -> None:
-        """Turn specially parametrised weights of the encoder into ordinary weights at the end of its training."""
+        """Convert specially parametrized weights of the encoder to ordinary weights at the end of its training."""
 
     def output_weights(self) -> int:
         """Return the number of output matrix entries that one prediction reads in training; 0 without such a matrix."""
@@ -210,7 +212,7 @@ class Objective(nn.Module):
         return width * (vocabulary if self.num_sampled is None else min(vocabulary, 1 + self.num_sampled))
 
     @property
-    def sampled_now(self) -> int | None:
+    def active_num_sampled(self) -> int | None:
         """``num_sampled`` in training, if it is less than the vocabulary; None for the full softmax."""
         samples = self.training and self.num_sampled is not None and self.num_sampled < self.encoder.vocab_size
         return self.num_sampled if samples else None
@@ -241,13 +243,13 @@ class Objective(nn.Module):
         attentions = encoder.attentions or (encoder.attention,)
         if set(attentions) & set(cls.directions):
             return None
-        known = known_objectives()
-        fitting = ", ".join(objective.name for objective in known if set(attentions) & set(objective.directions))
-        others = "an encoder of your own" if cls.directions == ("backward",) else "another model"
+        candidates = [cls for cls in builtin_objectives() if set(attentions) & set(cls.directions)]
+        names = ", ".join(candidate.name for candidate in candidates)
+        alternative = "an encoder of your own" if cls.directions == ("backward",) else "another model"
         return (
             f"objective={cls.name} needs {' or '.join(cls.directions)} attention, but model.attention is "
-            f"{' or '.join(attentions)}: use another objective with this model (it supports {fitting}), or {others} "
-            f"with this objective (lmtransfer list models)"
+            f"{' or '.join(attentions)}: use another objective with this model (it supports {names}), or {alternative} "
+            f"with this objective (see `lmtransfer list models`)"
         )
 
 
@@ -257,7 +259,7 @@ def output_positions_at(packed: PackedBatch, positions_M: np.ndarray) -> OutputP
     return OutputPositions.of(positions_M, edges).to(packed.tokens_T.device)
 
 
-def known_objectives() -> list[type[Objective]]:
+def builtin_objectives() -> list[type[Objective]]:
     """Return all objectives of this package, sorted by name."""
     for info in pkgutil.iter_modules(lmtransfer.objectives.__path__, "lmtransfer.objectives."):
         if not info.ispkg:
@@ -275,12 +277,12 @@ def _below(cls: type[Objective]) -> Iterator[type[Objective]]:
 def shared_attention(encoder: Encoder, objectives: Sequence[Objective | type[Objective]]) -> Direction | None:
     """Return the first attention of the encoder that all these objectives support in training, or None."""
     attentions = encoder.attentions or (encoder.attention,)
-    return next((one for one in attentions if all(one in objective.directions for objective in objectives)), None)
+    return next((attention for attention in attentions if all(attention in o.directions for o in objectives)), None)
 
 
 def selection_metric(objectives: Sequence[Objective]) -> str:
     """Return the validation loss that selects the best checkpoint: the total, unless an objective names another."""
-    return next((objective.chosen_by for objective in objectives if objective.chosen_by != "loss"), "loss")
+    return next((objective.selection_loss for objective in objectives if objective.selection_loss != "loss"), "loss")
 
 
 def masked_loss(objectives: Sequence[Objective]) -> str | None:

@@ -1,4 +1,4 @@
-"""Language modelling in both directions (ELMo).
+"""Language modeling in both directions (ELMo).
 
 Shape legend: T tokens of a packed batch, M positions, V vocabulary, H width of one direction.
 """
@@ -15,9 +15,9 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.language_model import neighbours, num_neighbours
+from lmtransfer.objectives.language_model import neighbors, num_neighbors
 from lmtransfer.objectives.softmax import Softmax
-from lmtransfer.objectives.token_prediction import checked_num_sampled, vocabulary_loss
+from lmtransfer.objectives.token_prediction import check_num_sampled, vocabulary_loss
 from lmtransfer.training.learner import Loss
 
 
@@ -68,28 +68,28 @@ class BidirectionalLanguageModel(Objective):
     name = "bilm"
     title = "next and previous token"
     directions = ("concatenated",)
-    continues = True
+    supports_contiguous_rows = True
     predicts = "unmasked"
-    vocabulary_sized: tuple[str, ...] = ("output.bias",)
+    vocabulary_tensors: tuple[str, ...] = ("output.bias",)
 
     def __init__(self, *, weight: NonNegative = 1.0, num_sampled: int | None = None) -> None:
         super().__init__(weight=weight)
-        self.num_sampled = checked_num_sampled(self.name, num_sampled)
+        self.num_sampled = check_num_sampled(self.name, num_sampled)
 
     @override
     def bind(self, encoder: Encoder) -> None:
         super().bind(encoder)
         self.output = OutputEmbedding(encoder, encoder.dim // 2)
         if self.output.own is not None:
-            self.vocabulary_sized = ("output.bias", "output.own.weight")
+            self.vocabulary_tensors = ("output.bias", "output.own.weight")
 
     @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """Count the tokens, minus one per row if the tokens beyond its edges are unknown."""
-        forward, backward = num_neighbours(batch, "next_token"), num_neighbours(batch, "previous_token")
-        assert forward == backward, "contiguous rows know both neighbours"
+        forward, backward = num_neighbors(batch, "next_token"), num_neighbors(batch, "previous_token")
+        assert forward == backward, "contiguous rows know both neighbors"
         counts = {"bilm": forward, "bilm_forward": forward, "bilm_backward": backward}
-        return counts if self.sampled_now else {**counts, "bilm_accuracy": forward + backward}
+        return counts if self.active_num_sampled else {**counts, "bilm_accuracy": forward + backward}
 
     @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
@@ -97,8 +97,8 @@ class BidirectionalLanguageModel(Objective):
         last_TD = encode(batch.original, None).last
         width = last_TD.shape[1] // 2
         halves = last_TD.split([width, width], dim=1)
-        forward, forward_hits = self._direction(halves[0], *neighbours(batch, "next_token"))
-        backward, backward_hits = self._direction(halves[1], *neighbours(batch, "previous_token"))
+        forward, forward_hits = self._direction(halves[0], *neighbors(batch, "next_token"))
+        backward, backward_hits = self._direction(halves[1], *neighbors(batch, "previous_token"))
         losses = {
             "bilm": Loss((forward + backward) / 2, counts["bilm"], self.weight),
             "bilm_forward": Loss(forward.detach(), counts["bilm_forward"], 0.0),
@@ -127,7 +127,7 @@ class BidirectionalLanguageModel(Objective):
         """Return the sum of the losses in one direction and the number of correct predictions."""
         weight_VH, bias_V = self.output.weight, self.output.bias
         hidden_TH = hidden_TH.contiguous()
-        num_sampled = self.sampled_now
+        num_sampled = self.active_num_sampled
         return vocabulary_loss(
             hidden_TH, weight_VH, bias_V, targets_T, weights_T, num_sampled=num_sampled, corrects_target=True
         )

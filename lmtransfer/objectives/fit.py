@@ -32,12 +32,12 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
         )
     if rows.max_length > encoder.max_length:
         problems.append(
-            f"objective.max_length={rows.max_length} is longer than the longest row of the model "
+            f"objective.max_length={rows.max_length} exceeds the maximum length of the model "
             f"(model.max_length={encoder.max_length}): lower objective.max_length or raise model.max_length"
         )
     if rows.num_segments > max(encoder.num_segments, 1):
         problems.append(
-            f"objective.rows makes rows of {rows.num_segments} segments, but {type(encoder).__name__} distinguishes "
+            f"objective.rows builds rows with {rows.num_segments} segments, but {type(encoder).__name__} distinguishes "
             f"only {encoder.num_segments}: use a model with model.num_segments=2, such as model=bert_laptop, or "
             f"objective/rows=stream or full_sentences"
         )
@@ -56,15 +56,15 @@ def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corru
     """Yield attention problems of objectives that each fit the encoder, but not together in one batch."""
     shared, share = shared_attention(encoder, objectives), corruption.causal_share
     needs = ", ".join(f"{o.name} {' or '.join(o.directions)}" for o in objectives)
-    alone = [o.name for o in objectives if not o.row_by_row]
+    alone = [o.name for o in objectives if not o.supports_mixed_attention]
     if shared is not None and share:
         yield (
-            f"objective.causal_share={share:g} gives some rows to a language model, but objective.losses ({needs}) "
-            "has no such language model; use objective=mlm_lm, or objective.causal_share=0"
+            f"objective.causal_share={share:g} reserves some rows for a language model, but objective.losses ({needs}) "
+            "contains none; use objective=mlm_lm, or objective.causal_share=0"
         )
     elif shared is None and (not share or alone):
         yield (
-            f"objective.losses: no attention fits all of them ({needs}), and each row has one attention: use "
+            f"objective.losses: no attention fits all losses ({needs}), but each row has only one attention: use "
             "objective=mlm_lm, which has rows for each attention, or list fewer losses"
         )
 
@@ -90,24 +90,24 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
     Raises:
         ConfigError: rows are contiguous and an objective does not support that.
     """
-    others = [o.name for o in objectives if not o.continues]
-    if rows.contiguous and others:
+    names = [o.name for o in objectives if not o.supports_contiguous_rows]
+    if rows.contiguous and names:
         raise ConfigError(
             f"objective.rows.contiguous=true (objective/rows=contiguous): contiguous rows are for language models "
-            f"(objective=lm_contiguous, bilm or plm), but objective.losses has {', '.join(others)}: use "
+            f"(objective=lm_contiguous, bilm or plm), but objective.losses has {', '.join(names)}: use "
             "objective/rows=stream"
         )
 
 
 def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
-    """Yield what the objectives need from the corruption but do not get, and the reverse."""
+    """Yield problems with what the objectives need and the corruption lacks, or the reverse."""
     names = ", ".join(o.name for o in objectives)
     predicts = any(map(_predicts, objectives))
     for objective in objectives:
         if not set(objective.needs) <= set(corruption.provides):
             yield (
-                f"objective.losses.{objective.name} needs {' and '.join(objective.needs)} of each token, but the "
-                f"corruption does not provide them: use objective/corruption={objective.needs_from}"
+                f"objective.losses.{objective.name} needs {' and '.join(objective.needs)} for each token, but "
+                f"objective.corruption does not provide this: use objective/corruption={objective.needs_from}"
             )
             return
         if corruption.shows_targets and _predicts(objective) and not set(objective.needs) & set(corruption.provides):

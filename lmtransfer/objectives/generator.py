@@ -37,13 +37,13 @@ class Replacements:
 
     Attributes:
         packed: the original text with the generator's samples at the masked positions; no [MASK].
-        replaced_T: where a token differs from the original token, bool, (T,).
+        is_replaced_T: where a token differs from the original token, bool, (T,).
         num_hidden: number of tokens that the generator predicted.
         losses: the generator's losses.
     """
 
     packed: PackedBatch
-    replaced_T: Tensor
+    is_replaced_T: Tensor
     num_hidden: int
     losses: dict[str, Loss]
 
@@ -96,7 +96,7 @@ class GeneratorObjective(Objective):
     output_positions = "masked"
     head_reads = "all"  # the discriminator's head; the generator's head reads masked positions
     masked_loss = "generator_mlm"
-    vocabulary_sized: tuple[str, ...] = ("generator_head.bias",)
+    vocabulary_tensors: tuple[str, ...] = ("generator_head.bias",)
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class GeneratorObjective(Objective):
                 f"{key}.generator_size={generator_size} is not a share of the encoder's width: use a number above 0 "
                 f"and at most 1 (published values: 0.25 for small and large, 0.333 for base)"
             )
-        chosen = {"embedding_sharing": embedding_sharing, "generator_start": generator_start}
-        for (name, value), ways in zip(chosen.items(), (EmbeddingSharing, GeneratorStart), strict=True):
+        settings = {"embedding_sharing": embedding_sharing, "generator_start": generator_start}
+        for (name, value), ways in zip(settings.items(), (EmbeddingSharing, GeneratorStart), strict=True):
             if value not in get_args(ways):
                 raise ConfigError(f"{key}.{name}={value} is not allowed: use one of {', '.join(get_args(ways))}")
         if generator_start == "encoder" and generator_size != 1:
@@ -153,8 +153,8 @@ class GeneratorObjective(Objective):
         self.generator_head.bind(generator)
         if self.embedding_sharing == "disentangled":
             self.difference = disentangle(self.tied_embedding, self.generator_head.tied_embedding)
-            self.vocabulary_sized = (*self.vocabulary_sized, "difference.weight")
-            self.inseparable = ("generator.embeddings.token.weight", "difference.weight")
+            self.vocabulary_tensors = (*self.vocabulary_tensors, "difference.weight")
+            self.joint_parameters = ("generator.embeddings.token.weight", "difference.weight")
 
     @override
     def inner(self) -> dict[str, Objective]:
@@ -215,8 +215,10 @@ class GeneratorObjective(Objective):
             replacements: the batch with the replaced tokens.
         """
         real = replacements.packed.num_tokens
-        predicted_T, replaced_T = predicted_T[:real], replacements.replaced_T[:real]  # filler comes last
-        hits, predicted, replaced = (each.sum().float() for each in (predicted_T & replaced_T, predicted_T, replaced_T))
+        predicted_T, is_replaced_T = predicted_T[:real], replacements.is_replaced_T[:real]  # filler comes last
+        hits, predicted, replaced = (
+            each.sum().float() for each in (predicted_T & is_replaced_T, predicted_T, is_replaced_T)
+        )
         return {
             f"{self.name}_precision": Loss(hits, predicted, 0.0),
             f"{self.name}_recall": Loss(hits, replaced, 0.0),

@@ -1,4 +1,4 @@
-"""Language modelling in one direction, left to right or right to left, and the neighbours to predict.
+"""Language modeling in one direction, left to right or right to left, and the neighbors to predict.
 
 Shape legend: T tokens of a packed batch, M positions, V vocabulary, D width.
 """
@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
@@ -24,15 +24,15 @@ from lmtransfer.objectives.token_prediction import TokenPrediction, vocabulary_l
 from lmtransfer.training.learner import Loss
 
 #: The token after or before a token. Contiguous rows have a label of this name: the token beyond the row's edge.
-Neighbour = Literal["next_token", "previous_token"]
+Neighbor = Literal["next_token", "previous_token"]
 
 
 class OneWayLanguageModel(TokenPrediction):
-    """Predicts a neighbour of each token; the output matrix is the token embedding or a separate one, without a bias.
+    """Predicts a neighbor of each token; the output matrix is the token embedding or a separate one, without a bias.
 
     If the width of the embedding differs from the width of the encoder, a linear layer projects the states (Lan et al.
     2020, as in ALBERT's masked head).
-    A subclass defines ``name``, ``directions`` and the ``neighbour`` that it predicts.
+    A subclass defines ``name``, ``directions`` and the ``neighbor`` that it predicts.
     Losses: "<name>", the cross entropy in nats summed over predicted tokens; and "<name>_accuracy" (not with sampled
     classes).
 
@@ -42,9 +42,9 @@ class OneWayLanguageModel(TokenPrediction):
         num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
-    neighbour: ClassVar[Neighbour]
-    continues = True
-    row_by_row = True
+    neighbor: ClassVar[Neighbor]
+    supports_contiguous_rows = True
+    supports_mixed_attention = True
     predicts = "unmasked"
 
     @override
@@ -60,10 +60,10 @@ class OneWayLanguageModel(TokenPrediction):
         """The head that reads the states."""
         return self
 
-    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
+    def score(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the weighted sum of cross entropies and the weight of the correct predictions."""
         hidden_ME, output_VE = self.project(hidden_MD), self.output_embedding.weight
-        return vocabulary_loss(hidden_ME, output_VE, None, targets_M, weights_M, num_sampled=self.sampled_now)
+        return vocabulary_loss(hidden_ME, output_VE, None, targets_M, weights_M, num_sampled=self.active_num_sampled)
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
         """Return the distributions over the vocabulary."""
@@ -72,20 +72,20 @@ class OneWayLanguageModel(TokenPrediction):
     @override
     def count(self, batch: PretrainingBatch) -> int:
         """Return the number of tokens, minus one per row if the token beyond its edge is unknown."""
-        return num_neighbours(batch, self.neighbour)
+        return num_neighbors(batch, self.neighbor)
 
     @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        targets_T, weights_T = neighbours(batch, self.neighbour)
+        targets_T, weights_T = neighbors(batch, self.neighbor)
         # If other rows of the batch have another attention, they are corrupted; one encoder pass reads all rows.
         packed = batch.original if batch.original.num_causal is None else batch.inputs
         hidden_TD = encode(packed, None).last[: len(targets_T)]
-        return self.loss_and_accuracy(*self.head.scored(hidden_TD, targets_T, weights_T), self.count(batch))
+        return self.loss_and_accuracy(*self.head.score(hidden_TD, targets_T, weights_T), self.count(batch))
 
     @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
         """Predict a token from the state before it, or from the state after it."""
-        step = -1 if self.neighbour == "next_token" else 1
+        step = -1 if self.neighbor == "next_token" else 1
         if self.encoder.attention not in self.directions:
             packed = replace(packed, num_causal=packed.num_sequences)
         return [
@@ -116,12 +116,12 @@ class LanguageModel(OneWayLanguageModel):
     name = "lm"
     title = "next token"
     directions = ("causal",)
-    neighbour = "next_token"
+    neighbor = "next_token"
 
     @override
     def receive_all(self, objectives: Sequence[Objective]) -> None:
         """Share the head of another objective that predicts the next token."""
-        self._shared = tuple(head for one in objectives if (head := one.next_token_head()) is not None)
+        self._shared = tuple(head for objective in objectives if (head := objective.next_token_head()) is not None)
         for head in self._shared:
             self.ties_embedding = True  # a separate output matrix would not be trained
             self.num_sampled = head.num_sampled
@@ -155,33 +155,33 @@ class BackwardLanguageModel(OneWayLanguageModel):
     name = "backward_lm"
     title = "previous token"
     directions = ("backward",)
-    neighbour = "previous_token"
+    neighbor = "previous_token"
 
 
-def num_neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> int:
-    """Count the tokens with a known neighbour: all but one per row, or all if the token beyond the edge is known.
+def num_neighbors(batch: PretrainingBatch, neighbor: Neighbor) -> int:
+    """Count the tokens with a known neighbor: all but one per row, or all if the token beyond the edge is known.
 
     If a batch also has rows that are not causal, only causal rows count.
     """
     packed = batch.original
     rows = packed.num_real if packed.num_causal is None else packed.num_causal
-    return sum(packed.lengths[:rows]) - (0 if neighbour in batch.labels else rows)
+    return sum(packed.lengths[:rows]) - (0 if neighbor in batch.labels else rows)
 
 
-def neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> tuple[Tensor, Tensor]:
+def neighbors(batch: PretrainingBatch, neighbor: Neighbor) -> tuple[Tensor, Tensor]:
     """Return the id after (or before) each token, int64 (T,), and its weight, 1 if it is known, else 0, (T,).
 
     If a batch also has rows that are not causal, only the causal rows are returned; they come first.
     """
     packed = batch.original
-    if neighbour == "next_token":
+    if neighbor == "next_token":
         shift, edges = -1, packed.cu_seqlens[1:].long() - 1
     else:
         shift, edges = 1, packed.cu_seqlens[:-1].long()
     targets_T = packed.tokens_T.roll(shift)
     weights_T = torch.ones(len(targets_T), device=targets_T.device)
-    if neighbour in batch.labels:
-        targets_T[edges[: packed.num_real]] = batch.labels[neighbour]
+    if neighbor in batch.labels:
+        targets_T[edges[: packed.num_real]] = batch.labels[neighbor]
     else:
         weights_T.index_fill_(0, edges, 0.0)
     weights_T[packed.num_tokens :] = 0.0  # filler

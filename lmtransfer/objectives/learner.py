@@ -53,7 +53,8 @@ class PretrainingLearner(Learner):
         objectives: the objectives, in the order of their losses; this learner binds them to the encoder.
 
     Raises:
-        ConfigError: there is no objective, one is listed twice, two have generators, or one does not fit the encoder.
+        ConfigError: there is no objective, an objective occurs twice or does not fit the encoder, or two objectives
+            have generators.
     """
 
     def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
@@ -80,7 +81,7 @@ class PretrainingLearner(Learner):
     @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for objective in self.listed():
+        for objective in self.objective_list():
             counts.update(objective.counts(batch))
         return counts
 
@@ -88,15 +89,15 @@ class PretrainingLearner(Learner):
     def losses(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
         encode = _EncodeOnce(self.encoder, recurrent_state if batch.follows else None)
         losses: dict[str, Loss] = {}
-        for objective in self.listed():
+        for objective in self.objective_list():
             losses.update(objective.losses(batch, encode))
         return losses, None if batch.follows is None else encode.next_state
 
-    def listed(self) -> list[Objective]:
+    def objective_list(self) -> list[Objective]:
         """Return the objectives, in the order of their losses."""
         return [module for module in self.objectives.values() if isinstance(module, Objective)]
 
 
-def needed_output_positions(objectives: Sequence[Objective]) -> frozenset[Read]:
-    """Return where the objectives together need the last layer; an argument of ``PretrainingSource``."""
+def collect_output_positions(objectives: Sequence[Objective]) -> frozenset[Read]:
+    """Return the positions at which the objectives together need the last layer, for ``PretrainingSource``."""
     return frozenset(objective.output_positions for objective in objectives)

@@ -1,4 +1,4 @@
-"""Masked language modelling (BERT).
+"""Masked language modeling (BERT).
 
 Shape legend: M prediction positions, V vocabulary, D width, E width of the token embedding.
 """
@@ -17,7 +17,7 @@ from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.feed_forward import Activation, activation_module
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.objectives.base import Encode, Read, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
@@ -50,11 +50,11 @@ class MaskedLanguageModel(TokenPrediction):
     title = "masked tokens"
     directions = ("bidirectional",)
     output_positions: Read = "masked"
-    row_by_row = True
-    as_published = MappingProxyType({**TokenPrediction.as_published, "predict": "same"})
+    supports_mixed_attention = True
+    published_arguments = MappingProxyType({**TokenPrediction.published_arguments, "predict": "same"})
     masked_loss: str | None = "mlm"
     predicts = "masked"
-    vocabulary_sized = ("bias",)
+    vocabulary_tensors = ("bias",)
 
     def __init__(
         self,
@@ -95,12 +95,14 @@ class MaskedLanguageModel(TokenPrediction):
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         output = encode(batch.inputs, batch.output_positions)
         states_MD = output.last[batch.positions_M - 1] if self.reads_before else batch.read("masked", output)
-        return self.loss_and_accuracy(*self.scored(states_MD, batch.targets_M, batch.weights_M), batch.num_targets)
+        return self.loss_and_accuracy(*self.score(states_MD, batch.targets_M, batch.weights_M), batch.num_targets)
 
-    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
+    def score(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the weighted sum of cross entropies and the weight of the correct predictions."""
         hidden_ME, output_VE = self.transform(hidden_MD), self.output_embedding.weight
-        return vocabulary_loss(hidden_ME, output_VE, self.bias, targets_M, weights_M, num_sampled=self.sampled_now)
+        return vocabulary_loss(
+            hidden_ME, output_VE, self.bias, targets_M, weights_M, num_sampled=self.active_num_sampled
+        )
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
         """Return the distributions over the vocabulary."""

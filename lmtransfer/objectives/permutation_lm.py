@@ -1,4 +1,4 @@
-"""Permutation language modelling (XLNet).
+"""Permutation language modeling (XLNet).
 
 Shape legend: T tokens, M prediction positions, B sequences, D width, V vocabulary.
 """
@@ -17,7 +17,7 @@ from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.objectives.base import Encode, Objective, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
-from lmtransfer.objectives.token_prediction import checked_num_sampled, vocabulary_loss
+from lmtransfer.objectives.token_prediction import check_num_sampled, vocabulary_loss
 from lmtransfer.training.learner import Loss
 
 
@@ -40,13 +40,13 @@ class PermutationLanguageModel(Objective):
     needs = ("order",)
     needs_from = "permutation"
     ties_embedding = True
-    continues = True
+    supports_contiguous_rows = True
     predicts = "masked"
-    vocabulary_sized = ("bias",)
+    vocabulary_tensors = ("bias",)
 
     def __init__(self, *, weight: NonNegative = 1.0, num_sampled: int | None = None) -> None:
         super().__init__(weight=weight)
-        self.num_sampled = checked_num_sampled(self.name, num_sampled)
+        self.num_sampled = check_num_sampled(self.name, num_sampled)
 
     @override
     def bind(self, encoder: Encoder) -> None:
@@ -76,7 +76,9 @@ class PermutationLanguageModel(Objective):
         count = batch.num_targets
         targets_M, weights_M = batch.targets_M[:count], batch.weights_M[:count]
         output_VE = self.tied_embedding.weight
-        losses = vocabulary_loss(output.last, output_VE, self.bias, targets_M, weights_M, num_sampled=self.sampled_now)
+        losses = vocabulary_loss(
+            output.last, output_VE, self.bias, targets_M, weights_M, num_sampled=self.active_num_sampled
+        )
         return self.loss_and_accuracy(*losses, count)
 
     @override

@@ -12,7 +12,7 @@ from typing_extensions import override
 from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.feed_forward import Activation, activation_module
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart
@@ -43,7 +43,7 @@ class ReplacedTokenDetection(GeneratorObjective):
 
     name = "rtd"
     title = "replaced tokens"
-    chosen_by = "rtd"  # the total includes the loss of the generator, but no task uses the generator
+    selection_loss = "rtd"  # the total includes the loss of the generator, but no task uses the generator
 
     def __init__(
         self,
@@ -89,18 +89,18 @@ class ReplacedTokenDetection(GeneratorObjective):
     @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         replacements = self.replace(batch)
-        replaced_T = replacements.replaced_T
+        is_replaced_T = replacements.is_replaced_T
         logits_T = self.token_logits(encode(replacements.packed, None).last)
         logits_T = logits_T.to(torch.promote_types(logits_T.dtype, torch.float32))
         real = batch.original.num_tokens  # filler comes last
         cross_entropies_T = nn.functional.binary_cross_entropy_with_logits(
-            logits_T, replaced_T.to(logits_T.dtype), reduction="none"
+            logits_T, is_replaced_T.to(logits_T.dtype), reduction="none"
         )
         predicted_T = logits_T.detach() > 0
-        hits = (predicted_T == replaced_T)[:real].sum().float()
+        hits = (predicted_T == is_replaced_T)[:real].sum().float()
         return {
             **replacements.losses,
             **self.loss_and_accuracy(cross_entropies_T[:real].sum(), hits, real),
             **self.detection(predicted_T, replacements),
-            "rtd_found": Loss((predicted_T & replaced_T)[:real].sum().float(), batch.num_targets, 0.0),
+            "rtd_found": Loss((predicted_T & is_replaced_T)[:real].sum().float(), batch.num_targets, 0.0),
         }

@@ -44,7 +44,7 @@ class Softmax:
 
         Args:
             count: K, the number of ids per distribution.
-            allowed_V: the ids to choose from, bool; probabilities are not renormalised over them.
+            allowed_V: the ids to choose from, bool; probabilities are not renormalized over them.
 
         Returns:
             Log probabilities, float32 (M, K), and ids, int64 (M, K).

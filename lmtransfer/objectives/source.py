@@ -21,7 +21,7 @@ from lmtransfer.data.stream.stream import Source
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.objectives.base import Read
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.corruption.base import Corrupted, Corruption
+from lmtransfer.objectives.corruption.base import CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
 from lmtransfer.objectives.rows.mixed import MixedPlan
 from lmtransfer.randomness import generators
@@ -38,11 +38,11 @@ class PretrainingSource(Source):
     A row, its mask and its random numbers for sampling are functions of (seed, epoch, row), independent of the batch.
 
     Args:
-        store: the tokenised corpus, or the corpora of a mixture.
+        store: the tokenized corpus, or the corpora of a mixture.
         rows: how rows are cut from the corpus.
         corruption: chooses the tokens to mask and what replaces them.
         seed: seed of rows and masks.
-        output_positions: where the objectives need the last layer; see ``Objective.output_positions``.
+        output_positions: the positions at which objectives need the last layer; see ``Objective.output_positions``.
         capacity: number of tokens in every batch. Batches are padded with filler, which no loss counts, so that shapes
             are static, for compiled models. None disables filler.
         characters: character ids of each token id, int16, shape (V, 50), for encoders that read characters; None for
@@ -85,7 +85,7 @@ class PretrainingSource(Source):
 
     @cached_property
     def _text(self) -> Any:
-        """What rows are read from; recreated in each worker."""
+        """The source that rows are read from, which each worker creates anew."""
         if isinstance(self.store, MixedStore):
             return {name: self.rows.text(part) for name, part in self.store.parts.items()}
         return self.rows.text(self.store)
@@ -165,9 +165,9 @@ class PretrainingSource(Source):
         return 0 if self.corruption.static_masking else epoch
 
     def _targets(
-        self, corrupted: Sequence[Corrupted], cu_seqlens: np.ndarray
+        self, corrupted: Sequence[CorruptedRow], cu_seqlens: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Return positions in T, targets and weights, and how many of them are predictions, not unused places."""
+        """Return positions in T, targets and weights, and the number of predictions, without unused places."""
         counts = [len(part.positions) for part in corrupted]
         num_targets = sum(counts)
         size = self._places(num_targets)
@@ -181,7 +181,7 @@ class PretrainingSource(Source):
         return positions, targets, weights, num_targets
 
     def _uniform(
-        self, epoch: int, row_ids: Sequence[int] | np.ndarray, corrupted: Sequence[Corrupted], *, size: int
+        self, epoch: int, row_ids: Sequence[int] | np.ndarray, corrupted: Sequence[CorruptedRow], *, size: int
     ) -> np.ndarray:
         """Sample numbers for the targets, functions of (seed, epoch, row) like masks, padded with 0 up to ``size``."""
         uniform, end = np.zeros(size, dtype=np.float32), 0
@@ -196,16 +196,16 @@ class PretrainingSource(Source):
         self, positions: np.ndarray, cu_seqlens: np.ndarray, num_real: int
     ) -> tuple[OutputPositions | None, dict[str, Tensor | None]]:
         starts = cu_seqlens[:num_real].astype(np.int64)
-        wanted = [
+        reads = [
             places for name, places in (("masked", positions), ("starts", starts)) if name in self.output_positions
         ]
-        if "all" in self.output_positions or not any(len(places) for places in wanted):
+        if "all" in self.output_positions or not any(len(places) for places in reads):
             return None, {"masked": torch.from_numpy(positions), "starts": torch.from_numpy(starts)}
         index: dict[str, Tensor | None]
-        if len(wanted) == 1:
+        if len(reads) == 1:
             index = {name: None for name in ("masked", "starts") if name in self.output_positions}
-            return OutputPositions.of(wanted[0], cu_seqlens), index
-        union = np.unique(np.concatenate(wanted))
+            return OutputPositions.of(reads[0], cu_seqlens), index
+        union = np.unique(np.concatenate(reads))
         size = self._places(len(union), more=num_real)
         if size > len(union):
             union = np.append(union, np.full(size - len(union), cu_seqlens[-1] - 1))
@@ -222,12 +222,12 @@ def _up(size: int, multiple: int) -> int:
 
 def _joined(parts: Sequence[Mapping[str, np.ndarray]], *, size: int) -> dict[str, Tensor]:
     """Concatenate the numbers of all rows by name, padded with zeros up to ``size``."""
-    joined = {}
+    tensors = {}
     for name in parts[0]:
         numbers = np.concatenate([part[name] for part in parts])
-        joined[name] = torch.zeros(size, dtype=torch.int64)
-        joined[name][: len(numbers)] = torch.from_numpy(numbers)
-    return joined
+        tensors[name] = torch.zeros(size, dtype=torch.int64)
+        tensors[name][: len(numbers)] = torch.from_numpy(numbers)
+    return tensors
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, Tensor]:

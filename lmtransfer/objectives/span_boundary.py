@@ -14,7 +14,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.models.layers.feed_forward import Activation, activation_module
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Loss
@@ -46,7 +46,7 @@ class SpanBoundaryObjective(Objective):
     title = "spans from their boundaries"
     directions = ("bidirectional",)
     ties_embedding = True
-    vocabulary_sized = ("bias",)
+    vocabulary_tensors = ("bias",)
     needs = ("left", "right")
     needs_from = "spans"
 

@@ -19,12 +19,12 @@ from lmtransfer.models.layers.cross_entropy import (
     log_uniform_samples,
     sampled_cross_entropies,
 )
-from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.objectives.base import Objective
 
 
 class TokenPrediction(Objective):
-    """Prediction with the token embedding as output matrix, or a randomly initialised one of the same width.
+    """Prediction with the token embedding as output matrix, or a randomly initialized one of the same width.
 
     In a run with phases, a tied output matrix starts as the token embedding at the beginning of the phase. Whatever a
     separate output matrix learned in an earlier phase is discarded.
@@ -41,12 +41,12 @@ class TokenPrediction(Objective):
         ConfigError: ``num_sampled`` is less than 1.
     """
 
-    as_published = MappingProxyType({"tie_output": True})
+    published_arguments = MappingProxyType({"tie_output": True})
 
     def __init__(self, *, weight: NonNegative = 1.0, tie_output: bool = True, num_sampled: int | None = None) -> None:
         super().__init__(weight=weight)
         self.ties_embedding = tie_output
-        self.num_sampled = checked_num_sampled(self.name, num_sampled)
+        self.num_sampled = check_num_sampled(self.name, num_sampled)
 
     @override
     def bind(self, encoder: Encoder) -> None:
@@ -54,7 +54,7 @@ class TokenPrediction(Objective):
         if not self.ties_embedding:
             self.output = nn.Embedding(encoder.vocab_size, self.tied_embedding.embedding_dim)
             self.output.apply(truncated_normal_)
-            self.vocabulary_sized = (*self.vocabulary_sized, "output.weight")
+            self.vocabulary_tensors = (*self.vocabulary_tensors, "output.weight")
 
     @property
     def output_embedding(self) -> nn.Embedding:
@@ -66,7 +66,7 @@ class TokenPrediction(Objective):
         return self.entries_read(self.output_embedding.weight)
 
 
-def checked_num_sampled(name: str, num_sampled: int | None) -> int | None:
+def check_num_sampled(name: str, num_sampled: int | None) -> int | None:
     """Return the number of sampled classes of an objective, if it is valid.
 
     Raises:

@@ -20,8 +20,8 @@ class RowView:
     """One row of a batch.
 
     Attributes:
-        key: the tokens of the corpus that it holds.
-        original: its tokens as they are in the corpus, int64, shape (n,).
+        key: description of its corpus tokens.
+        original: its tokens in the corpus, int64, shape (n,).
         inputs: its tokens as the encoder sees them, int64, shape (n,).
         segments: segment ids, int64, shape (n,).
         is_hidden: True at tokens to predict, bool, shape (n,).
@@ -60,42 +60,42 @@ class RowCounts:
     Attributes:
         rows: number of rows.
         tokens: number of tokens, including special tokens.
-        special: number of special tokens, including the unknown token.
-        hidden: number of tokens to predict.
-        masked: number of tokens to predict that became [MASK].
-        kept: number of tokens to predict that stayed unchanged.
-        special_hidden: number of special tokens to predict; always 0 unless there is a bug.
-        labels: how often each label has each value.
+        num_special: number of special tokens, including the unknown token.
+        num_hidden: number of tokens to predict.
+        num_masked: number of tokens to predict that became [MASK].
+        num_unchanged: number of tokens to predict that stayed unchanged.
+        num_special_hidden: number of special tokens to predict; always 0 unless there is a bug.
+        labels: number of rows with each value of each label.
     """
 
     rows: int = 0
     tokens: int = 0
-    special: int = 0
-    hidden: int = 0
-    masked: int = 0
-    kept: int = 0
-    special_hidden: int = 0
+    num_special: int = 0
+    num_hidden: int = 0
+    num_masked: int = 0
+    num_unchanged: int = 0
+    num_special_hidden: int = 0
     labels: dict[str, Counter[int]] = field(default_factory=dict)
 
     @property
-    def replaced(self) -> int:
+    def num_replaced(self) -> int:
         """The number of tokens to predict that became a token other than [MASK]."""
-        return self.hidden - self.masked - self.kept
+        return self.num_hidden - self.num_masked - self.num_unchanged
 
 
 def count_rows(views: Iterable[RowView], tokenizer: Tokenizer) -> RowCounts:
-    """Count over ``views``."""
+    """Count tokens and labels in rows."""
     counts = RowCounts()
     for view in views:
         is_special = tokenizer.is_special[view.original]
         was, became = view.original[view.is_hidden], view.inputs[view.is_hidden]
         counts.rows += 1
         counts.tokens += len(view.original)
-        counts.special += int(is_special.sum())
-        counts.hidden += len(was)
-        counts.masked += int((became == tokenizer.mask_id).sum())
-        counts.kept += int((became == was).sum())
-        counts.special_hidden += int((is_special & view.is_hidden).sum())
+        counts.num_special += int(is_special.sum())
+        counts.num_hidden += len(was)
+        counts.num_masked += int((became == tokenizer.mask_id).sum())
+        counts.num_unchanged += int((became == was).sum())
+        counts.num_special_hidden += int((is_special & view.is_hidden).sum())
         for name, value in view.labels.items():
             counts.labels.setdefault(name, Counter())[value] += 1
     return counts

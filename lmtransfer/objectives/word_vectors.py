@@ -26,7 +26,7 @@ NEEDS = ("context_left", "context_right")
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The words of a batch that have context, end to end: the context words of a word are its neighbours here.
+    """The words of a batch that have context, end to end, so that the context words of a word are adjacent to it.
 
     Attributes:
         positions_N: indices of the words into T, int64.
@@ -34,7 +34,7 @@ class Contexts:
         left_N: number of context words on the left, int64.
         right_N: number of context words on the right, int64.
         noise_NK: ids of the noise words, int64.
-        reach: the largest number of context words on one side.
+        reach: the maximum number of context words on one side.
     """
 
     positions_N: Tensor
@@ -93,7 +93,7 @@ class NegativeSampling(Objective):
     directions = ("none",)
     needs = NEEDS
     needs_from = "windows"
-    vocabulary_sized = ("output.weight",)
+    vocabulary_tensors = ("output.weight",)
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
         """Compute the sum of the losses, and how many true words score above the noise, from the words' vectors."""

@@ -124,7 +124,7 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
     """
     names_of_kinds: dict[str, list[str]] = {"taken": [], "in_part": [], "new": []}
     own_encoder = {id(tensor) for tensor in learner.encoder.state_dict(keep_vars=True).values()}
-    for objective in learner.listed():
+    for objective in learner.objective_list():
         name = objective.name
         own: dict[str, Any] = {
             key: tensor
@@ -133,7 +133,7 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
         }
         tensors = _shared_head(objective, heads) | dict(heads)
         fitting = [key for key, tensor in own.items() if key in tensors and tensors[key].shape == tensor.shape]
-        together = {f"{name}.{key}" for key in objective.inseparable}
+        together = {f"{name}.{key}" for key in objective.joint_parameters}
         if not together <= set(fitting):
             fitting = [key for key in fitting if key not in together]
         for key in fitting:

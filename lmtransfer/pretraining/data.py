@@ -10,7 +10,7 @@ from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import DataError
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
@@ -113,7 +113,7 @@ class PretrainingData:
             rows=self.parts.rows,
             corruption=self.parts.corruption,
             seed=seed,
-            output_positions=needed_output_positions(self.parts.objectives),
+            output_positions=collect_output_positions(self.parts.objectives),
             characters=self.characters,
             few_shapes=self.hardware.device.type == "cpu",
         )

@@ -41,7 +41,7 @@ def watchers_of(
         from_scratch: whether all weights started at random, as in the measured runs.
         save_at: the token counts at which the model is kept.
     """
-    masked = masked_loss(learner.listed())
+    masked = masked_loss(learner.objective_list())
     callbacks: list[Callback] = []
     if entropy is not None and masked is not None:
         remedies = () if isinstance(optimizer, Muon) else ("optimizer=muon",)

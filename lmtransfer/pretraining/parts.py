@@ -15,10 +15,10 @@ from torch import Tensor
 from lmtransfer.config.component import build, resolve
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.errors import ConfigError
-from lmtransfer.interop.added_tokens import resized_weights
+from lmtransfer.interop.added_tokens import extend_weights
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.lora import merged_tensors
+from lmtransfer.models.layers.lora import merge_saved_updates
 from lmtransfer.models.token_vectors import TokenVectors
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
@@ -140,8 +140,8 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
             build(cfg.model, vocab_size=vocab_size), [build(node, tokenizer=tokenizer) for node in nodes]
         )
 
-    tensors = merged_tensors(read_weights(saved.checkpoint()))
-    tensors = resized_weights(tensors, base=saved.tokenizer, tokenizer=tokenizer, module_of=learner_of)
+    tensors = merge_saved_updates(read_weights(saved.checkpoint()))
+    tensors = extend_weights(tensors, base=saved.tokenizer, tokenizer=tokenizer, module_of=learner_of)
     encoder_tensors, heads = (
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         for prefix in ("encoder.", "objectives.")

@@ -29,7 +29,7 @@ from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.config.settings import TrainSettings, VectorSettings
 from lmtransfer.data.stream.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError
-from lmtransfer.models.token_vectors import TokenVectors, standardise
+from lmtransfer.models.token_vectors import TokenVectors, standardize
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.continued import TakenHeads, take_heads
@@ -269,7 +269,7 @@ class Pretraining:
             torch.manual_seed(derived_seed(self.seed, "heads"))
             learner = PretrainingLearner(encoder, list(phase.parts.objectives)).to(hardware.device)
         if self.start is not None:
-            for objective in learner.listed():
+            for objective in learner.objective_list():
                 self.start.fill_head(objective)
         heads = take_heads(learner, phase.parts.heads)
         prepare_encoders(learner, hardware)
@@ -295,7 +295,7 @@ class Pretraining:
         """Build what a phase trains, given the finished phase before it; see the top of this file."""
         before, after = training.phase.parts.encoder, training.phase.embedding_after
         if after is not None and before.token_embedding is not None:
-            standardise(before.token_embedding, centre=after.centre, deviation=after.deviation)
+            standardize(before.token_embedding, center=after.centre, deviation=after.deviation)
         if not phase.transition.same_losses:
             if phase.parts.encoder.pooler is not None:
                 phase.parts.encoder.pooler.requires_grad_(True)  # the learner freezes it if no objective trains it
@@ -353,7 +353,7 @@ class Pretraining:
     ) -> Trainer:
         """Build the trainer of a phase; the state records where the phase starts, unless it is resumed."""
         phase, learner = training.phase, training.learner
-        for objective in learner.listed():
+        for objective in learner.objective_list():
             objective.observe(self.text.prepared.train)
         start = _start_of(phase, state)
         schedule_start = state.phases[phase.schedule_phase]["step"] if state.phases else 0

@@ -15,7 +15,7 @@ from lmtransfer.data.documents import Corpus
 from lmtransfer.data.screening.screening import ScreenedCorpus
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import DataError
-from lmtransfer.interop.added_tokens import with_words
+from lmtransfer.interop.added_tokens import add_words
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.pretraining.screening import build_screening, notes_on
 from lmtransfer.system.cache_dir import default_cache_dir
@@ -72,7 +72,7 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
         tokenizer = tokenizer_for(corpus, build(OmegaConf.create(trainer)), cache_dir=cache_dir)
     notes: tuple[str, ...] = ()
     if words is not None:
-        tokenizer, notes = with_words(tokenizer, Path(str(words)).expanduser().absolute())
+        tokenizer, notes = add_words(tokenizer, Path(str(words)).expanduser().absolute())
     prepared = prepare(
         corpus, tokenizer, cache_dir=cache_dir, num_workers=num_workers, min_tokens=int(cfg.objective.max_length)
     )

@@ -9,7 +9,7 @@ from torch import nn
 from lmtransfer.models.base import Encoder, encoders_in
 from lmtransfer.models.layers.attention.base import AttentionLayer
 from lmtransfer.objectives.base import Objective
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.training.flops import training_flops_per_token
 
@@ -43,7 +43,7 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
     encoder = learner.encoder
     listed = [module for module in learner.modules() if isinstance(module, Objective)]
     encoders = encoders_in(learner)
-    top_share = min(1.0, sum(places[read] for read in needed_output_positions(learner.listed())))
+    top_share = min(1.0, sum(places[read] for read in collect_output_positions(learner.objective_list())))
     top_shares = dict.fromkeys(encoders, top_share)
     if len(encoders) > 1:
         top_shares[encoder] = 1.0  # beside a generator, the encoder reads all of its text

@@ -15,7 +15,7 @@ from lmtransfer.config.component import build, component_problems, is_component
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, listed
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.lora import merged_tensors
+from lmtransfer.models.layers.lora import merge_saved_updates
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import is_own
@@ -262,7 +262,7 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
 
 def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
     """Return the encoder tensors of a run, by name, with low-rank updates merged into their matrices."""
-    return merged_tensors(read_weights(run.checkpoint(checkpoint), prefix="encoder."))
+    return merge_saved_updates(read_weights(run.checkpoint(checkpoint), prefix="encoder."))
 
 
 def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:

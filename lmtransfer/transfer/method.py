@@ -251,7 +251,9 @@ class TransferMethod(VectorMethod):
 
     def _head(self, encoder: Encoder, head: HeadSpec, *, input_dim: int) -> Head:
         layers: dict[str, Any] = {"input_dim": input_dim, "hidden_dim": self.head_hidden_dim, "dropout": self.dropout}
-        activation = encoder.family_head.hidden if self.pooling == "family" and head.per == "sequence" else None
+        activation = (
+            encoder.family_head.hidden_activation if self.pooling == "family" and head.per == "sequence" else None
+        )
         if activation is not None:
             layers |= {
                 "hidden_dim": self.head_hidden_dim or encoder.dim,

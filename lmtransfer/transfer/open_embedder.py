@@ -8,7 +8,7 @@ from typing import Any
 from lmtransfer.config.component import build, resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import attention_of
-from lmtransfer.interop.open_run import open_saved, run_folder, trained_folders
+from lmtransfer.interop.open_run import open_saved, run_folder, task_run_folders
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merge_updates
 from lmtransfer.objectives.base import Objective
@@ -101,7 +101,7 @@ class _Trained:
 def run_to_embed(path: str, *, trust: bool = False) -> SavedRun:
     """Open the run that the user named; for a task's run with several seeds, the first seed."""
     config = run_folder(path, key="run").read_config()
-    folder = trained_folders(path)[0] if _is_of_task(config) else path
+    folder = task_run_folders(path)[0] if _is_of_task(config) else path
     return open_saved(folder, key="run", trust=trust)
 
 

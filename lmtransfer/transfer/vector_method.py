@@ -96,7 +96,7 @@ class VectorMethod:
 
     def uses_pooler(self, encoder: Encoder) -> bool:
         """Whether the encoder's own pooler is part of the head."""
-        return self.pooling == "family" and encoder.family_head.pooled and encoder.pooler is not None
+        return self.pooling == "family" and encoder.family_head.uses_pooler and encoder.pooler is not None
 
     def composed(self, encoder: Encoder) -> ComposedEncoder:
         """Return the encoder with its reading and composition; new parameters are random."""

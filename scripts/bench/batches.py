@@ -23,7 +23,7 @@ import torch
 
 from lmtransfer.config import paths
 from lmtransfer.config.composing import compose_files
-from lmtransfer.objectives.learner import needed_output_positions
+from lmtransfer.objectives.learner import collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.parts import Parts, build_parts
 from lmtransfer.pretraining.text import Text, read_text
@@ -84,7 +84,7 @@ def measure(name: str, length: int, batch_tokens: int, num_batches: int) -> floa
         rows=parts.rows,
         corruption=parts.corruption,
         seed=0,
-        output_positions=needed_output_positions(parts.objectives),
+        output_positions=collect_output_positions(parts.objectives),
         characters=characters_of(text.tokenizer),
         capacity=batch_tokens,
     )

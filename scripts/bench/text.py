@@ -15,7 +15,7 @@ from lmtransfer.data.store.cache import prepare, tokenizer_for
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.learner import needed_output_positions
+from lmtransfer.objectives.learner import collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.rows.base import Rows
@@ -94,7 +94,7 @@ def stream_of(
         rows=rows,
         corruption=TokenMasking(tokenizer=tokenizer, mask_prob=MASK_PROB),
         seed=0,
-        output_positions=needed_output_positions(objectives_of(setting)),
+        output_positions=collect_output_positions(objectives_of(setting)),
         capacity=step_tokens if one_size else None,
         few_shapes=few_shapes,
     )

@@ -512,12 +512,12 @@ def test_a_byte_that_changes_on_the_way_to_the_disk_is_found_and_nothing_is_left
 def test_a_config_that_computes_something_else_is_found_and_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keep = _exported_folder.with_published_keys
+    keep = _exported_folder.add_published_keys
 
     def wrong(config: dict[str, Any], published: dict[str, Any]) -> dict[str, Any]:
         return keep(config, published) | {"hidden_act": "relu"}
 
-    monkeypatch.setattr(_exported_folder, "with_published_keys", wrong)
+    monkeypatch.setattr(_exported_folder, "add_published_keys", wrong)
     assert lmtransfer("export", "run=runs/pretrain/base", "to=new/base") == 2
     assert re.search(r"\bhidden\b.*\d\.\de[-+]\d\d", capsys.readouterr().err)  # and by how much
     assert not Path("new").exists()
@@ -539,8 +539,8 @@ def test_a_model_that_enlarges_rounding_is_exported_and_a_wrong_one_of_its_kind_
     shown = re.search(r"verified.*largest difference (\S+)", capsys.readouterr().out)
     assert shown is not None
     assert 1e-5 < float(shown[1]) < 1e-2
-    keep = _exported_folder.with_published_keys
-    monkeypatch.setattr(_exported_folder, "with_published_keys", lambda *c: keep(*c) | {"layer_norm_eps": 1e-3})
+    keep = _exported_folder.add_published_keys
+    monkeypatch.setattr(_exported_folder, "add_published_keys", lambda *c: keep(*c) | {"layer_norm_eps": 1e-3})
     assert lmtransfer("export", "run=runs/pretrain/enlarging", "to=new/enlarging") == 2
     assert re.search(r"\bhidden\b.*\d\.\de[-+]\d\d", capsys.readouterr().err)
     assert not Path("new").exists()

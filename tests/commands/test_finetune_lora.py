@@ -12,7 +12,7 @@ from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lmtransfer.models.layers.lora import merged_tensors
+from lmtransfer.models.layers.lora import merge_saved_updates
 from lmtransfer.training.checkpoints import Checkpoints
 
 LORA = ["finetune", *QUICK, "transfer=lora", "transfer.lora_rank=4", "checkpoint=last"]
@@ -68,7 +68,7 @@ def test_every_command_takes_the_run(world: Path, capsys: pytest.CaptureFixture[
     assert lmtransfer("predict", "run=runs/finetune/lora", "input=data/test.tsv", "output=said.jsonl") == 0
     assert lmtransfer("export", "run=runs/finetune/lora", "format=tensors", "to=tensors") == 0  # read back, compared
     written = load_file("tensors/model.safetensors")
-    merged = merged_tensors(_weights("runs/finetune/lora"))
+    merged = merge_saved_updates(_weights("runs/finetune/lora"))
     assert written.keys() == merged.keys()
     for name, tensor in merged.items():
         torch.testing.assert_close(written[name], tensor, atol=1e-6, rtol=1e-6)
@@ -87,7 +87,7 @@ def test_the_next_task_starts_from_the_merged_encoder(world: Path) -> None:
     words += ["optimizer.learning_rate=1e-12", "optimizer.weight_decay=0", "checkpoint=last"]
     assert lmtransfer("finetune", *[word for word in QUICK if not word.startswith(("init", "train", "opt"))], *words,
                       "name=next") == 0  # fmt: skip
-    merged, found = merged_tensors(_weights("runs/finetune/lora")), _weights("runs/finetune/next")
+    merged, found = merge_saved_updates(_weights("runs/finetune/lora")), _weights("runs/finetune/next")
     name = "encoder.stack.layers.0.attention.query_key_value.weight"
     assert not any(".updates." in name for name in found)
     torch.testing.assert_close(found[name], merged[name], atol=1e-6, rtol=1e-6)

@@ -148,7 +148,7 @@ def test_the_generator_of_electra_starts_from_the_counts_too(sharing: str, monke
     seen = []
 
     def noted(self: Pretraining, phase: TrainingPhase, learner: PretrainingLearner, *_: Any, **__: Any) -> None:
-        objective = learner.listed()[0]
+        objective = learner.objective_list()[0]
         tables = [phase.parts.encoder.token_embedding, objective.inner()["generator"].tied_embedding]
         seen.extend(table.weight.detach().clone() for table in tables)
         raise Interrupted("seen")

@@ -32,7 +32,7 @@ class PlainMasked(Objective):
     ties_embedding = True
     masked_loss = "plain"
     predicts = "masked"
-    vocabulary_sized = ("bias",)
+    vocabulary_tensors = ("bias",)
 
     def bind(self, encoder):
         super().bind(encoder)

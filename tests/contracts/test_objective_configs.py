@@ -51,11 +51,11 @@ def test_what_an_objective_says_of_itself_is_so(name: str, tmp_path: Path) -> No
     batch = source.build(0, source.plan(0), range(6))
     losses, _ = learner.losses(batch)
     state = torch.zeros(1, learner.encoder.dim)
-    for objective in learner.listed():
+    for objective in learner.objective_list():
         own = {n: p for n, p in objective.named_parameters() if not n.startswith("generator.")}
-        assert sorted(n for n, p in own.items() if len(p) == NUM_IDS) == sorted(objective.vocabulary_sized)
+        assert sorted(n for n, p in own.items() if len(p) == NUM_IDS) == sorted(objective.vocabulary_tensors)
         assert {objective.name, objective.masked_loss or objective.name} <= set(losses)
-        assert objective.chosen_by in {"loss", *losses}
+        assert objective.selection_loss in {"loss", *losses}
         assert objective.title
         assert (objective.predicts is not None) == (type(objective).predict is not Objective.predict)
         assert (objective.label is None) == (objective.label_rows == "")

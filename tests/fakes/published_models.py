@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from lmtransfer.config.component import build
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.reading import Published, read_published
-from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
+from lmtransfer.interop.reading import PublishedCheckpoint, read_published
+from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published_files
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.heads import ClassificationSpec, MultiLabelSpec, RegressionSpec, SpanSpec, TaggingSpec
@@ -57,7 +57,7 @@ def padded(batch: PackedBatch, *, pad: int = 0, left: bool = False, segments: bo
     return inputs | ({"token_type_ids": rows(batch.segments_T, 0)} if segments else {})
 
 
-def run_of(published: Published, *, pad: int = 0) -> RunToPublish:
+def run_of(published: PublishedCheckpoint, *, pad: int = 0) -> RunToPublish:
     """What was read, to be written again."""
     kind: Any = "pretraining" if published.losses or published.objectives else "encoder"
     return RunToPublish(
@@ -74,14 +74,14 @@ def run_of(published: Published, *, pad: int = 0) -> RunToPublish:
     )
 
 
-def encoder_of(published: Published) -> Any:
+def encoder_of(published: PublishedCheckpoint) -> Any:
     """Our encoder with the weights read."""
     encoder = build(published.model, vocab_size=published.vocab_size)
     load_weights(encoder, published.encoder)
     return encoder.eval()
 
 
-def learner_of(published: Published) -> PretrainingLearner:
+def learner_of(published: PublishedCheckpoint) -> PretrainingLearner:
     """Our encoder and the objectives that came along, with the weights read."""
     encoder = build(published.model, vocab_size=published.vocab_size)
     learner = PretrainingLearner(encoder, [build(node) for node in published.loss_arguments.values()])
@@ -114,11 +114,11 @@ def assert_same_tensors(found: dict[str, Tensor], expected: dict[str, Tensor]) -
         assert torch.equal(found[name], tensor), name
 
 
-def there_and_back(peer: Any, folder: Path, *, pad: int = 0) -> tuple[Published, Any]:
+def there_and_back(peer: Any, folder: Path, *, pad: int = 0) -> tuple[PublishedCheckpoint, Any]:
     """Save a peer, read it, write it, and load it again: every tensor is the same. What was read, and the loaded."""
     peer.save_pretrained(folder / "theirs")
     published = read_published(folder / "theirs")
-    files = to_published(run_of(published, pad=pad))
+    files = to_published_files(run_of(published, pad=pad))
     assert files.architecture == type(peer).__name__
     assert_same_tensors(files.tensors, load_file(folder / "theirs" / "model.safetensors"))
     loaded, told = type(peer).from_pretrained(write(files, folder / "ours"), output_loading_info=True)
@@ -186,7 +186,7 @@ def assert_task_survives(
     """Our random encoder and head, published, answer the same in transformers."""
     torch.manual_seed(3)
     learner = task_learner(build(model, vocab_size=VOCABULARY), kind, labels=0 if kind == "span" else 3)
-    files = to_published(run_with_head(learner, model, kind, pad=pad))
+    files = to_published_files(run_with_head(learner, model, kind, pad=pad))
     peer, told = auto.from_pretrained(write(files, folder), output_loading_info=True)
     assert type(peer).__name__ == files.architecture
     assert not told["missing_keys"], told

@@ -7,20 +7,20 @@ from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError, RunDirectoryError
 from lmtransfer.interop.open_run import run_folder
-from lmtransfer.interop.published_folder import PublishedFolder, find_published, wanted_files
+from lmtransfer.interop.published_folder import PublishedFolder, find_published, select_files
 
 
 def test_safetensors_are_wanted_and_legacy_files_only_without_them() -> None:
     tokenizer = ["special_tokens_map.json", "tokenizer.json", "vocab.txt"]
     other = ["README.md", "flax_model.msgpack", "onnx/model.safetensors", "training_args.bin", "tf_model.h5", ".git/x"]
     both = ["config.json", "model.safetensors", "pytorch_model.bin", *tokenizer, *other]
-    assert wanted_files(both) == sorted(["config.json", "model.safetensors", *tokenizer])
+    assert select_files(both) == sorted(["config.json", "model.safetensors", *tokenizer])
     shards = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json"]
-    assert wanted_files(["config.json", *shards, *other]) == sorted(["config.json", *shards])
+    assert select_files(["config.json", *shards, *other]) == sorted(["config.json", *shards])
     sharded = ["model-00001-of-00001.safetensors", "model.safetensors.index.json"]
-    assert wanted_files([*shards, *sharded]) == sorted(sharded)
+    assert select_files([*shards, *sharded]) == sorted(sharded)
     generator = ["generator/config.json", "generator/model.safetensors"]
-    assert set(generator) <= set(wanted_files([*both, *generator]))
+    assert set(generator) <= set(select_files([*both, *generator]))
 
 
 @pytest.mark.parametrize(

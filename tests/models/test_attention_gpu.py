@@ -9,7 +9,7 @@ import torch
 from support.gpu_device import gpu
 from torch import Tensor
 
-from lmtransfer.models.layers.attention.flash import has_kernel, takes
+from lmtransfer.models.layers.attention.flash import can_run_flash, has_kernel
 from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.models.layers.attention.self_attention import _dense, attention
 
@@ -47,7 +47,7 @@ def _check(layout: Layout, num_queries: int, *, window: int | None) -> None:
         return _dense(query, key, value, layout, layout.causal, window, 0.0)
 
     assert (layout.flash is not None) == has_kernel(device)
-    assert takes(*tensors[:3])
+    assert can_run_flash(*tensors[:3])
     exact = _results(dense, tensors, torch.float32)
     flash = _results(chosen, tensors, torch.bfloat16)
     blocks = _results(dense, tensors, torch.bfloat16)

@@ -112,7 +112,7 @@ def test_a_selection_of_queries_equals_the_same_queries_of_all(lengths: list[int
 
 def test_short_sequences_of_different_lengths_share_few_full_rows() -> None:
     lengths = np.random.default_rng(0).integers(2, 60, 64).tolist()
-    rows = Layout.of(lengths).joined
+    rows = Layout.of(lengths).shared_rows
     assert rows.keys.size == 64
     assert rows.keys.sequence_GS.size < 1.15 * sum(lengths) + 64
     slots = rows.keys.slot_N.tolist()
@@ -198,6 +198,6 @@ def test_the_shapes_of_selected_queries_are_few() -> None:
     sizes = set()
     for _ in range(50):
         lengths = rng.integers(5, 60, 32)
-        rows = Layout.of(lengths.tolist(), rng.binomial(lengths, 0.15).tolist()).joined
+        rows = Layout.of(lengths.tolist(), rng.binomial(lengths, 0.15).tolist()).shared_rows
         sizes.add(rows.queries.size)
     assert sizes <= {16, 32}

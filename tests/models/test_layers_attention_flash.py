@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.compilation import compile_blocks
-from lmtransfer.models.layers.attention.flash import FlashLayout, takes
+from lmtransfer.models.layers.attention.flash import FlashLayout, can_run_flash
 from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.models.layers.attention.self_attention import _dense, attention
 
@@ -40,7 +40,7 @@ def _check(layout: Layout, num_queries: int, *, width: int, window: int | None =
         query, key, value, upstream = (tensor.to(dtype) for tensor in rows)
         inputs = [tensor.requires_grad_() for tensor in (query, key, value)]
         if dtype == torch.bfloat16:
-            assert takes(*inputs)
+            assert can_run_flash(*inputs)
             output = attention(*inputs, layout, reach=window)
         else:
             output = _dense(*inputs, layout, layout.causal, window, 0.0)
@@ -96,7 +96,7 @@ def test_sequences_of_two_kinds() -> None:
     ],
 )
 def test_what_the_kernel_does_not_take(query: torch.dtype, value: torch.dtype, width: int) -> None:
-    assert not takes(*(torch.zeros(4, 2, width, dtype=dtype) for dtype in (query, query, value)))
+    assert not can_run_flash(*(torch.zeros(4, 2, width, dtype=dtype) for dtype in (query, query, value)))
 
 
 def test_ragged_batches_of_one_budget_have_one_layout() -> None:

@@ -27,7 +27,7 @@ from lmtransfer.models.layers.cross_entropy import (
     sample_softmax,
     sampled_cross_entropies,
 )
-from lmtransfer.objectives.base import Objective, known_objectives
+from lmtransfer.objectives.base import Objective, builtin_objectives
 
 
 def _given() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -283,7 +283,7 @@ def test_bfloat16_is_near_float32() -> None:
 
 
 def test_each_objective_with_an_output_over_the_vocabulary_can_sample() -> None:
-    can = {one.name for one in known_objectives() if "num_sampled" in one.__init__.__kwdefaults__}
+    can = {one.name for one in builtin_objectives() if "num_sampled" in one.__init__.__kwdefaults__}
     assert can == {"mlm", "lm", "backward_lm", "bilm", "plm", "all_tokens_mlm"}
 
 
@@ -320,6 +320,6 @@ def test_sampling_is_for_training_alone(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", ["mlm", "lm", "bilm", "plm", "all_tokens_mlm"])
 def test_no_samples_are_refused(loss: str) -> None:
-    (kind,) = (one for one in known_objectives() if one.name == loss)
+    (kind,) = (one for one in builtin_objectives() if one.name == loss)
     with refuses(ConfigError, f"objective.losses.{loss}.num_sampled=0"):
         kind(num_sampled=0)  # type: ignore[call-arg]

@@ -9,7 +9,7 @@ from torch import nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.models.albert import AlbertEncoder
-from lmtransfer.models.token_vectors import TokenVectors, standardise
+from lmtransfer.models.token_vectors import TokenVectors, standardize
 
 
 def _albert() -> AlbertEncoder:
@@ -39,7 +39,7 @@ def test_a_table_is_centred_and_scaled(centre: bool, deviation: float | None) ->
     table = nn.Embedding(300, 7)
     nn.init.normal_(table.weight, mean=0.3, std=2.0)
     before = table.weight.detach().double().numpy().copy()
-    standardise(table, centre=centre, deviation=deviation)
+    standardize(table, center=centre, deviation=deviation)
     expected = before - before.mean(axis=0) if centre else before
     if deviation is not None:
         expected = expected * deviation / np.sqrt(((expected - expected.mean()) ** 2).mean())
@@ -51,5 +51,5 @@ def test_a_table_is_centred_and_scaled(centre: bool, deviation: float | None) ->
 def test_a_table_of_equal_vectors_stays_finite() -> None:
     table = nn.Embedding(5, 3)
     nn.init.ones_(table.weight)
-    standardise(table, centre=True, deviation=0.02)
+    standardize(table, center=True, deviation=0.02)
     assert torch.equal(table.weight, torch.zeros(5, 3))

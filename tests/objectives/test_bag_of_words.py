@@ -23,7 +23,7 @@ from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.corruption.base import Corruption, NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.language_model import LanguageModel
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -66,7 +66,7 @@ def batch_of(
         rows=LanguageStream(max_length=24, tokenizer=TOKENIZER),
         corruption=BESIDE[name][2](),
         seed=0,
-        output_positions=needed_output_positions(learner.listed()),
+        output_positions=collect_output_positions(learner.objective_list()),
         capacity=capacity,
     )
     return source.build(0, source.plan(0), rows)

@@ -16,7 +16,7 @@ from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.store.token_shares import token_information
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.entities import Entities
-from lmtransfer.objectives.corruption.selection import Chosen, Selection, SingleTokens, sampled_order
+from lmtransfer.objectives.corruption.selection import Choice, Selection, SingleTokens, sample_order
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.corruption.words import NGrams, Spans, WholeWords
 from lmtransfer.objectives.rows.base import Row
@@ -57,7 +57,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 def test_orders_are_drawn_by_weight_without_replacement() -> None:
     items, weights = np.array([10, 20, 30, 40]), np.array([1.0, 2.0, 3.0, 6.0])
     rng, num = np.random.default_rng(0), 30_000
-    found = Counter(tuple(sampled_order(items, weights, rng).tolist()) for _ in range(num))
+    found = Counter(tuple(sample_order(items, weights, rng).tolist()) for _ in range(num))
     of = dict(zip(items.tolist(), weights.tolist(), strict=True))
     for order in permutations(items.tolist()):
         expected = prod(of[item] / sum(of[other] for other in order[k:]) for k, item in enumerate(order))
@@ -144,7 +144,7 @@ def test_a_worker_draws_the_same(store: TokenStore) -> None:
 
 def test_what_is_refused() -> None:
     class Alike(Selection):
-        def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+        def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
             raise AssertionError
 
     with refuses(ConfigError, "objective.corruption.weighting=loss", "uniform, rare"):

@@ -70,7 +70,7 @@ def learner_of(
 
 def tables(learner: PretrainingLearner) -> tuple[nn.Embedding, nn.Embedding]:
     """The encoder's and the generator's."""
-    (objective,) = learner.listed()
+    (objective,) = learner.objective_list()
     embedding = learner.encoder.token_embedding
     generator = objective.generator.token_embedding
     assert embedding is not None
@@ -299,6 +299,6 @@ def test_two_generators_are_refused() -> None:
 @pytest.mark.parametrize("sharing", ["tied", "disentangled", "none"])
 def test_generators_of_every_size_learn(source: PretrainingSource, size: float, sharing: str) -> None:
     learner, batch = learner_of(sharing, size=size), batch_of(source)
-    (objective,) = learner.listed()
+    (objective,) = learner.objective_list()
     assert objective.generator.dim == max(2, 2 * round(16 * size / 2))
     assert set(gradients(learner, batch, "rtd", "generator_mlm")) == {name for name, _ in learner.named_parameters()}

@@ -24,7 +24,7 @@ from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.corruption.windows import ContextWindows
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.language_model import LanguageModel
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
@@ -52,7 +52,7 @@ def source_of(name: str, store: TokenStore, **changes: Any) -> PretrainingSource
         rows=(SentencePairs if pairs else LanguageStream)(max_length=32, tokenizer=TOKENIZER),
         corruption=TokenMasking(tokenizer=TOKENIZER) if "mlm" in name else NoCorruption(),
         seed=0,
-        output_positions=needed_output_positions(objectives_of(name)),
+        output_positions=collect_output_positions(objectives_of(name)),
         **changes,
     )
 

@@ -16,7 +16,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.language_model import LanguageModel
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -48,14 +48,14 @@ def source_of(store: TokenStore, *, share: float = 0.4, capacity: int | None = N
         rows=LanguageStream(max_length=16, tokenizer=TOKENIZER),
         corruption=TokenMasking(tokenizer=TOKENIZER, mask_prob=0.3, causal_share=share),
         seed=0,
-        output_positions=needed_output_positions([MaskedLanguageModel(), LanguageModel()]),
+        output_positions=collect_output_positions([MaskedLanguageModel(), LanguageModel()]),
         capacity=capacity,
     )
 
 
 def by_hand(learner: PretrainingLearner, batch: PretrainingBatch, predict: Predict) -> dict[str, Any]:
     """Each row by itself, read in its own way by an encoder that is set to it."""
-    (mlm, lm), encoder = learner.listed(), learner.encoder
+    (mlm, lm), encoder = learner.objective_list(), learner.encoder
     assert isinstance(mlm, MaskedLanguageModel)
     embedding, sums = encoder.token_embedding, {"mlm": 0.0, "lm": 0.0}
     masked_VD, next_VD = (dict(one.named_children()).get("output", embedding).weight for one in (mlm, lm))
@@ -103,10 +103,10 @@ def test_the_losses_of_a_mixed_batch_are_those_of_its_rows_alone(
 def test_one_head_serves_both_where_the_next_token_is_predicted() -> None:
     shared, apart = learner_of("next"), learner_of("same")
     assert {name for name, _ in shared.named_parameters()} == {name for name, _ in apart.named_parameters()}
-    mlm, lm = shared.listed()
+    mlm, lm = shared.objective_list()
     states = torch.randn(5, 16)
     assert torch.equal(lm.token_logits(states), mlm.token_logits(states))  # type: ignore[arg-type]
-    mlm, lm = apart.listed()
+    mlm, lm = apart.objective_list()
     assert not torch.allclose(lm.token_logits(states), mlm.token_logits(states))  # type: ignore[arg-type]
 
 
@@ -117,7 +117,7 @@ def test_untied_each_head_has_a_matrix_of_its_own_and_all_of_it_learns(
     learner, source = learner_of(predict, tie_output=False), source_of(store)
     losses, _ = learner.losses(source.build(0, source.plan(0), range(12)))
     (losses["mlm"].sum + losses["lm"].sum).backward()
-    assert {one.name for one in learner.listed() if "output" in dict(one.named_children())} == matrices
+    assert {one.name for one in learner.objective_list() if "output" in dict(one.named_children())} == matrices
     assert not [n for n, p in learner.objectives.named_parameters() if p.grad is None or not p.grad.any()]
 
 

@@ -14,7 +14,7 @@ from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.fit import check_fit
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.pair_label import SentenceOrderPrediction
 from lmtransfer.objectives.rows.ordered_pairs import OrderedPairs
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
@@ -30,7 +30,7 @@ def test_loss_equals_a_loop_over_rows(tmp_path: Path, capacity: int | None) -> N
         rows=OrderedPairs(max_length=32, tokenizer=TOKENIZER),
         corruption=NoCorruption(),
         seed=0,
-        output_positions=needed_output_positions([SentenceOrderPrediction()]),
+        output_positions=collect_output_positions([SentenceOrderPrediction()]),
         capacity=capacity,
     )
     learner = PretrainingLearner(bert(), [SentenceOrderPrediction(weight=0.5)])

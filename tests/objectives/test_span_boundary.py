@@ -16,7 +16,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.corruption.words import Spans
 from lmtransfer.objectives.fit import check_fit
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
@@ -31,7 +31,7 @@ def source_of(folder: Path, *, mask_prob: float = 0.3, **changes: Any) -> Pretra
         rows=LanguageStream(max_length=48, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_prob=mask_prob, selection=Spans(), shared_replacement=True, tokenizer=TOKENIZER),
         seed=0,
-        output_positions=needed_output_positions([MaskedLanguageModel(), SpanBoundaryObjective()]),
+        output_positions=collect_output_positions([MaskedLanguageModel(), SpanBoundaryObjective()]),
         **changes,
     )
 

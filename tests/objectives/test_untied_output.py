@@ -12,7 +12,7 @@ from fakes.objectives import NumberTokenizer, bert, gpt, random_documents, store
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.language_model import LanguageModel
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
@@ -26,13 +26,13 @@ def _learner(cls: Any, *, tie_output: bool) -> PretrainingLearner:
 
 
 def _batch(folder: Path, learner: PretrainingLearner) -> Any:
-    masked = learner.listed()[0].name == "mlm"
+    masked = learner.objective_list()[0].name == "mlm"
     source = PretrainingSource(
         store=store_of(folder / "s", random_documents(20)),
         rows=LanguageStream(max_length=32, tokenizer=TOKENIZER),
         corruption=TokenMasking(tokenizer=TOKENIZER) if masked else NoCorruption(),
         seed=0,
-        output_positions=needed_output_positions(learner.listed()),
+        output_positions=collect_output_positions(learner.objective_list()),
     )
     return source.build(0, source.plan(0), [3, 1, 11])
 
@@ -41,7 +41,7 @@ def _batch(folder: Path, learner: PretrainingLearner) -> Any:
 def test_with_the_token_embedding_as_its_own_matrix_the_loss_is_the_tied_one(cls: Any, tmp_path: Path) -> None:
     tied, untied = _learner(cls, tie_output=True), _learner(cls, tie_output=False)
     untied.load_state_dict(tied.state_dict(), strict=False)
-    (objective,) = untied.listed()
+    (objective,) = untied.objective_list()
     matrix = objective.get_submodule("output")
     batch = _batch(tmp_path, tied)
     name = objective.name
@@ -57,7 +57,7 @@ def test_the_token_embedding_learns_from_what_is_read_alone(tmp_path: Path) -> N
     learner = _learner(MaskedLanguageModel, tie_output=False)
     batch = _batch(tmp_path, learner)
     learner.losses(batch)[0]["mlm"].sum.backward()
-    (objective,) = learner.listed()
+    (objective,) = learner.objective_list()
     embedding, output = objective.tied_embedding.weight.grad, objective.get_submodule("output").weight.grad
     read = set(batch.inputs.tokens_T.tolist())
     assert {row for row in range(96) if embedding[row].any()} <= read

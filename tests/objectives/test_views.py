@@ -54,6 +54,13 @@ def test_counts_are_those_of_a_plain_loop() -> None:
         TOKENIZER,
     )
     assert counts == RowCounts(
-        rows=3, tokens=13, special=7, hidden=5, masked=3, kept=1, special_hidden=1, labels={"nsp": {1: 2, 0: 1}}
+        rows=3,
+        tokens=13,
+        num_special=7,
+        num_hidden=5,
+        num_masked=3,
+        num_unchanged=1,
+        num_special_hidden=1,
+        labels={"nsp": {1: 2, 0: 1}},
     )
-    assert counts.replaced == 1
+    assert counts.num_replaced == 1

@@ -22,7 +22,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.windows import ContextWindows, Quantiles
 from lmtransfer.objectives.fit import check_fit
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -47,7 +47,7 @@ def source_of(folder: Path, **changes: Any) -> PretrainingSource:
         rows=LanguageStream(max_length=24, frame="none", tokenizer=TOKENIZER),
         corruption=ContextWindows(**settings, tokenizer=TOKENIZER),
         seed=0,
-        output_positions=needed_output_positions([SkipGram()]),
+        output_positions=collect_output_positions([SkipGram()]),
     )
 
 

@@ -29,9 +29,9 @@ from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD
 from lmtransfer.interop.families.key_map import to_ours
-from lmtransfer.interop.onnx.export import TOLERANCE, OnnxFile, export_onnx, padded_rows
+from lmtransfer.interop.onnx.export import TOLERANCE, OnnxFile, export_onnx, pad_rows
 from lmtransfer.interop.reading import read_published
-from lmtransfer.interop.writing import to_published
+from lmtransfer.interop.writing import to_published_files
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
@@ -95,7 +95,7 @@ def _rows(lengths: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
 def _run(file: OnnxFile, lengths: list[int], *, filler: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
     """What the file gives for rows padded with some token, and where real tokens are."""
     session = onnxruntime.InferenceSession(str(file.path), providers=["CPUExecutionProvider"])
-    fed = padded_rows(*_rows(lengths), filler=filler)
+    fed = pad_rows(*_rows(lengths), filler=filler)
     assert [given.name for given in session.get_inputs()] == list(file.inputs)
     assert [given.name for given in session.get_outputs()] == list(file.outputs)
     return session.run(None, {name: fed[name] for name in file.inputs}), fed["attention_mask"].astype(bool)
@@ -147,7 +147,7 @@ def test_published_heads_answer_as_the_peers(tmp_path: Path, kind: Any, family: 
     names = {"tagging": "TokenClassification", "span": "QuestionAnswering"}
     auto = getattr(transformers, f"AutoModelFor{names.get(kind, 'SequenceClassification')}")
     run = run_with_head(learner, model, kind, pad=1 if family == "Roberta" else 0)
-    peer = auto.from_pretrained(write(to_published(run), tmp_path / "theirs")).eval()
+    peer = auto.from_pretrained(write(to_published_files(run), tmp_path / "theirs")).eval()
     labels = ["yes", "n\u00f6", "{1}"]
     file = export_onnx(folder=tmp_path, labels=labels, **_of_task(learner))
     metadata = onnxruntime.InferenceSession(file.path).get_modelmeta().custom_metadata_map
@@ -177,7 +177,7 @@ def test_predicted_tokens_are_the_peers_and_the_tied_table_is_there_once(
     peer, segments = _peer(family, architecture), PEERS[family][1]
     peer.save_pretrained(tmp_path / "theirs")
     learner = learner_of(read_published(tmp_path / "theirs"))
-    (objective,) = learner.listed()
+    (objective,) = learner.objective_list()
     assert objective.name == kind
     file = export_onnx(encoder=learner.encoder, folder=tmp_path, objective=objective)
     for lengths in BATCHES:

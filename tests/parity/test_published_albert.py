@@ -27,7 +27,7 @@ from support.refusals import refuses
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published
-from lmtransfer.interop.writing import RunToPublish, to_published
+from lmtransfer.interop.writing import RunToPublish, to_published_files
 
 transformers = pytest.importorskip("transformers")
 
@@ -101,4 +101,4 @@ def test_what_transformers_has_no_class_for_is_refused(tmp_path: Path, changes: 
     run = run_of(read_published(tmp_path))
     fields = {name: getattr(run, name) for name in RunToPublish.__slots__}
     with refuses(NotInTransformers, "AlbertEncoder", named):
-        to_published(RunToPublish(**fields | {"model": {**run.model, **changes}}))
+        to_published_files(RunToPublish(**fields | {"model": {**run.model, **changes}}))

@@ -32,7 +32,7 @@ from support.refusals import refuses
 from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.reading import read_published, read_task_head
-from lmtransfer.interop.writing import to_published
+from lmtransfer.interop.writing import to_published_files
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import weights
 
@@ -142,7 +142,7 @@ def test_our_pretrained_run_answers_the_same_there(tmp_path: Path, activation: s
         head=weights(learner.objectives),
         loss_arguments={"mlm": node},
     )
-    files = to_published(given)
+    files = to_published_files(given)
     assert files.architecture == "BertForMaskedLM"
     assert any("pooler" in note for note in files.notes)
     assert files.config["vocab_size"] == VOCABULARY + 1
@@ -158,7 +158,7 @@ def test_our_pretrained_run_answers_the_same_there(tmp_path: Path, activation: s
     assert logits[:, VOCABULARY].abs().max() == 0
     again = read_published(tmp_path)  # what we wrote, we read
     assert again.model["num_segments"] == 1
-    assert_same_tensors(to_published(run_of(again, pad=VOCABULARY)).tensors, files.tensors)
+    assert_same_tensors(to_published_files(run_of(again, pad=VOCABULARY)).tensors, files.tensors)
 
 
 def test_a_segment_embedding_of_one_row_counts(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_shards_and_half_precision_read_the_same(tmp_path: Path, form: str) -> N
         peer.half().save_pretrained(tmp_path)
     read = read_published(tmp_path)
     assert any("float16" in note for note in read.notes) == (form == "float16")
-    files = to_published(run_of(read))
+    files = to_published_files(run_of(read))
     expected = {name: tensor for name, tensor in peer.state_dict().items() if ".decoder." not in name}
     assert_same_tensors(files.tensors, expected)
 
@@ -293,15 +293,15 @@ def test_configs_that_name_no_model_of_ours(tmp_path: Path, changes: dict[str, A
 def test_heads_of_another_shape_are_refused_saying_why() -> None:
     learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "span", labels=3)
     with refuses(CheckpointError, "BertForQuestionAnswering", " 4 "):
-        to_published(run_with_head(learner, MODEL, "span"))
+        to_published_files(run_with_head(learner, MODEL, "span"))
     head = {"hidden.weight": torch.zeros(24, 24), "hidden.bias": torch.zeros(24)} | learner.head.state_dict()
     with refuses(CheckpointError, "BertForTokenClassification", "hidden layer"):
-        to_published(run_with_head(learner, MODEL, "tagging", head=head))
+        to_published_files(run_with_head(learner, MODEL, "tagging", head=head))
     bare = MODEL | {"pooler": False}
     encoder = build(bare, vocab_size=VOCABULARY)
     learner = task_learner(encoder, "tagging")
     with refuses(CheckpointError, "BertForSequenceClassification", "pooler"):
-        to_published(run_with_head(learner, bare, "classification"))
+        to_published_files(run_with_head(learner, bare, "classification"))
 
 
 @pytest.mark.parametrize("name", ["bert.embeddings.position_embeddings.weight", "bert.embeddings.LayerNorm.weight"])

@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 
 from lmtransfer.config.component import build
 from lmtransfer.interop.reading import read_published
-from lmtransfer.interop.writing import to_published
+from lmtransfer.interop.writing import to_published_files
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import weights
 
@@ -104,7 +104,7 @@ def test_discriminator_and_generator_together_are_the_objective(tmp_path: Path) 
         hidden = rtd.generator_head.transform(rtd.generator(batch).last)
         ours = hidden @ learner.encoder.token_embedding.weight.T + rtd.generator_head.bias
         torch.testing.assert_close(ours, generator(**inputs).logits[real], **CLOSE)
-    files = to_published(run_of(published))
+    files = to_published_files(run_of(published))
     assert_same_tensors(files.tensors, load_file(tmp_path / "model.safetensors"))
     (small,) = files.more.values()
     assert small.architecture == "ElectraForMaskedLM"
@@ -127,7 +127,7 @@ def test_our_pretrained_run_answers_the_same_there(tmp_path: Path) -> None:
         head=weights(learner.objectives),
         loss_arguments={"rtd": node},
     )
-    write(to_published(run), tmp_path)
+    write(to_published_files(run), tmp_path)
     batch = batch_of(segments=True)
     inputs = padded(batch, pad=VOCABULARY)
     real = inputs["attention_mask"].bool()

@@ -16,7 +16,7 @@ from support.refusals import refuses
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published
-from lmtransfer.interop.writing import to_published
+from lmtransfer.interop.writing import to_published_files
 
 
 def saved(folder: Path, options: dict[str, Any] = OPTIONS) -> Path:
@@ -49,7 +49,7 @@ def test_nothing_in_transformers_loads_it(tmp_path: Path) -> None:
     read = read_published(saved(tmp_path))
     assert read.vocab_size == 0
     with refuses(NotInTransformers, "ElmoEncoder", "transformers"):
-        to_published(run_of(read))
+        to_published_files(run_of(read))
 
 
 def test_settings_and_tensors_that_do_not_fit_are_told(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published
-from lmtransfer.interop.writing import to_published
+from lmtransfer.interop.writing import to_published_files
 
 transformers = pytest.importorskip("transformers")
 
@@ -100,14 +100,14 @@ def test_our_task_heads_answer_the_same_there(tmp_path: Path, kind: str) -> None
 def test_heads_and_models_without_a_counterpart_are_refused_saying_why() -> None:
     learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "classification")
     with refuses(CheckpointError, "GPT", "bias") as caught:
-        to_published(run_with_head(learner, MODEL, "classification"))
+        to_published_files(run_with_head(learner, MODEL, "classification"))
     assert not isinstance(caught.value, NotInTransformers)
     for changes in ({"activation": "gelu", "hidden_dim": 96}, {"hidden_dim": 95}):
         model = MODEL | {"norm": "post"} | changes
         run = run_with_head(learner, model, "pretraining", head={}, loss_arguments=LM)
         named = next(iter(changes))
         with refuses(NotInTransformers, "GptEncoder", f"{named}={changes[named]}"):
-            to_published(run)
+            to_published_files(run)
 
 
 def test_keys_that_change_the_computation_are_refused(tmp_path: Path) -> None:

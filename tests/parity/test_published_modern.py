@@ -33,7 +33,7 @@ from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published, read_task_head
-from lmtransfer.interop.writing import to_published
+from lmtransfer.interop.writing import to_published_files
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import weights
 
@@ -104,7 +104,7 @@ def test_our_pretrained_run_answers_the_same_there(tmp_path: Path, bias: bool) -
         head=weights(learner.objectives),
         loss_arguments={"mlm": node},
     )
-    files = to_published(run)
+    files = to_published_files(run)
     peer, told = transformers.AutoModelForMaskedLM.from_pretrained(write(files, tmp_path), output_loading_info=True)
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
@@ -115,7 +115,7 @@ def test_our_pretrained_run_answers_the_same_there(tmp_path: Path, bias: bool) -
         torch.testing.assert_close(mlm_logits(learner, learner.encoder(batch).last), logits, **CLOSE)
     again = read_published(tmp_path)  # what we wrote, we read, though its norms have biases of zero
     assert again.model["bias"] == bias
-    assert_same_tensors(to_published(run_of(again)).tensors, files.tensors)
+    assert_same_tensors(to_published_files(run_of(again)).tensors, files.tensors)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_ours_beyond_modernbert_has_no_counterpart() -> None:
     model = MODEL | {"query_key_norm": True}
     learner = task_learner(build(model, vocab_size=VOCABULARY), "classification")
     with refuses(NotInTransformers, "ModernEncoder", "query_key_norm=true"):
-        to_published(run_with_head(learner, model, "encoder"))
+        to_published_files(run_with_head(learner, model, "encoder"))
 
 
 @pytest.mark.parametrize("kind", ["classification", "multi_label", "regression", "tagging", "span"])
@@ -174,7 +174,7 @@ def test_a_classifier_in_bfloat16_is_as_exact_as_bfloat16_allows(tmp_path: Path)
     learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "classification")
     batch = batch_of(segments=False)
     ours = task_logits(learner, batch)
-    write(to_published(run_with_head(learner, MODEL, "classification")), tmp_path)
+    write(to_published_files(run_with_head(learner, MODEL, "classification")), tmp_path)
     auto = transformers.AutoModelForSequenceClassification
     half = auto.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
     whole = auto.from_pretrained(tmp_path).eval()
@@ -191,7 +191,7 @@ def test_a_last_norm_with_a_weight_of_0_has_no_counterpart() -> None:
     with torch.no_grad():
         learner.encoder.stack.final_norm.weight[3] = 0.0
     with refuses(CheckpointError, "last norm", "0"):
-        to_published(run_with_head(learner, MODEL, "classification"))
+        to_published_files(run_with_head(learner, MODEL, "classification"))
 
 
 def test_a_head_with_another_activation_is_left_out_and_told(tmp_path: Path) -> None:

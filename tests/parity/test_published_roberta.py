@@ -27,7 +27,7 @@ from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.reading import read_published
-from lmtransfer.interop.writing import to_published
+from lmtransfer.interop.writing import to_published_files
 
 transformers = pytest.importorskip("transformers")
 
@@ -94,7 +94,7 @@ def test_other_names_of_the_same_model_are_read(tmp_path: Path, kind: str) -> No
     with torch.no_grad():
         theirs = peer(**inputs).logits[inputs["attention_mask"].bool()]
     torch.testing.assert_close(mlm_logits(learner_of(published), last), theirs, **CLOSE)
-    files = to_published(run_of(published, pad=1))
+    files = to_published_files(run_of(published, pad=1))
     again = transformers.AutoModelForMaskedLM.from_pretrained(write(files, tmp_path / "ours")).eval()
     with torch.no_grad():
         assert torch.equal(again(**inputs).logits[inputs["attention_mask"].bool()], theirs)
@@ -126,7 +126,7 @@ def test_our_task_heads_answer_the_same_there(tmp_path: Path, kind: str, changes
     assert files.config["type_vocab_size"] == 1
     published = read_published(tmp_path)  # what we wrote, we read, and write again
     assert published.model["max_length"] == 28
-    again = to_published(run_of(published, pad=2))
+    again = to_published_files(run_of(published, pad=2))
     body = {name: tensor for name, tensor in files.tensors.items() if name.startswith("roberta")}
     assert_same_tensors({f"{next(iter(body)).partition('.')[0]}.{n}": t for n, t in again.tensors.items()}, body)
 

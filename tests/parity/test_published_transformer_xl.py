@@ -20,7 +20,7 @@ from torch.nn import functional
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published
-from lmtransfer.interop.writing import to_published
+from lmtransfer.interop.writing import to_published_files
 
 DIM, HEADS, LAYERS, HIDDEN = 24, 3, 2, 40
 WIDTH = DIM // HEADS
@@ -133,4 +133,4 @@ def test_what_we_do_not_compute_is_refused(tmp_path: Path, changes: dict[str, An
 def test_transformers_has_no_class_for_it_any_more(tmp_path: Path) -> None:
     saved(tmp_path)
     with refuses(NotInTransformers, "transformers", "Transformer-XL"):
-        to_published(run_of(read_published(tmp_path)))
+        to_published_files(run_of(read_published(tmp_path)))

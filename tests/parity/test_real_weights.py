@@ -17,9 +17,9 @@ from lmtransfer.config.component import build
 from lmtransfer.data.batch import pack
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
-from lmtransfer.interop.reading import Published, read_published
+from lmtransfer.interop.reading import PublishedCheckpoint, read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
-from lmtransfer.interop.writing import RunToPublish, to_published
+from lmtransfer.interop.writing import RunToPublish, to_published_files
 from lmtransfer.tokenizers.base import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -50,12 +50,12 @@ def folder() -> Path:
 
 
 @pytest.fixture(scope="module")
-def published(folder: Path) -> Published:
+def published(folder: Path) -> PublishedCheckpoint:
     return read_published(folder)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(folder: Path, published: Published) -> Tokenizer:
+def tokenizer(folder: Path, published: PublishedCheckpoint) -> Tokenizer:
     return read_tokenizer(folder, vocab_size=published.vocab_size)
 
 
@@ -99,7 +99,7 @@ def test_token_ids_of_a_thousand_lines_are_the_peers(
     _same_ids(lines, tokenizer, their_tokenizer)
 
 
-def test_specials_and_sizes_are_those_of_the_files(published: Published, tokenizer: Tokenizer) -> None:
+def test_specials_and_sizes_are_those_of_the_files(published: PublishedCheckpoint, tokenizer: Tokenizer) -> None:
     assert (published.vocab_size, tokenizer.vocab_size, tokenizer.num_pieces) == (30522, 30522, 30522)
     assert (tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (100, 101, 102, 103)
     assert np.flatnonzero(tokenizer.is_special).tolist() == list(range(999))  # these five and [unused0] to [unused993]
@@ -109,7 +109,7 @@ def test_specials_and_sizes_are_those_of_the_files(published: Published, tokeniz
 
 
 def test_hidden_states_of_all_layers_and_the_pooler_are_the_peers(
-    folder: Path, published: Published, tokenizer: Tokenizer, their_tokenizer: Any
+    folder: Path, published: PublishedCheckpoint, tokenizer: Tokenizer, their_tokenizer: Any
 ) -> None:
     words = Path(__file__).read_text(encoding="utf-8").split()
     starts = range(0, len(words), 61)
@@ -135,8 +135,10 @@ def test_hidden_states_of_all_layers_and_the_pooler_are_the_peers(
                 torch.testing.assert_close(torch.cat(local[start : start + 8]), real, atol=1e-5, rtol=1e-5)
 
 
-def test_every_weight_goes_back_byte_for_byte(folder: Path, published: Published, tokenizer: Tokenizer) -> None:
-    files = to_published(
+def test_every_weight_goes_back_byte_for_byte(
+    folder: Path, published: PublishedCheckpoint, tokenizer: Tokenizer
+) -> None:
+    files = to_published_files(
         RunToPublish(
             model=published.model,
             vocab_size=published.vocab_size,

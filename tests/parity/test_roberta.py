@@ -14,7 +14,7 @@ from lmtransfer.interop.families.roberta import (
     ROBERTA,
     ROBERTA_FAMILY,
     ROBERTA_PRE_NORM,
-    with_published_tables,
+    add_published_tables,
 )
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.roberta import RobertaEncoder
@@ -91,7 +91,7 @@ def test_hidden_states_equal_the_peers(norm: str) -> None:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_an_encoder_without_the_published_tables_computes_the_same_as_a_peer_made_of_it(norm: str) -> None:
     peer, encoder = _peer(norm, "Model"), _encoder(norm, published=False)
-    published = with_published_tables(to_theirs(encoder.state_dict(), KEY_MAPS[norm]))
+    published = add_published_tables(to_theirs(encoder.state_dict(), KEY_MAPS[norm]))
     missing, unexpected = peer.load_state_dict(published, strict=False)
     assert not unexpected
     assert all(name.startswith("pooler.") for name in missing)

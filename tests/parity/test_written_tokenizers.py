@@ -17,7 +17,7 @@ from transformers.models.bert import BertConfig, BertForMaskedLM
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.index import family_of_config
-from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, tokens_differ, write_tokenizer
+from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, find_token_difference, write_tokenizer
 from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
@@ -137,7 +137,7 @@ def _write(tokenizer: Tokenizer, folder: Path, *, model_type: str = "bert", num_
         folder,
         max_length=64,
         num_segments=num_segments,
-        continues=family.continues,
+        continues_text=family.continues_text,
         pads_left=family.pads_left,
     )
 
@@ -217,7 +217,7 @@ def test_offsets_are_places_in_the_text(made: tuple[Tokenizer, Path]) -> None:
 
 def test_the_files_alone_give_our_ids(made: tuple[Tokenizer, Path]) -> None:
     tokenizer, folder = made
-    assert tokens_differ(tokenizer, folder, [*CORPUS, *NASTY, "[MASK] is left out", "\ud800"]) is None
+    assert find_token_difference(tokenizer, folder, [*CORPUS, *NASTY, "[MASK] is left out", "\ud800"]) is None
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe of bytes", "byte_bpe", "byte_bpe lower", "wordpiece", "published"])
@@ -239,7 +239,7 @@ def test_added_words(kind: str, tmp_path: Path) -> None:
     assert set(new) <= {i for ids in ours for i in ids}
     assert theirs.convert_tokens_to_ids("quickest") == new.start
     assert written.pad_id == (getattr(base, "pad_id", None) or base.num_pieces + len(ADDED))
-    assert tokens_differ(tokenizer, tmp_path, texts) is None
+    assert find_token_difference(tokenizer, tmp_path, texts) is None
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "byte_bpe"])
@@ -249,7 +249,7 @@ def test_added_words_beside_any_character(kind: str, tmp_path: Path) -> None:
     _write(tokenizer, tmp_path)
     beside = ["", " ", "x", "1", "_", ".", "-", "\u4e2d", "\u8a9e", "\u306e", "\u00e9", "\U00020000"]
     texts = [f"a {before}{word}{after} b" for before in beside for word in tokenizer.words for after in beside]
-    assert tokens_differ(tokenizer, tmp_path, texts) is None
+    assert find_token_difference(tokenizer, tmp_path, texts) is None
     found = [any(i >= base.num_pieces for i in ids) for ids in tokenizer.encode_ids(texts)]
     assert any(found)
     assert not all(found)
@@ -339,13 +339,13 @@ def test_a_difference_is_shown(tmp_path: Path) -> None:
         step for step in content["normalizer"]["normalizers"] if step["type"] != "Lowercase"
     ]
     path.write_text(json.dumps(content))
-    found = tokens_differ(tokenizer, tmp_path, ["the fox", "the Fox"])
+    found = find_token_difference(tokenizer, tmp_path, ["the fox", "the Fox"])
     assert found is not None
     assert found.line == "the Fox"
     assert "token 2" in str(found)
     path.write_text("{")
     with refuses(CheckpointError, str(path)):
-        tokens_differ(tokenizer, tmp_path, ["the fox"])
+        find_token_difference(tokenizer, tmp_path, ["the fox"])
 
 
 def test_another_cut_is_a_difference_unless_it_is_as_likely(tmp_path: Path) -> None:
@@ -366,8 +366,8 @@ def test_another_cut_is_a_difference_unless_it_is_as_likely(tmp_path: Path) -> N
     others = AutoTokenizer.from_pretrained(written(-1e3))("the fox", add_special_tokens=False)["input_ids"]
     assert others != ids
     tie = sum(vocabulary[i][1] for i in others) - rest
-    assert tokens_differ(tokenizer, written(tie - 1e-9), ["the fox"]) is None
-    assert tokens_differ(tokenizer, written(tie - 1e-2), ["the fox"]) is not None
+    assert find_token_difference(tokenizer, written(tie - 1e-9), ["the fox"]) is None
+    assert find_token_difference(tokenizer, written(tie - 1e-2), ["the fox"]) is not None
 
 
 def test_whole_words_are_refused(tmp_path: Path) -> None:

@@ -45,16 +45,16 @@ def test_it_computes_what_the_encoder_and_its_head_did(name: str, kind: str, sha
     before = masked_learner(name)
     packed = pack([np.array([1, 7, 30, 5, 2]), np.array([1, 80, 2])])
     states_TD = before.encoder(packed).last
-    logits_TV = before.listed()[0].token_logits(states_TD)
+    logits_TV = before.objective_list()[0].token_logits(states_TD)
     heads = {key.removeprefix("objectives."): tensor for key, tensor in weights(before).items()}
 
     learner = PretrainingLearner(before.encoder, [OBJECTIVES[kind](embedding_sharing=sharing, **COPY)])
     assert take_heads(learner, heads).in_part == (kind,)
-    generator = learner.listed()[0].generator
+    generator = learner.objective_list()[0].generator
     generator_TD = generator(packed).last
     torch.testing.assert_close(generator_TD, states_TD, rtol=0, atol=0)
     torch.testing.assert_close(learner.encoder(packed).last, states_TD, rtol=0, atol=0)
-    head = learner.listed()[0].inner()["generator"]
+    head = learner.objective_list()[0].inner()["generator"]
     torch.testing.assert_close(head.token_logits(generator_TD), logits_TV, rtol=0, atol=0)
 
     with torch.no_grad():  # of its own from then on
@@ -66,18 +66,18 @@ def test_it_computes_what_the_encoder_and_its_head_did(name: str, kind: str, sha
 def test_a_head_of_its_own_goes_before_one_of_masked_tokens() -> None:
     other = PretrainingLearner(electra(num_heads=1), [ReplacedTokenDetection(**COPY)])
     with torch.no_grad():
-        other.listed()[0].generator_head.bias.fill_(3.0)
+        other.objective_list()[0].generator_head.bias.fill_(3.0)
     heads = {key.removeprefix("objectives."): tensor for key, tensor in weights(other).items()}
     heads["mlm.bias"] = torch.full((96,), 5.0)
     learner = PretrainingLearner(electra(num_heads=1), [ReplacedTokenDetection(**COPY)])
     take_heads(learner, heads)
-    assert set(learner.listed()[0].generator_head.bias.tolist()) == {3.0}
+    assert set(learner.objective_list()[0].generator_head.bias.tolist()) == {3.0}
 
 
 def test_by_itself_it_takes_no_other_head() -> None:
     learner = PretrainingLearner(electra(), [ReplacedTokenDetection()])
     assert take_heads(learner, {"mlm.bias": torch.full((96,), 5.0)}).new == ("rtd",)
-    assert set(learner.listed()[0].generator_head.bias.tolist()) == {0.0}
+    assert set(learner.objective_list()[0].generator_head.bias.tolist()) == {0.0}
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)

@@ -20,7 +20,7 @@ from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.language_model import LanguageModel
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -56,7 +56,7 @@ def _counted(folder: Path, encoder: Any, objective: Any) -> tuple[PretrainingLea
         rows=LanguageStream(max_length=48, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=TOKENIZER) if masked else NoCorruption(),
         seed=0,
-        output_positions=needed_output_positions([objective()]),
+        output_positions=collect_output_positions([objective()]),
     )
     learner = PretrainingLearner(encoder, [objective()])
     batch = source.build(0, source.plan(0), range(8))

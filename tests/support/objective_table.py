@@ -19,7 +19,7 @@ from lmtransfer.config.component import build
 from lmtransfer.config.paths import group_options
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.objectives.fit import check_fit
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
 from support.models import small_node
 
@@ -122,7 +122,7 @@ def built(
         rows=rows,
         corruption=corruption,
         seed=0,
-        output_positions=needed_output_positions(objectives),
+        output_positions=collect_output_positions(objectives),
         **of_source,
     )
     return PretrainingLearner(encoder, objectives), source, node

@@ -21,7 +21,7 @@ from torch import nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError, DataError
-from lmtransfer.interop.added_tokens import resized, resized_rows, vocabulary_tensors
+from lmtransfer.interop.added_tokens import extend_rows, extend_tensors, vocabulary_tensors
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.tokenizers.added_tokens import CHINESE, read_words
@@ -290,7 +290,7 @@ def test_grown_models_say_the_same_of_old_tokens(spare: int) -> None:
     names = vocabulary_tensors(Model)
     assert names == {"encoder.embeddings.token.weight", "mlm.bias"}
     new = Model(tokenizer.vocab_size)
-    new.load_state_dict(resized(old.state_dict(), names, base=base, extended=tokenizer))
+    new.load_state_dict(extend_tensors(old.state_dict(), names, base=base, extended=tokenizer))
     for text in toys.TEXT[:5]:
         ids, again = base.encode(text).ids[:32], tokenizer.encode(text).ids[:32]
         before, after = old.logits(ids), new.logits(again)
@@ -306,7 +306,7 @@ def test_rows_of_added_words_are_means(dtype: torch.dtype) -> None:
     tokenizer = ExtendedTokenizer(base, WORDS)
     assert tokenizer.vocab_size > base.vocab_size > base.num_pieces
     rows = torch.randn(base.vocab_size, 4).to(dtype)
-    found = resized_rows(rows, base, tokenizer)
+    found = extend_rows(rows, base, tokenizer)
     assert (found.shape, found.dtype) == ((tokenizer.vocab_size, 4), dtype)
     assert torch.equal(found[: base.num_pieces], rows[: base.num_pieces])
     for place, word in enumerate(WORDS):
@@ -319,10 +319,10 @@ def test_rows_of_added_words_are_means(dtype: torch.dtype) -> None:
         found[tokenizer.num_pieces :], filler.expand(tokenizer.vocab_size - tokenizer.num_pieces, 4)
     )
     with refuses(CheckpointError, f"({base.vocab_size - 1}, 4)", f" {len(WORDS)} ", f"{base.vocab_size} rows"):
-        resized_rows(rows[:-1], base, tokenizer)
+        extend_rows(rows[:-1], base, tokenizer)
     other = toys.published("gpt2")
     with refuses(CheckpointError, f"({base.vocab_size}, 4)", f" {len(WORDS)} ", f"{other.vocab_size} rows"):
-        resized_rows(rows, other, tokenizer)
+        extend_rows(rows, other, tokenizer)
 
 
 def test_models_that_use_the_vocabulary_otherwise_are_refused() -> None:

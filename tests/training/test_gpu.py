@@ -17,7 +17,7 @@ from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
@@ -97,7 +97,7 @@ def _trainer(
         rows=SentencePairs(max_length=length, tokenizer=tokenizer),
         corruption=TokenMasking(tokenizer=tokenizer, mask_prob=0.15),
         seed=0,
-        output_positions=needed_output_positions(objectives),
+        output_positions=collect_output_positions(objectives),
         capacity=capacity,
     )
     stream = PlannedStream(source, seed=0, batch_tokens=batch_tokens)

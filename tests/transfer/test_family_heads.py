@@ -58,7 +58,7 @@ def _states(encoder: nn.Module, token: str) -> torch.Tensor:
 @pytest.mark.parametrize("hidden", [None, "tanh", "gelu"])
 @pytest.mark.parametrize("pooled", [False, True])
 def test_the_head_is_the_formula_of_the_family(token: Any, hidden: Any, pooled: bool) -> None:
-    encoder = _Encoder(FamilyHead(token=token, pooled=pooled, hidden=hidden), pooler=True)
+    encoder = _Encoder(FamilyHead(token=token, uses_pooler=pooled, hidden_activation=hidden), pooler=True)
     learner = _learner(encoder).eval()
     states = _states(encoder, token)
     if pooled:
@@ -74,7 +74,7 @@ def test_the_head_is_the_formula_of_the_family(token: Any, hidden: Any, pooled: 
 
 
 def test_the_dense_layer_has_the_encoders_width_and_dropout_before_and_after() -> None:
-    learner = _learner(_Encoder(FamilyHead(token="first", hidden="tanh")), dropout=0.5)
+    learner = _learner(_Encoder(FamilyHead(token="first", hidden_activation="tanh")), dropout=0.5)
     assert learner.head.hidden.weight.shape == (6, 6)
     seen = {}
     learner.head.hidden.register_forward_hook(lambda _, given, out: seen.update(hidden=given[0]))
@@ -83,7 +83,7 @@ def test_the_dense_layer_has_the_encoders_width_and_dropout_before_and_after() -
     learner.logits(BATCH)
     for name in ("hidden", "output"):
         assert 0.2 < (seen[name] == 0).float().mean() < 0.8, name
-    none = _learner(_Encoder(FamilyHead(token="first", hidden="tanh")), dropout=0.0)
+    none = _learner(_Encoder(FamilyHead(token="first", hidden_activation="tanh")), dropout=0.0)
     torch.testing.assert_close(none.logits(BATCH), none.eval().predict(BATCH))
 
 
@@ -96,16 +96,18 @@ def test_a_family_without_a_dense_layer_has_no_dropout_below_the_pooler() -> Non
 
 
 def test_another_pooling_has_no_family_layer() -> None:
-    learner = _learner(_Encoder(FamilyHead(token="first", pooled=True, hidden="gelu"), pooler=True), pooling="mean")
+    learner = _learner(
+        _Encoder(FamilyHead(token="first", uses_pooler=True, hidden_activation="gelu"), pooler=True), pooling="mean"
+    )
     assert learner.head.hidden is None
     assert not learner.use_pooler
 
 
 def test_a_family_head_reads_any_layer_unless_a_pooler_is_part_of_it() -> None:
-    head = FamilyHead(token="last", hidden="tanh")
+    head = FamilyHead(token="last", hidden_activation="tanh")
     assert _learner(_Encoder(head), layers="mix").reading.indices == (0, 1, 2)
     with refuses(ConfigError, "transfer.pooling=family", "transfer.layers=mix"):
-        _learner(_Encoder(FamilyHead(token="first", pooled=True), pooler=True), layers="mix")
+        _learner(_Encoder(FamilyHead(token="first", uses_pooler=True), pooler=True), layers="mix")
 
 
 @pytest.mark.parametrize(

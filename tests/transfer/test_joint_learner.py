@@ -77,7 +77,7 @@ def _step(learner: JointLearner, micro_batches: Sequence[Any]) -> tuple[StepResu
 
 def _mlm_by_hand(text: PretrainingLearner, batch: Any) -> torch.Tensor:
     """The mean cross entropy at the hidden places, from the softmax over the whole vocabulary."""
-    (head,) = text.listed()
+    (head,) = text.objective_list()
     hidden_TD = text.encoder(batch.inputs).last
     logits_TV = head.token_logits(hidden_TD)
     assert logits_TV is not None
@@ -129,7 +129,7 @@ def test_every_objective_goes_beside_a_task(name: str, store: TokenStore) -> Non
     labelled = _batches(EXAMPLES, [range(9)])
     outcome, found = _step(learner, [*labelled, *_batches(source, [range(8)])])
     _, alone = _step(learner, labelled)
-    weights = {objective.name: objective.weight for objective in learner.text.listed()}
+    weights = {objective.name: objective.weight for objective in learner.text.objective_list()}
     assert {"classification", *weights} <= outcome.losses.keys()
     assert found.keys() == {name for name, p in learner.named_parameters() if p.requires_grad}
     shared = [key for key in alone if key.startswith("task.encoder.")]

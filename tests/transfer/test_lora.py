@@ -19,7 +19,7 @@ from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.bi_gpt import BiGptEncoder
 from lmtransfer.models.electra import ElectraEncoder
-from lmtransfer.models.layers.lora import LoraLinear, LowRankUpdate, merged_tensors, split_updates
+from lmtransfer.models.layers.lora import LoraLinear, LowRankUpdate, merge_saved_updates, split_updates
 from lmtransfer.models.layers.stacked_linear import StackedLinear
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.models.roberta import RobertaEncoder
@@ -93,7 +93,7 @@ def test_a_layer_is_w_plus_alpha_over_r_b_a() -> None:
     expected = input_TD @ matrix.T + layer.bias
     updated = LoraLinear(layer, {0: update})
     torch.testing.assert_close(updated(input_TD), expected, atol=1e-5, rtol=1e-5)
-    merged = updated.merged()
+    merged = updated.merge()
     assert type(merged) is nn.Linear
     torch.testing.assert_close(merged.weight, matrix)
     assert merged.bias is layer.bias
@@ -112,11 +112,11 @@ def test_of_stacked_layers_only_the_named_ones_are_updated(first: int, stop: int
         blocks[number] += 0.5 * update.b.weight.detach() @ update.a.weight.detach()
     expected = torch.cat([input_TD @ block.T for block in blocks[first:stop]], -1) + layer.bias[4 * first : 4 * stop]
     updated = LoraLinear(layer, updates)
-    torch.testing.assert_close(updated.some(input_TD, first, stop), expected, atol=1e-5, rtol=1e-5)
-    merged = updated.merged()
+    torch.testing.assert_close(updated.forward_slice(input_TD, first, stop), expected, atol=1e-5, rtol=1e-5)
+    merged = updated.merge()
     assert isinstance(merged, StackedLinear)
     assert merged.parts == layer.parts
-    torch.testing.assert_close(merged.some(input_TD, first, stop), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(merged.forward_slice(input_TD, first, stop), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_dropout_drops_the_input_of_the_update_only() -> None:
@@ -160,7 +160,7 @@ def test_merged_weights_compute_the_same(family: str, matrices: Any) -> None:
     assert not any(isinstance(module, LoraLinear) for module in learner.modules())
     torch.testing.assert_close(learner.predict(_batch()), before, atol=1e-5, rtol=1e-5)
     encoder = make()  # from a checkpoint, into an ordinary encoder
-    load_weights(encoder, {name: t for name, t in merged_tensors(saved).items() if not name.startswith("head.")})
+    load_weights(encoder, {name: t for name, t in merge_saved_updates(saved).items() if not name.startswith("head.")})
     for name, tensor in weights(encoder).items():
         torch.testing.assert_close(tensor, weights(learner.encoder)[name], atol=1e-6, rtol=1e-6)
     torch.manual_seed(3)

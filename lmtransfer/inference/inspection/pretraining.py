@@ -29,7 +29,7 @@ from lmtransfer.inference.inspection.tables import (
     rates_table,
 )
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, count_rows, row_views
@@ -161,7 +161,7 @@ def _source(cfg: DictConfig, text: Text, parts: Parts, rows: Rows) -> Pretrainin
         rows=rows,
         corruption=parts.corruption,
         seed=cfg.seed,
-        output_positions=needed_output_positions(parts.objectives),
+        output_positions=collect_output_positions(parts.objectives),
         characters=characters_of(text.tokenizer),
     )
 

@@ -110,16 +110,20 @@ def rates_table(
     """Tabulate the rows of an epoch and their measured masking rates."""
     table = table_with_title(f"rows of epoch {epoch}")
     table.add_row("rows", f"{len(lengths):,}", type(rows).__name__)
-    table.add_row("tokens", f"{lengths.sum(dtype=np.int64):,}", f"{counts.special / counts.tokens:.1%} are special")
+    table.add_row("tokens", f"{lengths.sum(dtype=np.int64):,}", f"{counts.num_special / counts.tokens:.1%} are special")
     marks = ", ".join(f"{value:.0f}" for value in np.quantile(lengths, [0, 0.25, 0.5, 0.75, 1]))
     table.add_row("length", f"{lengths.mean():.1f}", f"shortest, quartiles, longest: {marks}")
     budget = f"{train.batch_tokens:,} tokens" if train.batch_tokens else f"{train.batch_examples:,} rows"
     table.add_row("steps", f"{steps:,}", f"per epoch, each of at most {budget}")
-    if counts.hidden:
-        over = f"of all tokens ({counts.rows:,} rows counted; special tokens among them: {counts.special_hidden})"
-        table.add_row("hidden", f"{counts.hidden / counts.tokens:.2%}", over)
-        for what, number in (("[MASK]", counts.masked), ("another token", counts.replaced), ("unchanged", counts.kept)):
-            table.add_row("", f"{number / counts.hidden:.1%}", f"of the masked tokens: {what}")
+    if counts.num_hidden:
+        over = f"of all tokens ({counts.rows:,} rows counted; special tokens among them: {counts.num_special_hidden})"
+        table.add_row("hidden", f"{counts.num_hidden / counts.tokens:.2%}", over)
+        for what, number in (
+            ("[MASK]", counts.num_masked),
+            ("another token", counts.num_replaced),
+            ("unchanged", counts.num_unchanged),
+        ):
+            table.add_row("", f"{number / counts.num_hidden:.1%}", f"of the masked tokens: {what}")
     for name, meanings in rows.label_names.items():
         values = counts.labels[name]
         for value, meaning in enumerate(meanings):

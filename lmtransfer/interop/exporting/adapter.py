@@ -1,6 +1,6 @@
-"""An export that peft loads onto its base: the low-rank updates of LoRA, the head, and on request the base.
+"""Export an adapter for peft: the low-rank updates of LoRA, the head, and the base unless the user gives one.
 
-Shape legend: D input width, E output width of a matrix, R rank; "theirs" are modules of transformers.
+Shape legend: D input width and E output width of a matrix, R rank.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError, ConfigError
-from lmtransfer.interop.exporting.folder import as_published, check_head, write_published
+from lmtransfer.interop.exporting.folder import check_head, run_to_publish, write_published
 from lmtransfer.interop.exporting.run import OpenRun
 from lmtransfer.interop.families.family import Family, TaskArchitecture, TaskKind
 from lmtransfer.interop.families.key_map import Rewrite, rewrite_of
 from lmtransfer.interop.reading import read_published
-from lmtransfer.interop.writing import PublishedFiles, to_published
+from lmtransfer.interop.writing import PublishedFiles, to_published_files
 from lmtransfer.models.layers.lora import SavedUpdate, split_updates
 from lmtransfer.training.weights import read_weights, weights
 from lmtransfer.transfer.learner import TaskLearner
 
-#: The folder of the base inside the export, unless the user gives one.
+#: Folder of the base inside the export, unless the user gives a base.
 BASE = "base"
-#: Largest difference between a merged weight and base plus update, which only rounding explains.
+#: Largest allowed difference between a merged weight and the sum of base and update, which rounding explains.
 _ROUNDING = 1e-5
 CONFIG_FILE, WEIGHT_FILE = "adapter_config.json", "adapter_model.safetensors"
-#: Prefix of the names in the file: the model is inside two wrappers.
+#: Prefix of the names in the file, because peft puts the model inside two wrappers.
 _WRAPPED = "base_model.model."
 _TASK_TYPES = {
     "classification": "SEQ_CLS",
@@ -42,54 +42,54 @@ _TASK_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenAdapter:
-    """The written adapter.
+class AdapterFiles:
+    """The files of an adapter.
 
     Attributes:
         base: folder of the base.
         architecture: class of transformers that loads the base with the head.
         num_labels: number of outputs of the head.
         notes: notes on what was left out or changed.
-        checked: what was compared, in words.
+        verification: one line on the comparison with the merged model.
     """
 
     base: Path
     architecture: str
     num_labels: int
     notes: tuple[str, ...]
-    checked: str
+    verification: str
 
 
-def write_adapter(run: OpenRun, folder: Path, *, base: str | None, named: str) -> WrittenAdapter:
+def write_adapter(run: OpenRun, folder: Path, *, base: str | None, export_name: str) -> AdapterFiles:
     """Write adapter_config.json, adapter_model.safetensors, the tokenizer, and the base if the user gives none.
 
     Args:
         run: a run of transfer=lora; its updates are merged in ``run.learner``.
-        folder: where to; exists.
-        base: the folder of the base that the user gave, or None.
-        named: the path of the export as the user gave it.
+        folder: an existing folder, where the files are written.
+        base: folder of the base that the user gave, or None.
+        export_name: the path of the export as the user gave it.
 
     Raises:
-        ConfigError: the run has no low-rank updates, or the folder of the base is not its base.
+        ConfigError: the run has no low-rank updates, or the folder is not its base.
         NotInTransformers: transformers has no such model.
-        CheckpointError: transformers or peft have no such head or updates.
+        CheckpointError: transformers has no such head, or peft no such updates.
     """
-    encoder, updates = _apart(run)
+    encoder, updates = _split_run(run)
     check_head(run)
     try:
         words = run.write_tokenizer(folder)
-        merged = as_published(run, words)
-        alone = replace(merged, kind="encoder", encoder=encoder, head={}, labels=())
-        whole, body = to_published(merged), to_published(alone)
+        merged = run_to_publish(run, words)
+        bare = replace(merged, kind="encoder", encoder=encoder, head={}, labels=())
+        whole, body = to_published_files(merged), to_published_files(bare)
     except CheckpointError as error:
-        raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written with format=tensors") from error
+        raise CheckpointError(f"run={run.run_path}: {error}. Its tensors can be written with format=tensors") from error
     task = run.family.task(cast(TaskKind, run.kind))
-    if isinstance(task, TaskArchitecture) and task.own_base:
+    if isinstance(task, TaskArchitecture) and task.needs_own_base:
         if base is not None:
             keys = ", ".join(f"{key}={value}" for key, value in task.config.items())
             raise ConfigError(
-                f"base={base}: {task.name} needs {keys} in the config.json of its base; leave base out, so that such a "
-                "base is written too"
+                f"base={base}: {task.name} needs {keys} in the config.json of its base; leave base out, and the export "
+                "includes such a base"
             )
         body = replace(body, config={**body.config, **task.config})
     if base is None:
@@ -104,38 +104,38 @@ def write_adapter(run: OpenRun, folder: Path, *, base: str | None, named: str) -
         run.family,
         updates,
         encoder=encoder,
-        trained=_trained(run, whole),
+        trained=_trained_tensors(run, whole),
         kind=run.kind,
         dropout=run.method.lora.dropout if run.method.lora else 0.0,
-        base=base or f"{named.rstrip('/')}/{BASE}",
+        base=base or f"{export_name.rstrip('/')}/{BASE}",
     )
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(tensors, folder / WEIGHT_FILE, metadata={"format": "pt"})
-    return WrittenAdapter(
+    return AdapterFiles(
         base=place,
         architecture=whole.architecture,
         num_labels=len(run.head["output.bias"]),
         notes=(*run.notes, *words.notes, *whole.notes),
-        checked=_read_back(run, folder, body, whole),
+        verification=_read_back(run, folder, body, whole),
     )
 
 
-def _apart(run: OpenRun) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
-    """The tensors of the encoder without updates, and the updates; those of shared layers once."""
+def _split_run(run: OpenRun) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
+    """Return the encoder's tensors without updates, and the updates; updates of shared layers occur once."""
     names = weights(run.encoder).keys()
     encoder, updates = split_updates(read_weights(run.checkpoint, prefix="encoder."))
     encoder = {name: tensor for name, tensor in encoder.items() if name in names}
     updates = [update for update in updates if f"{update.layer}.weight" in names]
     if not isinstance(run.learner, TaskLearner) or not updates:
         raise ConfigError(
-            f"format=adapter: run={run.named} was not trained with transfer=lora, so it has no low-rank updates; "
+            f"format=adapter: run={run.run_path} was not trained with transfer=lora, so it has no low-rank updates; "
             "export it with format=auto"
         )
     return encoder, updates
 
 
-def _trained(run: OpenRun, whole: PublishedFiles) -> dict[str, Tensor]:
-    """The tensors that were trained as a whole, by their published names: those of the head, and its pooler."""
+def _trained_tensors(run: OpenRun, whole: PublishedFiles) -> dict[str, Tensor]:
+    """Return the tensors that were trained without updates, by published names: those of the head and its pooler."""
     family = run.family
     pooler = [f"{family.prefix}{name}" for name in family.pooler_names]
     uses_pooler = isinstance(run.learner, TaskLearner) and run.learner.use_pooler
@@ -147,14 +147,19 @@ def _trained(run: OpenRun, whole: PublishedFiles) -> dict[str, Tensor]:
 
 
 def _check_base(place: Path, run: OpenRun, encoder: dict[str, Tensor]) -> None:
-    """Check that a folder holds the encoder to which the updates belong; a pooler is part of the adapter."""
+    """Check that a folder holds the encoder that the updates belong to; a pooler is not compared.
+
+    The pooler is part of the adapter.
+    """
     try:
         published = read_published(place)
     except CheckpointError as error:
-        raise ConfigError(f"base={place}: {error}; give the folder of an exported encoder, or none") from error
+        raise ConfigError(
+            f"base={place}: {error}; give the folder of an exported encoder, or leave base out"
+        ) from error
     tensors = dict(published.encoder)
     if run.family.token in tensors:
-        # There may be a row for padding.
+        # The published embedding may have one more row, for padding.
         tensors[run.family.token] = tensors[run.family.token][: run.encoder.vocab_size]
     wrong = [
         name
@@ -163,17 +168,17 @@ def _check_base(place: Path, run: OpenRun, encoder: dict[str, Tensor]) -> None:
     ]
     if wrong:
         raise ConfigError(
-            f"base={place}: is not the base of run={run.named}: {len(wrong)} of {len(encoder)} tensors differ, such as "
-            f"{wrong[0]}. Give the export of {run.saved.config.get('init') or 'its base'}, or leave base out, so that "
-            "the base is written too"
+            f"base={place}: is not the base of run={run.run_path}: {len(wrong)} of {len(encoder)} tensors differ, such "
+            f"as {wrong[0]}. Give the export of {run.saved.config.get('init') or 'its base'}, or leave base out, and "
+            "the export includes the base"
         )
 
 
 def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: PublishedFiles) -> str:
-    """Read the adapter back, and compare base plus adapter with the merged model."""
+    """Read the adapter back, and compare the base with the adapter merged into it with the run's own merged model."""
     config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     base = {f"{run.family.prefix}{name}": tensor for name, tensor in body.tensors.items()}
-    merged = _with_adapter(base, config, load_file(folder / WEIGHT_FILE))
+    merged = _merge_adapter(base, config, load_file(folder / WEIGHT_FILE))
     largest = 0.0
     for name, tensor in whole.tensors.items():
         difference = float((merged[name] - tensor).abs().max()) if name in merged else float("inf")
@@ -182,12 +187,12 @@ def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: Publishe
         largest = max(largest, difference)
     rounded = f"{largest:.0e}" if largest else "0"
     modules = len(config["target_modules"])
-    return f"read back: base and adapter are the merged weights, {modules} updates, largest difference {rounded}"
+    return f"read back: base and adapter give the merged weights, {modules} updates, largest difference {rounded}"
 
 
 @dataclass(frozen=True, slots=True)
 class _ModuleUpdate:
-    """The update ``alpha / R * B A`` of one module of transformers, whose matrix may be stored as (in, out)."""
+    """The update ``alpha / R * B A`` of one transformers module, whose matrix may be stored as (in, out)."""
 
     a_RD: Tensor
     b_ER: Tensor
@@ -208,9 +213,9 @@ def _to_adapter(
     """Convert low-rank updates of an encoder to the settings and the tensors of an adapter.
 
     Args:
-        updates: the updates, by our names of the encoder's layers; each layer has a published name.
+        updates: the updates, with our names of the encoder's layers; each layer has a published name.
         encoder: the encoder's tensors by our names, without updates.
-        trained: tensors that are saved as a whole, by their full published names: the head, and a trained pooler.
+        trained: tensors to save in full, by their complete published names: the head, and a trained pooler.
         kind: kind of the task's head.
         dropout: dropout of the updates.
         base: folder or name of the base, which is recorded.
@@ -247,7 +252,7 @@ def _to_adapter(
 
 
 def _modules(rewrite: Rewrite, updates: Sequence[SavedUpdate], *, num_rows: int) -> dict[str, _ModuleUpdate]:
-    """The updates of one of our layers by their modules: one for each matrix, or one for all of a fused module."""
+    """Return the updates of one of our layers by module: one for each matrix, or one for a whole fused module."""
     names = [name.removesuffix(".weight") for name in rewrite.theirs]
     if rewrite.layout not in ("same", "in_out"):
         raise CheckpointError(
@@ -262,7 +267,7 @@ def _modules(rewrite: Rewrite, updates: Sequence[SavedUpdate], *, num_rows: int)
         }
     ranks = [len(update.a_RD) for update in updates]
     b_ER = updates[0].b_ER.new_zeros(num_rows, sum(ranks))
-    for number, update in enumerate(updates):  # each matrix has its own columns, so B A is the same
+    for number, update in enumerate(updates):  # each matrix has its own columns, so B A does not change
         b_ER[update.rows, sum(ranks[:number]) : sum(ranks[: number + 1])] = update.b_ER
     a_RD = torch.cat([update.a_RD for update in updates])
     return {names[0]: _ModuleUpdate(a_RD, b_ER, float(updates[0].scale) * sum(ranks), transposed)}
@@ -273,23 +278,23 @@ def _alpha(update: SavedUpdate) -> float:
 
 
 def _plain(number: float) -> float | int:
-    """A number without the rounding error of a scale in float32."""
+    """Remove the float32 rounding error from a scale."""
     return round(number) if abs(number - round(number)) < 1e-6 * number else number
 
 
 def _saved_module(name: str, family: Family) -> str:
-    """The module that peft saves as a whole: the head, or the encoder's pooler."""
+    """Return the module that peft saves in full: the head, or the encoder's pooler."""
     inside = name.startswith(family.prefix)
     return f"{family.prefix if inside else ''}{name.removeprefix(family.prefix).partition('.')[0]}"
 
 
-def _with_adapter(
+def _merge_adapter(
     tensors: Mapping[str, Tensor], config: Mapping[str, Any], adapter: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The tensors of a model of transformers with an adapter merged, as peft merges it.
+    """Merge an adapter into the tensors of a transformers model, as peft does.
 
     Args:
-        tensors: tensors of the base, by their full published names.
+        tensors: tensors of the base, by their complete published names.
         config: content of adapter_config.json.
         adapter: content of adapter_model.safetensors.
     """

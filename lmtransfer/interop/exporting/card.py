@@ -1,6 +1,6 @@
-"""The model card of an exported model, README.md: front matter for the Hugging Face hub, and what the run's files say.
+"""Write the model card (README.md) of an exported model: front matter for the Hugging Face hub, and facts on the run.
 
-Keys and lines without a known value are left out. The text of the page is the template ``card.md.j2``.
+The facts come from the run's files; keys and lines without a value are left out. The text is in ``card.md.j2``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.exporting.adapter import BASE
 from lmtransfer.interop.exporting.run import OpenRun
-from lmtransfer.interop.exporting.seen_by_transformers import auto_class, pipeline_of
+from lmtransfer.interop.exporting.transformers_check import auto_class, pipeline_of
 from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.render.cells import difference_text, score_text
 from lmtransfer.reporting.render.markdown import markdown_table
@@ -41,7 +41,7 @@ _METHODS = {
     "frozen": "frozen encoder with a trained head",
     "full": "finetuned",
     "gradual": "finetuned layer by layer",
-    "joint": "finetuned on labels and on text together",
+    "joint": "finetuned jointly on labels and on text",
     "lora": "fixed encoder with trained low-rank updates (LoRA) and a trained head",
     "bitfit": "fixed encoder with trained biases (BitFit) and a trained head",
 }
@@ -55,17 +55,18 @@ class CardSettings:
         name: name of the model; None for the name of the run.
         license: the license as the user gives it.
         languages: the languages as the user gives them.
-        others: further runs; those that started from this run are listed with their scores.
-        loaded_from: where the loading example finds the export, as Python arguments: ``"owner/name", revision="v1"``.
-        on_hub: whether that is a repository of the hub, else a folder.
-        base: folder of an adapter's base; None if the export contains it.
+        other_runs: other runs; the card lists the scores of those that started from this run.
+        load_arguments: location of the export as Python arguments for the loading example, such as
+            ``"owner/name", revision="v1"``.
+        on_hub: whether this location is a repository on the hub; otherwise it is a folder.
+        base: folder of an adapter's base; None if the export contains the base.
     """
 
     name: str | None
     license: str | None
     languages: Sequence[str]
-    others: Sequence[Run]
-    loaded_from: str
+    other_runs: Sequence[Run]
+    load_arguments: str
     on_hub: bool = False
     base: str | None = None
 
@@ -79,8 +80,8 @@ class Card:
         metadata: front matter for the hub; see ``metadata``.
         about: sentences that describe the model.
         facts: data, objective, budget and architecture, one line each, by the name of the fact.
-        loading: values of the code that loads the model; see ``_loading``.
-        limits: sentences about its use and its limits.
+        loading: values for the code that loads the model; see ``_loading``.
+        limits: sentences on the model's use and its limits.
         scores: scores of the model, or of runs that started from it, with their controls.
         notes: notes on what the export left out or changed.
         versions: versions of the software, by name.
@@ -110,7 +111,7 @@ def metadata(
 
     Args:
         library: library that loads the model: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
-        architecture: its class in Hugging Face transformers; empty if there is none.
+        architecture: its class in transformers; empty if there is none.
         license: an identifier such as ``apache-2.0``; None if not stated.
         languages: codes such as ``en``; empty if not stated.
         base_model: hub name of the model that this one started from; None if there is none on the hub.
@@ -127,7 +128,7 @@ def metadata(
 
 
 def write_card(card: Card) -> str:
-    """Render README.md, without control characters, which labels and file names may contain."""
+    """Render README.md, and drop control characters, which labels and file names may contain."""
     scored = [entry for entry in card.scores if entry.score is not None and entry.metric]
     page = ModelCard.from_template(
         card.metadata,
@@ -172,7 +173,7 @@ def card_of(
     library: str,
     architecture: str,
     notes: Sequence[str],
-    checked_with: str | None,
+    transformers_version: str | None,
     settings: CardSettings,
 ) -> Card:
     """Collect the content of the model card.
@@ -180,17 +181,17 @@ def card_of(
     Args:
         library: library that loads the export: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
         architecture: class in transformers; empty if there is none.
-        checked_with: version of transformers that the export was compared with; None: it was not compared.
-        settings: what the user says.
+        transformers_version: version of transformers that the export was compared with; None if it was not compared.
+        settings: the user's settings.
     """
-    others, revision = settings.others, run.saved.revision
-    named = read_run(run.named)
-    stages = lineage(named if revision is None else at_revision(named, revision), others)
+    others, revision = settings.other_runs, run.saved.revision
+    origin = read_run(run.run_path)
+    stages = lineage(origin if revision is None else at_revision(origin, revision), others)
     source = _imported(stages)
     objectives = _objectives(stages)
     tags = ["lmtransfer", *dict.fromkeys(filter(None, [node_label(run.saved.config["model"]), *objectives]))]
     return Card(
-        name=settings.name or with_revision(run.named.name, revision),
+        name=settings.name or with_revision(run.run_path.name, revision),
         metadata=metadata(
             library=library,
             architecture=architecture,
@@ -208,19 +209,19 @@ def card_of(
         versions={
             "lmtransfer": __version__,
             "torch": torch.__version__,
-            **({"transformers": checked_with} if checked_with else {}),
+            **({"transformers": transformers_version} if transformers_version else {}),
         },
     )
 
 
 def _imported(lineage: Sequence[Run]) -> str | None:
-    """Return the source that the first run of a lineage was imported from; None if it was not imported."""
+    """Return the source of the first run in a lineage if it was imported, else None."""
     source = lineage[-1].config.get("source")
     return source if isinstance(source, str) and source else None
 
 
 def _objectives(lineage: Sequence[Run]) -> list[str]:
-    """Names of the losses of the last pretraining."""
+    """Return the names of the losses of the last pretraining."""
     pretraining = _pretrainings(lineage)
     return objective_label(pretraining[0].config["objective"]).split("+") if pretraining else []
 
@@ -233,35 +234,35 @@ def _about(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
         if pretraining:
             sentences.append(f"{what}, pretrained with lmtransfer on {_corpus_label(pretraining[0])}.")
         elif source:
-            sentences.append(f"{what}, imported and written again by lmtransfer; its weights are unchanged.")
+            sentences.append(f"{what}, imported and exported again by lmtransfer; its weights are unchanged.")
         else:
-            sentences.append(f"{what}, written by lmtransfer.")
+            sentences.append(f"{what}, exported by lmtransfer.")
     else:
         task = node_label(run.saved.config["task"])
         sentences.append(f"{what}, trained on {task} with lmtransfer.")
         if pretraining:
             sentences.append(f"Its encoder was pretrained on {_corpus_label(pretraining[0])}.")
         elif len(lineage) == 1 and not run.saved.config.get("init"):
-            sentences.append("Its encoder started from random initialisation.")
+            sentences.append("Its encoder was randomly initialized.")
     if source and pretraining:
         sentences.append("Its initial weights were imported.")
     return sentences
 
 
 def _scores(run: OpenRun, others: Sequence[Run]) -> list[Entry]:
-    """Return the scores of a task run itself, then the scores of the runs that started from the run."""
-    own = collect(run.named) if run.kind not in ("encoder", "pretraining") else []
+    """Return the scores of the run itself if it is a run of a task, then those of the runs that started from it."""
+    own_runs = collect(run.run_path) if run.kind not in ("encoder", "pretraining") else []
     from_run = [
         entry
         for entry in make_entries(others)
         if not entry.is_pretraining and not entry.is_control and _started_from(entry, run, others)
     ]
-    seen = {entry.run.path for entry in from_run}
-    return [entry for entry in make_entries(own) if entry.run.path not in seen] + from_run
+    paths = {entry.run.path for entry in from_run}
+    return [entry for entry in make_entries(own_runs) if entry.run.path not in paths] + from_run
 
 
 def _started_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
-    exported = (run.named.resolve(), run.saved.path.resolve())
+    exported = (run.run_path.resolve(), run.saved.path.resolve())
     return any(
         stage.path.resolve() in exported and stage.revision == run.saved.revision
         for stage in lineage(entry.run, others)[1:]
@@ -269,24 +270,25 @@ def _started_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
 
 
 def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
-    """Two sentences that hold for every exported model of this kind."""
+    """Return sentences that hold for every exported model of this kind."""
     pretraining = _pretrainings(lineage)
     if run.kind in ("encoder", "pretraining"):
-        seen = f", best on text like its pretraining text ({_corpus_label(pretraining[0])})" if pretraining else ""
+        text = _corpus_label(pretraining[0]) if pretraining else ""
+        domain = f", preferably on text similar to its pretraining text ({text})" if text else ""
         return [
-            f"It is meant to be finetuned on labelled data{seen}.",
+            f"It is meant to be finetuned on labeled data{domain}.",
             "Only the scores in this card were measured; bias was not measured. Its predictions may be wrong.",
         ]
     return [
-        f"It was trained on the labelled data of {node_label(run.saved.config['task'])}; on other kinds of text its "
-        "answers may be worse.",
+        f"It was trained on the labeled data of {node_label(run.saved.config['task'])}; on other kinds of text its "
+        "predictions may be worse.",
         "Only the scores in this card were measured; bias was not measured.",
     ]
 
 
 def _loading(run: OpenRun, *, library: str, architecture: str, settings: CardSettings) -> dict[str, Any]:
-    """The values of the code that loads the export: the library, its class, and where it finds the files."""
-    place = settings.loaded_from
+    """Return the values for the code that loads the export: the library, its class, and the location of the files."""
+    place = settings.load_arguments
     return {
         "library": library,
         "auto_class": auto_class(architecture) if architecture else "",
@@ -300,21 +302,21 @@ def _loading(run: OpenRun, *, library: str, architecture: str, settings: CardSet
 
 
 def _base(settings: CardSettings) -> str:
-    """Where the loading example finds the base of an adapter, as Python arguments."""
+    """Return the location of an adapter's base as Python arguments for the loading example."""
     if settings.base is not None:
         return f'"{settings.base}"'
     if settings.on_hub:
-        return f'{settings.loaded_from}, subfolder="{BASE}"'
-    return f'{settings.loaded_from[:-1]}/{BASE}"'
+        return f'{settings.load_arguments}, subfolder="{BASE}"'
+    return f'{settings.load_arguments[:-1]}/{BASE}"'
 
 
 def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None) -> dict[str, str]:
-    """Collect the facts, one line each, by the name of the fact; a fact that the files do not give is left out.
+    """Collect the facts, one line each, by name; facts that the files do not contain are left out.
 
     Args:
         lineage: the run, then the runs that it started from.
         architecture: class in transformers; empty if there is none.
-        source: where the first run of the lineage was imported from; None if it was not imported.
+        source: the source of the first run in the lineage; None if it was not imported.
     """
     parameters = sum(parameter.numel() for parameter in run.learner.parameters())
     tokenizer = run.saved.tokenizer
@@ -325,20 +327,20 @@ def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
         **({"imported from": name} if (name := _hub_name(source)) else {}),
     }
     stages = _pretrainings(lineage)
-    for number_of_stage, stage in enumerate(reversed(stages), start=1):
-        prefix = "" if len(stages) == 1 else f"pretraining {number_of_stage}: "
-        facts |= {f"{prefix}{key}": text for key, text in _of_pretraining(stage).items()}
+    for stage_number, stage in enumerate(reversed(stages), start=1):
+        prefix = "" if len(stages) == 1 else f"pretraining {stage_number}: "
+        facts |= {f"{prefix}{key}": text for key, text in _pretraining_facts(stage).items()}
     if run.kind not in ("encoder", "pretraining"):
-        facts |= _of_task(run, lineage[0])
+        facts |= _task_facts(run, lineage[0])
     return facts
 
 
-def _of_pretraining(stage: Run) -> dict[str, str]:
+def _pretraining_facts(stage: Run) -> dict[str, str]:
     objective: Mapping[str, Any] = stage.config["objective"]
     losses = [_with_title(name, node) for name, node in (objective.get("losses") or {}).items()]
     settings = {
-        "mask_prob": "mask_prob {}",
-        "causal_share": "{} of the rows read left to right",
+        "mask_prob": "mask_prob={}",
+        "causal_share": "a fraction of {} of the rows read left to right",
         "max_length": "rows of up to {} tokens",
     }
     details = [text.format(objective[key]) for key, text in settings.items() if number(objective.get(key)) is not None]
@@ -355,7 +357,7 @@ def _of_pretraining(stage: Run) -> dict[str, str]:
 
 
 def _phases(stage: Run) -> str:
-    """The phases of a run with their shares of the budget; the last one has the run's own objective."""
+    """Describe the phases of a run with their shares of the budget; the last phase has the run's own objective."""
     phases, own = stage.config.get("phases"), stage.config["objective"]
     if not isinstance(phases, Mapping):
         return ""
@@ -373,7 +375,7 @@ def _weights(result: Mapping[str, Any]) -> str:
 
 
 def _with_title(name: str, node: Any) -> str:
-    """Return title and name of an objective; only the name if it has no title or its class cannot be imported."""
+    """Return an objective's title and name, or only the name if there is no title or its class cannot be imported."""
     try:
         objective = resolve(node["_target_"])
     except (ConfigError, KeyError, TypeError):
@@ -382,34 +384,34 @@ def _with_title(name: str, node: Any) -> str:
     return f"{title} ({name})" if title else name
 
 
-def _of_task(run: OpenRun, named: Run) -> dict[str, str]:
+def _task_facts(run: OpenRun, origin: Run) -> dict[str, str]:
     config = run.saved.config
     task, transfer = config["task"], config["transfer"]
-    num_train = number(named.result.get("num_train"))
+    num_train = number(origin.result.get("num_train"))
     seed = number(config.get("seed"))
     facts = {
-        "task": node_label(task) + (f", {num_train:,.0f} labelled examples" if num_train else ""),
+        "task": node_label(task) + (f", {num_train:,.0f} labeled examples" if num_train else ""),
         "labels": ", ".join(run.labels) if len(run.labels) <= 50 else f"{len(run.labels)}",
         "transfer": _METHODS.get(str(transfer.get("freeze")), str(transfer.get("freeze"))),
         "seed": "" if seed is None else f"{seed:.0f}",
         "task budget": _budget(read_run(run.saved.path).result),  # of the exported seed
-        "task hardware": _hardware(named.versions),
+        "task hardware": _hardware(origin.versions),
     }
     return {key: text for key, text in facts.items() if text}
 
 
 def _budget(result: Mapping[str, Any]) -> str:
-    """Steps, tokens and time; of several seeds those of one, as one is exported."""
+    """Describe the steps, tokens and time of a run; of a run with several seeds, those of one seed."""
     steps, tokens, seconds = (number(result.get(key)) for key in ("steps", "tokens", "seconds"))
     seeds = result.get("seeds")
-    if isinstance(seeds, list) and seeds:  # a joint result has their sums
+    if isinstance(seeds, list) and seeds:  # the result of several seeds holds their sums
         tokens, seconds = (None if value is None else value / len(seeds) for value in (tokens, seconds))
-    known = [
+    texts = [
         None if steps is None else f"{steps:,.0f} steps",
         None if tokens is None else f"{count(tokens)} tokens",
         None if seconds is None else duration(seconds),
     ]
-    return ", ".join(text for text in known if text)
+    return ", ".join(text for text in texts if text)
 
 
 def _hardware(versions: Mapping[str, Any]) -> str:
@@ -425,28 +427,28 @@ def _hardware(versions: Mapping[str, Any]) -> str:
 
 def _validation(result: Mapping[str, Any]) -> str:
     metrics = result.get("metrics")
-    known = {key: number(value) for key, value in metrics.items()} if isinstance(metrics, Mapping) else {}
+    values = {key: number(value) for key, value in metrics.items()} if isinstance(metrics, Mapping) else {}
     texts = [
         f"{key} {shown(value, key)}{' %' if in_percent(key) else ''}"
-        for key, value in known.items()
+        for key, value in values.items()
         if value is not None
     ]
     return ", ".join(texts)
 
 
 def _hub_name(source: str | None) -> str | None:
-    """Return the hub name that a run was imported from; None for a local folder, which is private to one machine."""
+    """Return a source that is a name on the hub; None for a local folder, which means nothing on other machines."""
     name = (source or "").removeprefix("hf:")
     return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else None
 
 
 def _pretrainings(lineage: Sequence[Run]) -> list[Run]:
-    """The runs that trained on text, the last one first."""
+    """Return the runs that trained on text, the last one first."""
     return [run for run in lineage if "objective" in run.config and "corpus" in run.config and "task" not in run.config]
 
 
 def _corpus_label(run: Run) -> str:
-    """Return the name of a run's corpus, with its parts if it is a mixture."""
+    """Return the name of a run's corpus, with the names of its parts if the corpus is a mixture."""
     node = run.config["corpus"]
     parts = node.get("parts") if isinstance(node, Mapping) else None
     name = node_label(node)

@@ -1,4 +1,4 @@
-"""An export that transformers loads: config.json, model.safetensors, the tokenizer's files; written and read back."""
+"""Write an export that transformers loads (config.json, model.safetensors and the tokenizer's files); read it back."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.exporting.logits import OurModel, Text
-from lmtransfer.interop.exporting.run import BareEncoder, Learner, OpenRun, build_learner
-from lmtransfer.interop.reading import Published, read_published, read_task_head
-from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, tokens_differ
-from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
+from lmtransfer.interop.exporting.logits import OurModel, TextInput
+from lmtransfer.interop.exporting.run import BareEncoder, ExportLearner, OpenRun, build_learner
+from lmtransfer.interop.reading import PublishedCheckpoint, read_published, read_task_head
+from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, find_token_difference
+from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published_files
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import load_weights, weights
@@ -27,18 +27,18 @@ from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.pooling import Compared
 
-#: Keys of a published config.json that are dropped: they name code or files, or the new config.json sets them itself.
+#: Keys of a published config.json that are dropped, because they name code or files, or are set anew.
 _DROPPED = frozenset(
     {"auto_map", "_name_or_path", "_commit_hash", "transformers_version", "quantization_config", "torch_dtype", "dtype"}
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The written export.
+class WrittenFolder:
+    """An export in the format of transformers.
 
     Attributes:
-        files: config and tensors as they were meant to be written.
+        files: the config and tensors that were written.
         notes: notes on what was left out or changed.
     """
 
@@ -46,11 +46,11 @@ class Written:
     notes: tuple[str, ...]
 
 
-def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = MappingProxyType({})) -> Written:
+def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = MappingProxyType({})) -> WrittenFolder:
     """Write the run as transformers' ``save_pretrained`` would.
 
     Args:
-        folder: where to; exists.
+        folder: an existing folder, where the files are written.
         without: names of the objectives whose heads are left out, each with the reason.
 
     Raises:
@@ -60,39 +60,41 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
     check_head(run)
     try:
         words = run.write_tokenizer(folder)
-        files = to_published(as_published(run, words, without))
+        files = to_published_files(run_to_publish(run, words, without))
     except CheckpointError as error:
-        raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written with format=tensors") from error
+        raise CheckpointError(f"run={run.run_path}: {error}. Its tensors can be written with format=tensors") from error
     write_published(files, folder, run.published_config)
     for name, more in files.more.items():
         inner = folder / name
         inner.mkdir()
         run.write_tokenizer(inner)
         write_published(more, inner, {})
-    return Written(files, (*run.notes, *words.notes, *files.notes, *without.values()))
+    return WrittenFolder(files, (*run.notes, *words.notes, *files.notes, *without.values()))
 
 
 def check_head(run: OpenRun) -> None:
-    """Check that transformers has the model and its head.
+    """Check that transformers has a class for the model with its head.
 
     Raises:
         NotInTransformers: transformers has no such model.
         CheckpointError: no class of transformers has this head.
     """
-    _ = run.family  # fails first if transformers has no such model
+    _ = run.family  # raises if transformers has no such model
     problem = _head_problem(run)
     if problem:
         together = isinstance(run.learner, TaskLearner) and isinstance(run.learner.composition, Compared)
         settings = "transfer.pooling=family transfer.layers=last" + (" transfer.pairs=together" if together else "")
-        onnx = "" if together else "write it with format=onnx, or "  # ONNX has no pairs of separate texts either
+        onnx = (
+            "" if together else "write it with format=onnx, or "
+        )  # ONNX export does not support pairs of separate texts either
         raise CheckpointError(
-            f"run={run.named}: transformers has no class for this head: {problem}. Train it with {settings}, or "
-            f"{onnx}write its tensors with format=tensors"
+            f"run={run.run_path}: transformers has no class for this head: {problem}. Train the head with {settings}, "
+            f"or {onnx}write its tensors with format=tensors"
         )
 
 
 def _head_problem(run: OpenRun) -> str | None:
-    """Return why no class of transformers has the head of this run; None if the family's published head matches."""
+    """Explain why no class of transformers has the head of this run; None if it is the family's published head."""
     if not isinstance(run.learner, TaskLearner):
         return None
     method, encoder, head = run.method, run.encoder, run.learner.head
@@ -100,38 +102,40 @@ def _head_problem(run: OpenRun) -> str | None:
         return f"it uses transfer.layers={method.layers_given}, but published heads use the last layer"
     if head.per == "token":
         if method.pooling == "bilstm":
-            return "transfer.pooling=bilstm puts an LSTM between encoder and head, but published heads have none"
+            return "transfer.pooling=bilstm puts an LSTM between encoder and head, but published models have none"
         if head.hidden is not None:
             return f"transfer.head_hidden_dim={method.head_hidden_dim}: published heads for {run.kind} are linear"
         if run.kind == "span" and head.num_labels:
             return f"it also predicts {', '.join(run.labels)}, but published heads for questions predict spans only"
         return None
     if isinstance(run.learner.composition, Compared):
-        return f"transfer.pairs={method.pairs} encodes each text alone, but published heads need both together"
+        return f"transfer.pairs={method.pairs} encodes the two texts separately, but published heads need one sequence"
     published = TransferMethod(freeze="full", head_hidden_dim=None)
     hidden = head.hidden
-    wanted = encoder.dim if encoder.family_head.hidden else None
+    hidden_dim = encoder.dim if encoder.family_head.hidden_activation else None
     same = (
         method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
         and run.learner.use_pooler == published.uses_pooler(encoder)
-        and (hidden is None) == (wanted is None)
-        and (method.pooling == "family" or encoder.family_head.hidden in (None, "tanh"))
+        and (hidden is None) == (hidden_dim is None)
+        and (method.pooling == "family" or encoder.family_head.hidden_activation in (None, "tanh"))
     )
     if not same:
-        return f"transfer.pooling={method.pooling} pools a text in another way than the family's published head"
-    if hidden is not None and hidden.out_features != wanted:
-        return f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {wanted} wide"
+        return f"transfer.pooling={method.pooling} differs from the pooling of the family's published head"
+    if hidden is not None and hidden.out_features != hidden_dim:
+        return (
+            f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {hidden_dim} wide"
+        )
     return None
 
 
-def read_as_published(run: OpenRun) -> tuple[str, ...]:
-    """Set the encoder to the attention of its family, because transformers computes only that one.
+def use_family_attention(run: OpenRun) -> tuple[str, ...]:
+    """Set the encoder to the attention of its family, because transformers supports no other.
 
     Returns:
-        A note for the user if the attention was changed; empty otherwise.
+        A note for the user if the attention was changed, else nothing.
 
     Raises:
-        CheckpointError: the head of a task was trained with the other attention.
+        CheckpointError: the head of a task was trained with a different attention.
     """
     encoder = run.encoder
     trained, published = encoder.attention, type(encoder).attention
@@ -139,7 +143,7 @@ def read_as_published(run: OpenRun) -> tuple[str, ...]:
         return ()
     if isinstance(run.learner, TaskLearner):
         raise CheckpointError(
-            f"run={run.named}: it was trained with transfer.attention={trained}, but transformers runs such a model "
+            f"run={run.run_path}: it was trained with transfer.attention={trained}, but transformers runs such a model "
             f"with {published} attention. Train it with transfer.attention={published}, or write its tensors with "
             "format=tensors"
         )
@@ -147,13 +151,13 @@ def read_as_published(run: OpenRun) -> tuple[str, ...]:
     return (f"the run was last trained with {trained} attention, but transformers uses {published} attention for it",)
 
 
-def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]:
-    """Find the objectives whose head has another LayerNorm epsilon than the encoder, each with a note for the user.
+def heads_with_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]:
+    """Find the objectives whose LayerNorm epsilon differs from the encoder's, each with a note for the user.
 
-    A class of transformers has one epsilon for encoder and head, so these heads cannot be published.
+    Classes of transformers have a single epsilon for encoder and head, so these heads cannot be published.
 
     Args:
-        heads: names of the heads whose logits change once they are written.
+        heads: names of the heads whose logits differ after writing.
     """
     owner = {inner: objective.name for objective in run.objectives for inner in objective.inner()}
     published = run.saved.config["model"].get("norm_eps")
@@ -161,29 +165,29 @@ def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]
     own = {loss: run.losses.get(loss, {}).get("norm_eps") for loss in losses}
     return {
         loss: f"the head of {loss} was trained with norm_eps={epsilon:g} and the encoder with {published:g}; "
-        "transformers has one value for both, which would change the logits of the head: the head is left out. To "
+        "transformers has one value for both, which would change the logits of the head, so the head is left out. To "
         f"export it, pretrain with objective.losses.{loss}.norm_eps={published:g}"
         for loss, epsilon in own.items()
         if epsilon is not None and published is not None and epsilon != published
     }
 
 
-def read_equally(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text]:
-    """Return the texts that the written tokenizer encodes to the same ids as the run's tokenizer.
+def select_equal_texts(run: OpenRun, folder: Path, texts: Sequence[TextInput]) -> list[TextInput]:
+    """Select the texts that the written tokenizer encodes to the same ids as the run's tokenizer.
 
-    Other texts may differ for two intended reasons: the text contains a special token, or two ways to split the text
-    are equally likely (see ``tokens_differ``).
+    A difference is accepted for two reasons: the text contains a special token, or two ways to split the text are
+    equally likely (see ``find_token_difference``).
 
     Args:
         texts: single texts and pairs.
 
     Raises:
-        CheckpointError: the ids of a text differ for another reason.
+        CheckpointError: the ids of a text differ for any other reason.
     """
     tokenizer = run.saved.tokenizer
     parts = dict.fromkeys(part for text in texts for part in text if part is not None)
     for place in (folder, *(path.parent for path in folder.glob(f"*/{TOKENIZER_FILE}"))):
-        different = tokens_differ(tokenizer, place, parts)
+        different = find_token_difference(tokenizer, place, parts)
         if different is not None:
             raise CheckpointError(f"the written tokenizer differs from the run's: {different}; nothing was exported")
     library = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE))
@@ -192,8 +196,8 @@ def read_equally(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text
     return [text for text in texts if all(part is None or part in same for part in text)]
 
 
-def read_folder(run: OpenRun, folder: Path, written: Written) -> OurModel:
-    """Load the model from the written files, with the run's tokenizer."""
+def read_folder(run: OpenRun, folder: Path, written: WrittenFolder) -> OurModel:
+    """Load the model from the written files, and combine it with the run's tokenizer."""
     _check_bytes(written.files, folder)
     for name, more in written.files.more.items():
         _check_bytes(more, folder / name)
@@ -204,23 +208,23 @@ def read_folder(run: OpenRun, folder: Path, written: Written) -> OurModel:
     return OurModel(learner.eval(), run.saved.tokenizer, max_length=run.encoder.max_length)
 
 
-def _learner(run: OpenRun, encoder: Encoder, published: Published, folder: Path) -> Learner:
+def _learner(run: OpenRun, encoder: Encoder, published: PublishedCheckpoint, folder: Path) -> ExportLearner:
     if run.kind == "encoder" or (run.kind == "pretraining" and not published.losses):
         return BareEncoder(encoder)
     if run.kind == "pretraining":
         learner = PretrainingLearner(encoder, [build(published.loss_arguments[loss]) for loss in published.losses])
         load_weights(learner.objectives, published.objectives, source=str(folder))
         return learner
-    learner_of_task = build_learner(run.saved, encoder)
-    assert isinstance(learner_of_task, TaskLearner), "the run is of a task"
-    load_weights(learner_of_task.head, read_task_head(folder, kind=run.kind), source=str(folder))
-    return learner_of_task
+    task_learner = build_learner(run.saved, encoder)
+    assert isinstance(task_learner, TaskLearner), "the run is of a task"
+    load_weights(task_learner.head, read_task_head(folder, kind=run.kind), source=str(folder))
+    return task_learner
 
 
-def as_published(
+def run_to_publish(
     run: OpenRun, words: WrittenTokenizer, without: Mapping[str, str] = MappingProxyType({})
 ) -> RunToPublish:
-    """The parts of a run that are published.
+    """Collect the parts of a run to publish.
 
     Args:
         without: see ``write_folder``.
@@ -243,21 +247,21 @@ def write_published(files: PublishedFiles, folder: Path, published: Mapping[str,
     """Write config.json and model.safetensors.
 
     Args:
-        folder: where to; exists.
-        published: the config.json that the run was imported with; empty if the run was not imported.
+        folder: an existing folder, where the files are written.
+        published: the original config.json of an imported run; empty if the run was not imported.
     """
-    config = with_published_keys(files.config, published)
+    config = add_published_keys(files.config, published)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tensors = {name: tensor.detach().contiguous() for name, tensor in files.tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def with_published_keys(config: Mapping[str, Any], published: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to a new config.json the keys of the imported config.json that the new one does not set.
+def add_published_keys(config: Mapping[str, Any], published: Mapping[str, Any]) -> dict[str, Any]:
+    """Add keys of the original config.json that the new config.json does not set.
 
     Args:
         config: the new config.json.
-        published: the config.json that the run was imported with; empty if the run was not imported.
+        published: the original config.json of an imported run; empty if the run was not imported.
     """
     labels = {"id2label", "label2id", "num_labels", "problem_type"}
     rest = {key: value for key, value in published.items() if key not in _DROPPED | labels}
@@ -265,16 +269,19 @@ def with_published_keys(config: Mapping[str, Any], published: Mapping[str, Any])
 
 
 def _check_bytes(files: PublishedFiles, folder: Path) -> None:
-    """Check that the file holds the tensors that were meant to be written, bit for bit."""
+    """Check that the file holds exactly the tensors that were to be written, bit for bit."""
     tensors = load_file(folder / "model.safetensors")
     wrong: Sequence[str] = sorted(
         name for name in tensors.keys() | files.tensors.keys() if not _same(tensors.get(name), files.tensors.get(name))
     )
     if wrong:
-        raise CheckpointError(f"model.safetensors: these tensors differ from the written ones: {', '.join(wrong[:5])}")
+        raise CheckpointError(
+            f"model.safetensors: these tensors differ from the run's tensors: {', '.join(wrong[:5])}; nothing was "
+            "exported"
+        )
 
 
-def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
+def _same(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
+    if first is None or second is None or first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return one.numpy().tobytes() == other.detach().contiguous().numpy().tobytes()
+    return first.numpy().tobytes() == second.detach().contiguous().numpy().tobytes()

@@ -1,4 +1,4 @@
-"""Write the model of a run for other tools: the formats of an export, each compared with the run."""
+"""Write the model of a run in a format for other tools, and compare the result with the run."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from lmtransfer.errors import CheckpointError, LmtransferError
 from lmtransfer.interop.exporting.adapter import write_adapter
 from lmtransfer.interop.exporting.card import CardSettings, card_of, write_card
 from lmtransfer.interop.exporting.folder import (
-    heads_of_other_epsilon,
-    read_as_published,
-    read_equally,
+    heads_with_other_epsilon,
     read_folder,
+    select_equal_texts,
+    use_family_attention,
     write_folder,
 )
-from lmtransfer.interop.exporting.logits import OurModel, Speaker, Text, compare
+from lmtransfer.interop.exporting.logits import LogitModel, OurModel, TextInput, compare
 from lmtransfer.interop.exporting.place import empty, export_folder
 from lmtransfer.interop.exporting.run import OpenRun, open_run
-from lmtransfer.interop.exporting.seen_by_transformers import (
+from lmtransfer.interop.exporting.sentence_folder import (
+    compare_vectors,
+    drop_heads,
+    embedder_to_export,
+    write_modules,
+)
+from lmtransfer.interop.exporting.tensors import read_tensors, write_tensors
+from lmtransfer.interop.exporting.transformers_check import (
     Adapter,
     TransformersHead,
     TransformersModel,
     installed_version,
 )
-from lmtransfer.interop.exporting.sentence_folder import (
-    compared_vectors,
-    embedder_to_export,
-    encoder_alone,
-    write_modules,
-)
-from lmtransfer.interop.exporting.tensors import read_tensors, write_tensors
 from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.onnx.export import OnnxFile, export_onnx
 from lmtransfer.interop.writing import PublishedFiles
@@ -49,7 +49,7 @@ from lmtransfer.system.printable import short_path
 from lmtransfer.transfer.experiment.trained import task_of
 from lmtransfer.transfer.learner import TaskLearner
 
-#: At most this many lines of the run's corpus or task, and at most this many characters of each.
+#: Maximum number of lines from the run's corpus or task, and maximum number of characters of each line.
 OWN_LINES, OWN_CHARACTERS = 40, 400
 
 _STORY = (
@@ -60,7 +60,7 @@ _WORDS = _STORY.split()
 
 SENTENCES = (
     "Yes.",
-    "A quiet street.",
+    "A silence_transformers street.",
     "It was not bad at all!",
     "Who wrote this, and why?",
     "Numbers: 3.14, 1,000,000 and 2026-11-21.",
@@ -90,27 +90,27 @@ PAIRS = (
     ("Which river?", "The river carried old paper boats past a red mill."),
 )
 
-#: The format with settings of its own; see ``adapter_form``.
+#: The format that needs settings of its own; see ``write_adapter_form``.
 ADAPTER = "adapter"
-#: The format that holds how texts become vectors.
+#: The format that includes a pooling, which turns texts into vectors.
 VECTORS = "sentence_transformers"
-#: The library that loads a format, for formats of one library.
+#: The library of a format that a single library loads.
 _LIBRARIES = {"onnx": "onnx", ADAPTER: "peft", VECTORS: "sentence-transformers"}
 
 
-def texts_of(run: OpenRun, *, data_root: str | None) -> list[Text]:
-    """Return the built-in texts and pairs, and some texts of the run's data if it is on this machine.
+def texts_of(run: OpenRun, *, data_root: str | None) -> list[TextInput]:
+    """Return the built-in texts and pairs, and some texts of the run's data if the data is on this machine.
 
     Args:
-        data_root: the data folder; None: the folder at the time of the run.
+        data_root: the data folder; None for the folder that the run used.
     """
-    trusted = run.saved.trusted  # files that an untrusted run names are not read
+    trusted = run.saved.trusted  # files that an untrusted run names must not be read
     own_texts = _own(run.saved.config, data_root or run.saved.data_root, run) if trusted else iter(())
     return [*((text, None) for text in SENTENCES), *PAIRS, *islice(own_texts, OWN_LINES)]
 
 
-def _own(config: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[Text]:
-    """Yield texts of the run's corpus or task from local files; missing files do not make the export fail."""
+def _own(config: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[TextInput]:
+    """Yield texts of the run's corpus or task from local files; files that are missing are skipped."""
     try:
         if "task" in config:
             yield from _of_task(config["task"], data_root, run)
@@ -130,14 +130,14 @@ def _of_corpus(node: Mapping[str, Any], data_root: str | None) -> Iterator[str]:
 def _of_files(node: Mapping[str, Any], data_root: str | None) -> Iterator[str]:
     if "path" not in node and "files" not in node:  # a hub corpus, or generated text
         return
-    known = {**node, "hub_dataset": None} if "hub_dataset" in node else node
-    corpus = build(known, data_root=data_root, cache_dir=None)
+    settings = {**node, "hub_dataset": None} if "hub_dataset" in node else node
+    corpus = build(settings, data_root=data_root, cache_dir=None)
     for document in corpus.documents():
         lines = [line for line in document.text.split("\n") if line.strip()]
         yield from (line[:OWN_CHARACTERS] for line in lines[:3])
 
 
-def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[Text]:
+def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[TextInput]:
     files = node.get("files")
     if not isinstance(files, Mapping):
         return
@@ -150,8 +150,8 @@ def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> It
             return
 
 
-def _text_of(content: Sequence[str], *, is_words: bool) -> Text:
-    """The text or the two texts of an example."""
+def _text_of(content: Sequence[str], *, is_words: bool) -> TextInput:
+    """Return the text or the two texts of an example."""
     first, *more = (" ".join(content),) if is_words else content
     return first[:OWN_CHARACTERS], more[0][:OWN_CHARACTERS] if more else None
 
@@ -162,17 +162,18 @@ class FormSettings:
 
     Attributes:
         name: one of ``FORMS``, or ``ADAPTER``.
-        base: of an adapter, the folder of the exported base; None: the base is written too.
-        pooling: of ``VECTORS``, how the tokens of a text become a vector; None: as the run's head, or the mean.
-        normalise: of ``VECTORS``, whether each vector is divided by its length.
-        named: the export as others name it: a folder, or ``owner/name`` on the hub.
+        base: for an adapter, the folder of its exported base; None if the export is to include the base.
+        pooling: for ``VECTORS``, how the tokens of a text become a vector; None for the pooling of the run's head, or
+            the mean if it has none.
+        normalise: for ``VECTORS``, whether each vector is divided by its length.
+        export_name: name of the export for its users: a folder, or ``owner/name`` on the hub.
     """
 
     name: str
     base: str | None
     pooling: str | None
     normalise: bool
-    named: str
+    export_name: str
 
 
 def write_model(
@@ -185,18 +186,18 @@ def write_model(
     data_root: str | None,
     card: CardSettings,
 ) -> list[str]:
-    """Write the model of a run and check it against the run.
+    """Write the model of a run and compare it with the run.
 
     Args:
         run: the run as the user gave it.
-        folder: where to; made, or replaced with ``overwrite``.
-        checkpoint: which checkpoint; None: ``best`` if it exists, else ``last``.
+        folder: the folder to write, which is created; with ``overwrite`` an existing export is replaced.
+        checkpoint: the checkpoint to export; None for ``best`` if it exists, else ``last``.
         overwrite: whether an existing export may be replaced.
-        data_root: folder with data, for texts to compare on.
-        card: what the user says in the model card.
+        data_root: folder with data, from which texts for the comparison are read.
+        card: the user's settings for the model card.
 
     Returns:
-        Lines for the user: notes, comparisons, and what was exported.
+        Lines for the user: notes, results of comparisons, and what was exported.
 
     Raises:
         RunDirectoryError: there is no such run, or it has no model.
@@ -204,16 +205,16 @@ def write_model(
         ConfigError: the folder holds other files, or cannot be written.
     """
     opened = open_run(run, checkpoint=checkpoint)
-    texts = fitting_texts(opened, texts_of(opened, data_root=data_root))
+    texts = select_fitting_texts(opened, texts_of(opened, data_root=data_root))
     source = opened.saved.config.get("source")
     with export_folder(folder, overwrite=overwrite, source=Path(str(source)) if source else None) as staged:
-        exported = _exported(opened, staged, texts, form)
+        exported = _write_form(opened, staged, texts, form)
         content = card_of(
             opened,
             library=_LIBRARIES.get(form.name) or ("transformers" if exported.architecture else "lmtransfer"),
             architecture=exported.architecture,
             notes=exported.notes,
-            checked_with=exported.checked_with,
+            transformers_version=exported.transformers_version,
             settings=card,
         )
         (staged / "README.md").write_text(write_card(content), encoding="utf-8")
@@ -221,14 +222,14 @@ def write_model(
     what = f"an adapter for {what}" if form.name == ADAPTER else what
     return [
         *(f"note: {note}" for note in exported.notes),
-        *exported.checked,
+        *exported.checks,
         f"exported {short_path(opened.checkpoint)} as {what}",
     ]
 
 
-def _exported(opened: OpenRun, folder: Path, texts: Sequence[Text], form: FormSettings) -> Exported:
+def _write_form(opened: OpenRun, folder: Path, texts: Sequence[TextInput], form: FormSettings) -> ExportResult:
     if form.name == ADAPTER:
-        return adapter_form(opened, folder, texts, base=form.base, named=form.named)
+        return write_adapter_form(opened, folder, texts, base=form.base, export_name=form.export_name)
     vectors = {"pooling": form.pooling, "normalise": form.normalise} if form.name == VECTORS else {}
     return FORMS[form.name](opened, folder, texts, **vectors)
 
@@ -254,15 +255,15 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
     except CheckpointError as error:
         run.saved.tokenizer.save(folder / "tokenizer")
         notes.append(
-            "the tokenizer is written to tokenizer/ in the format of lmtransfer, because transformers has none for "
-            f"this model: {error}"
+            "the tokenizer is written to tokenizer/ in the format of lmtransfer, because transformers has no tokenizer "
+            f"for this model: {error}"
         )
     written = _graph(run, folder, notes)
     what = f"{written.path.name}: inputs {', '.join(written.inputs)}; outputs {', '.join(written.outputs)}"
     if written.difference is None:
         return (*notes, *written.notes), (what,)
-    checked = f"verified with onnxruntime on batches of mixed lengths, largest difference {written.difference:.0e}"
-    return (*notes, *written.notes), (what, checked)
+    check = f"verified with onnxruntime on batches of mixed lengths, largest difference {written.difference:.0e}"
+    return (*notes, *written.notes), (what, check)
 
 
 @torch.no_grad()
@@ -275,7 +276,7 @@ def _add_row_of_padding(run: OpenRun) -> None:
     encoder.token_embedding.num_embeddings += 1
     encoder.vocab_size += 1
     for objective in run.objectives:
-        for name in objective.vocabulary_sized:
+        for name in objective.vocabulary_tensors:
             path, _, own = name.rpartition(".")
             _grow(objective.get_submodule(path), own)
 
@@ -290,48 +291,49 @@ def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
     if isinstance(run.learner, TaskLearner):
         return export_onnx(encoder=run.encoder, folder=folder, task=run.learner, labels=run.labels)
     state_TD = torch.zeros(1, run.encoder.dim)
-    chosen = next((objective for objective in run.objectives if objective.token_logits(state_TD) is not None), None)
-    left = [objective.name for objective in run.objectives if objective is not chosen]
-    if left:
-        notes.append(f"the graph has no head of {', '.join(left)}")
-    return export_onnx(encoder=run.encoder, folder=folder, objective=chosen)
+    exportable = [objective for objective in run.objectives if objective.token_logits(state_TD) is not None]
+    first = exportable[0] if exportable else None
+    rest = [objective.name for objective in run.objectives if objective is not first]
+    if rest:
+        notes.append(f"the graph does not include the head of {', '.join(rest)}")
+    return export_onnx(encoder=run.encoder, folder=folder, objective=first)
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
-    """The content of the exported folder.
+class ExportResult:
+    """Facts on an exported folder.
 
     Attributes:
         architecture: class of transformers that loads the folder; empty if transformers cannot load it.
         notes: notes on what was left out or changed.
-        checked: one line for each comparison that was made.
-        checked_with: version of transformers that the export was compared with, or None.
+        checks: one line for each comparison.
+        transformers_version: version of transformers that the export was compared with, or None.
     """
 
     architecture: str
     notes: tuple[str, ...]
-    checked: tuple[str, ...]
-    checked_with: str | None = None
+    checks: tuple[str, ...]
+    transformers_version: str | None = None
 
 
-def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
+def _transformers(opened: OpenRun, folder: Path, texts: Sequence[TextInput]) -> ExportResult:
     """Write the format of transformers."""
-    notes = read_as_published(opened)
+    notes = use_family_attention(opened)
     ours = _ours(opened)
     written = write_folder(opened, folder)
-    texts = read_equally(opened, folder, texts)
-    read = read_folder(opened, folder, written)
-    changed = heads_of_other_epsilon(opened, compare(ours, read, texts).other_heads)
-    if changed:
+    texts = select_equal_texts(opened, folder, texts)
+    copy = read_folder(opened, folder, written)
+    unpublishable = heads_with_other_epsilon(opened, compare(ours, copy, texts).differing_heads)
+    if unpublishable:
         empty(folder)
-        written = write_folder(opened, folder, without=changed)
-        read = read_folder(opened, folder, written)
-    checked = [_compared("read back", ours, read, texts)]
+        written = write_folder(opened, folder, without=unpublishable)
+        copy = read_folder(opened, folder, written)
+    checks = [_compare_forms("read back", ours, copy, texts)]
     version = installed_version()
     if version is None:
-        checked.append(f"not compared with transformers: {missing('transformers')}, then export again")
+        checks.append(f"not compared with transformers: {missing('transformers')}, then export again")
     else:
-        for place, files, heads in _loaded(opened, folder, written.files):
+        for place, files, heads in _loadable_folders(opened, folder, written.files):
             theirs = TransformersModel(
                 place,
                 architecture=files.architecture,
@@ -340,14 +342,14 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Expor
                 heads=heads,
             )
             what = f"verified with transformers {version} as {files.architecture}"
-            checked.append(_compared(what, ours, theirs, texts))
-    return Exported(written.files.architecture, (*notes, *written.notes), tuple(checked), version)
+            checks.append(_compare_forms(what, ours, theirs, texts))
+    return ExportResult(written.files.architecture, (*notes, *written.notes), tuple(checks), version)
 
 
-def _loaded(
+def _loadable_folders(
     opened: OpenRun, folder: Path, files: PublishedFiles
 ) -> Iterator[tuple[Path, PublishedFiles, dict[str, TransformersHead]]]:
-    """Yield each folder that transformers loads, with its heads under our names."""
+    """Yield each folder that transformers can load, with its files and its heads under our names."""
     objectives = {objective.name: objective for objective in opened.objectives}
     yield folder, files, {name: _head(objectives[name], output) for name, output in files.outputs.items()}
     inner = {name: inner for objective in opened.objectives for name, inner in objective.inner().items()}
@@ -357,56 +359,58 @@ def _loaded(
 
 
 def _head(objective: Objective, output: str) -> TransformersHead:
-    return TransformersHead(output, of_texts=objective.head_reads == "starts")
+    return TransformersHead(output, is_per_text=objective.head_reads == "starts")
 
 
-def _tensors(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
+def _tensors(opened: OpenRun, folder: Path, texts: Sequence[TextInput]) -> ExportResult:
     """Write plain tensors under our own names."""
     write_tensors(opened, folder)
-    line = _compared("read back", _ours(opened), read_tensors(opened, folder), texts)
-    return Exported("", opened.notes, (line,))
+    line = _compare_forms("read back", _ours(opened), read_tensors(opened, folder), texts)
+    return ExportResult("", opened.notes, (line,))
 
 
-def _transformers_or_tensors(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
+def _transformers_or_tensors(opened: OpenRun, folder: Path, texts: Sequence[TextInput]) -> ExportResult:
     """Write the format of transformers, or plain tensors if transformers has no such model."""
     try:
         return _transformers(opened, folder, texts)
     except NotInTransformers as error:
         exported = _tensors(opened, folder, texts)
-        note = f"{error}: its tensors are written unchanged, and layout.json describes each of them"
-        return Exported("", (note, *exported.notes), exported.checked)
+        note = f"{error}: its tensors are written as they are, and layout.json describes each of them"
+        return ExportResult("", (note, *exported.notes), exported.checks)
 
 
 def _sentence_transformers(
-    opened: OpenRun, folder: Path, texts: Sequence[Text], *, pooling: str | None = None, normalise: bool = False
-) -> Exported:
-    """Write the format of sentence-transformers: the encoder for transformers, and how its tokens are pooled."""
+    opened: OpenRun, folder: Path, texts: Sequence[TextInput], *, pooling: str | None = None, normalise: bool = False
+) -> ExportResult:
+    """Write the format of sentence-transformers: the encoder for transformers, and the pooling of its tokens."""
     embedder = embedder_to_export(opened, pooling=pooling)
-    alone = encoder_alone(opened, embedder)
+    alone = drop_heads(opened, embedder)
     exported = _transformers(alone, folder, texts)
     normalise = normalise or embedder.normalise
     write_modules(folder, embedder, normalise=normalise)
-    texts = read_equally(alone, folder, texts)
-    line = compared_vectors(folder, embedder, texts, normalise=normalise)
-    return replace(exported, checked=(*exported.checked, line))
+    texts = select_equal_texts(alone, folder, texts)
+    line = compare_vectors(folder, embedder, texts, normalise=normalise)
+    return replace(exported, checks=(*exported.checks, line))
 
 
-def _onnx(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
+def _onnx(opened: OpenRun, folder: Path, texts: Sequence[TextInput]) -> ExportResult:
     """Write the format of onnxruntime."""
-    notes, checked = write_onnx(opened, folder)
-    return Exported("", notes, checked)
+    notes, checks = write_onnx(opened, folder)
+    return ExportResult("", notes, checks)
 
 
-def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: str | None, named: str) -> Exported:
+def write_adapter_form(
+    opened: OpenRun, folder: Path, texts: Sequence[TextInput], *, base: str | None, export_name: str
+) -> ExportResult:
     """Write the format of peft; see ``write_adapter``."""
-    notes = read_as_published(opened)
-    written = write_adapter(opened, folder, base=base, named=named)
-    texts = read_equally(opened, folder, texts)
-    checked = [written.checked]
+    notes = use_family_attention(opened)
+    written = write_adapter(opened, folder, base=base, export_name=export_name)
+    texts = select_equal_texts(opened, folder, texts)
+    checks = [written.verification]
     version = installed_version()
     absent = [message for package in ("transformers", "peft") if (message := missing(package))]
     if absent:
-        checked.append(f"not compared with peft: {absent[0]}, then export again")
+        checks.append(f"not compared with peft: {absent[0]}, then export again")
     else:
         theirs = TransformersModel(
             written.base,
@@ -415,13 +419,13 @@ def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: 
             adapter=Adapter(folder, written.num_labels),
         )
         what = f"verified with peft {installed_version('peft')} on {written.architecture}"
-        checked.append(_compared(what, _ours(opened), theirs, texts))
-    return Exported(written.architecture, (*notes, *written.notes), tuple(checked), version)
+        checks.append(_compare_forms(what, _ours(opened), theirs, texts))
+    return ExportResult(written.architecture, (*notes, *written.notes), tuple(checks), version)
 
 
-#: The function that writes each format, by the name of the format: the run, the folder, texts to compare; and for
-#: sentence_transformers the keywords ``pooling`` and ``normalise``.
-FORMS: dict[str, Callable[..., Exported]] = {
+#: The function that writes each format, by the name of the format. Its arguments are the run, the folder and the texts
+#: to compare; for sentence_transformers also the keywords ``pooling`` and ``normalise``.
+FORMS: dict[str, Callable[..., ExportResult]] = {
     "auto": _transformers_or_tensors,
     "transformers": _transformers,
     "sentence_transformers": _sentence_transformers,
@@ -434,19 +438,21 @@ def _ours(opened: OpenRun) -> OurModel:
     return OurModel(opened.learner, opened.saved.tokenizer)
 
 
-def _compared(what: str, ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> str:
+def _compare_forms(what: str, ours: LogitModel, theirs: LogitModel, texts: Sequence[TextInput]) -> str:
     """Compare two forms of the model and describe the result in one line."""
     comparison = compare(ours, theirs, texts)
-    if comparison.other_ids is not None:
-        raise CheckpointError(f"{what}: the token ids of {comparison.other_ids[:60]!r} differ; nothing was exported")
+    if comparison.differing_text is not None:
+        raise CheckpointError(
+            f"{what}: the token ids of {comparison.differing_text[:60]!r} differ; nothing was exported"
+        )
     if not comparison.differences:
-        raise CheckpointError(f"{what}: there was nothing to compare; nothing was exported")
-    if comparison.other_heads and isinstance(theirs, TransformersModel):
+        raise CheckpointError(f"{what}: the two forms have no head in common to compare; nothing was exported")
+    if comparison.differing_heads and isinstance(theirs, TransformersModel):
         comparison.rounding = theirs.rounding(texts)
-    for head in comparison.other_heads:
+    for head in comparison.differing_heads:
         raise CheckpointError(
             f"{what}: {head} differs by {comparison.differences[head]:.1e}, but rounding explains at most "
-            f"{comparison.allowed(head):.0e}; nothing was exported"
+            f"{comparison.tolerance(head):.0e}; nothing was exported"
         )
     largest = max(comparison.differences.values())
     difference = f"{largest:.0e}" if largest else "0"
@@ -455,10 +461,10 @@ def _compared(what: str, ours: Speaker, theirs: Speaker, texts: Sequence[Text]) 
     )
 
 
-def fitting_texts(opened: OpenRun, texts: Sequence[Text]) -> list[Text]:
-    """Return all single texts, and the pairs that fit without truncation, because tokenizers cut pairs differently."""
+def select_fitting_texts(opened: OpenRun, texts: Sequence[TextInput]) -> list[TextInput]:
+    """Select all single texts, and the pairs that need no truncation, because tokenizers truncate pairs differently."""
     ours = _ours(opened)
     pairs = [text for text in texts if text[1] is not None]
     lengths = ours.encode(pairs).lengths if ours.max_length > 4 else [ours.max_length] * len(pairs)
-    whole = [pair for pair, length in zip(pairs, lengths, strict=True) if length < ours.max_length]
-    return [*(text for text in texts if text[1] is None), *whole]
+    short_pairs = [pair for pair, length in zip(pairs, lengths, strict=True) if length < ours.max_length]
+    return [*(text for text in texts if text[1] is None), *short_pairs]

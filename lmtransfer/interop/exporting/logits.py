@@ -1,6 +1,6 @@
 """Compare the logits of two forms of one model, head by head.
 
-Shape legend: T real tokens of a packed batch, B sequences, D width, n tokens of one text, K logits.
+Shape legend: T real tokens of a packed batch, B sequences, D width, n tokens in a text, K logits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.interop.exporting.run import BareEncoder, Learner
+from lmtransfer.interop.exporting.run import BareEncoder, ExportLearner
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
@@ -25,11 +25,11 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.transfer.learner import TaskLearner
 
-#: Texts of a batch. Vocabularies are large, so the logits of all texts at once would need too much memory.
+#: Number of texts in a batch. The logits of all texts at once would need too much memory, as vocabularies are large.
 TEXTS_AT_ONCE = 8
 
-#: A text, or a pair.
-Text = tuple[str, str | None]
+#: A single text (its second part is None), or a pair of texts.
+TextInput = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,40 +38,40 @@ class TextLogits:
 
     Attributes:
         ids: token ids of each text with its special tokens, int64, (n,).
-        logits: for each head one array a text, float32: (n, K) if the head reads tokens, (1, K) if it reads the text.
+        logits: for each head one float32 array per text: (n, K) if the head reads tokens, (1, K) if it reads the text.
     """
 
     ids: list[np.ndarray]
     logits: dict[str, list[np.ndarray]]
 
 
-class Speaker(Protocol):
-    """A model in some form, with its tokenizer."""
+class LogitModel(Protocol):
+    """A model in any form, with its tokenizer."""
 
-    def __call__(self, texts: Sequence[Text]) -> TextLogits:
-        """Compute ids and logits of texts; all are single texts or all are pairs."""
+    def __call__(self, texts: Sequence[TextInput]) -> TextLogits:
+        """Compute the ids and logits of texts, which are either all single texts or all pairs."""
         ...
 
 
-class OurModel(Speaker):
+class OurModel(LogitModel):
     """A model of this package, on packed batches.
 
     Args:
         learner: encoder and heads on the CPU in evaluation mode; see ``run.OpenRun``.
-        tokenizer: gives the token ids.
-        max_length: texts are cut to this many tokens; None: the longest input of the encoder.
+        tokenizer: encodes the texts.
+        max_length: maximum number of tokens, to which texts are cut; None for the encoder's maximum.
     """
 
-    def __init__(self, learner: Learner, tokenizer: Tokenizer, *, max_length: int | None = None) -> None:
+    def __init__(self, learner: ExportLearner, tokenizer: Tokenizer, *, max_length: int | None = None) -> None:
         self._learner, self._tokenizer = learner, tokenizer
         self.max_length = max_length or learner.encoder.max_length
 
     @property
-    def cancelling(self) -> dict[str, float]:
-        """For each head the largest sum of magnitudes that cancel in a logit."""
-        return {"task": self._learner.head.cancelling} if isinstance(self._learner, TaskLearner) else {}
+    def cancelling_sum(self) -> dict[str, float]:
+        """The largest sum of magnitudes that cancel in a logit, by head."""
+        return {"task": self._learner.head.cancelling_sum} if isinstance(self._learner, TaskLearner) else {}
 
-    def encode(self, texts: Sequence[Text]) -> EncodedExamples:
+    def encode(self, texts: Sequence[TextInput]) -> EncodedExamples:
         """Encode the texts as our tasks do, with [CLS] and [SEP]."""
         examples = [TextExample(id=str(i), text=text, text_pair=pair) for i, (text, pair) in enumerate(texts)]
         return encode_texts(
@@ -84,7 +84,7 @@ class OurModel(Speaker):
 
     @torch.no_grad()
     @override
-    def __call__(self, texts: Sequence[Text]) -> TextLogits:
+    def __call__(self, texts: Sequence[TextInput]) -> TextLogits:
         encoded = self.encode(texts)
         source = TaskSource(encoded)
         batch = source.build(0, source.plan(0), range(len(encoded)))
@@ -93,18 +93,18 @@ class OurModel(Speaker):
             packed_logits = {"task": self._learner.logits(batch)}
         else:
             packed_logits = _pretrained_logits(self._learner, batch.packed)
-        logits = {name: _apart(values, lengths) for name, values in packed_logits.items()}
+        logits = {name: _split(values, lengths) for name, values in packed_logits.items()}
         return TextLogits(np.split(encoded.tokens_T.astype(np.int64), encoded.offsets[1:-1]), logits)
 
 
 def _pretrained_logits(learner: PretrainingLearner | BareEncoder, packed: PackedBatch) -> dict[str, Tensor]:
-    """Compute the last layer, and the logits of each objective that predicts from an uncorrupted text."""
+    """Compute the last layer, and the logits of each objective that can predict from uncorrupted text."""
     encoder, num_tokens = learner.encoder, packed.num_tokens
     hidden_TD = encoder(packed).last[:num_tokens]
     outputs = {"hidden": hidden_TD}
     if encoder.pooler is not None:
         outputs["pooled"] = encoder.pooler(hidden_TD[packed.starts_B])
-    for objective in learner.listed() if isinstance(learner, PretrainingLearner) else ():
+    for objective in learner.objective_list() if isinstance(learner, PretrainingLearner) else ():
         head_logits = {objective.name: objective.token_logits(hidden_TD)}
         if "pooled" in outputs and head_logits[objective.name] is None:
             head_logits[objective.name] = objective.text_logits(outputs["pooled"])
@@ -114,53 +114,53 @@ def _pretrained_logits(learner: PretrainingLearner | BareEncoder, packed: Packed
     return outputs
 
 
-def _apart(values: Tensor, lengths: Sequence[int]) -> list[np.ndarray]:
-    """Split into one array a text, with one row a token, or with a single row if there is one row a text."""
+def _split(values: Tensor, lengths: Sequence[int]) -> list[np.ndarray]:
+    """Split values into one array per text, with one row per token, or a single row if there is one row per text."""
     sizes = lengths if len(values) == sum(lengths) else [1] * len(lengths)
     return [part.float().numpy() for part in values.view(len(values), -1).split(list(sizes))]
 
 
 @dataclass(slots=True)
-class Comparison:
+class LogitComparison:
     """The differences between two forms of a model.
 
     Attributes:
-        num_texts: number of texts and pairs that were compared.
-        differences: for each head the largest difference between two logits.
-        largest: for each head the largest magnitude of a logit, or of a sum of magnitudes that cancel in a logit.
-        rounding: for each head the largest difference that float32 makes to one of the forms, if it was measured.
-        other_ids: the first text whose token ids differ, or None.
+        num_texts: number of compared texts and pairs.
+        differences: for each head, the largest difference between two logits.
+        largest: for each head, the largest magnitude of a logit, or of a sum of magnitudes that cancel in a logit.
+        rounding: for each head, the largest rounding error of one of the forms in float32, if it was measured.
+        differing_text: the first text whose token ids differ, or None.
     """
 
     num_texts: int = 0
     differences: dict[str, float] = field(default_factory=dict)
     largest: dict[str, float] = field(default_factory=dict)
     rounding: dict[str, float] = field(default_factory=dict)
-    other_ids: str | None = None
+    differing_text: str | None = None
 
-    def allowed(self, head: str) -> float:
-        """The largest difference that float32 rounding explains.
+    def tolerance(self, head: str) -> float:
+        """Compute the largest difference of a head's logits that float32 rounding explains.
 
-        It is 1e-5, times the largest logit if that is above 1. A model that enlarges small differences has more; where
-        the rounding of one form was measured, twice as much is added, because both forms round.
+        This is 1e-5 times the largest logit, or 1e-5 if all logits are below 1. Some models amplify rounding errors;
+        where the rounding error of one form was measured, twice the error is added, because both forms round.
         """
         return 1e-5 * max(1.0, self.largest[head]) + 2 * self.rounding.get(head, 0.0)
 
     @property
-    def other_heads(self) -> list[str]:
+    def differing_heads(self) -> list[str]:
         """The heads whose logits differ by more than rounding explains."""
-        return [head for head, difference in self.differences.items() if not difference <= self.allowed(head)]
+        return [head for head, difference in self.differences.items() if not difference <= self.tolerance(head)]
 
     def add(self, head: str, first: np.ndarray, second: np.ndarray) -> None:
-        """Compare the logits of a head for one text, (n, K) each, in the columns that both have."""
+        """Compare a head's logits for one text, (n, K) each, in the columns that both arrays have."""
         columns = min(first.shape[1], second.shape[1])
-        apart = np.abs(first[:, :columns].astype(np.float64) - second[:, :columns])
-        largest = float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
+        differences = np.abs(first[:, :columns].astype(np.float64) - second[:, :columns])
+        largest = float(np.nan_to_num(differences, nan=np.inf).max(initial=0.0))
         self.differences[head] = max(self.differences.get(head, 0.0), largest)
         self.largest[head] = max(self.largest.get(head, 0.0), float(np.abs(first).max(initial=0.0)))
 
 
-def compare(ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> Comparison:
+def compare(ours: LogitModel, theirs: LogitModel, texts: Sequence[TextInput]) -> LogitComparison:
     """Compare the logits of two models on the same texts.
 
     Only heads that both models have are compared. If one head has more columns (a row of the vocabulary that was
@@ -169,22 +169,22 @@ def compare(ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> Comparison
     Args:
         texts: single texts and pairs.
     """
-    result = Comparison(largest=ours.cancelling if isinstance(ours, OurModel) else {})
+    result = LogitComparison(largest=ours.cancelling_sum if isinstance(ours, OurModel) else {})
     for batch in _batches(texts):
-        one, other = ours(batch), theirs(batch)
-        for (text, _), first, second in zip(batch, one.ids, other.ids, strict=True):
+        local, remote = ours(batch), theirs(batch)
+        for (text, _), first, second in zip(batch, local.ids, remote.ids, strict=True):
             if not np.array_equal(first, second):
-                result.other_ids = text
+                result.differing_text = text
                 return result
-        for head in sorted(one.logits.keys() & other.logits.keys()):
-            for of_one, of_other in zip(one.logits[head], other.logits[head], strict=True):
-                result.add(head, of_one, of_other)
+        for head in sorted(local.logits.keys() & remote.logits.keys()):
+            for first, second in zip(local.logits[head], remote.logits[head], strict=True):
+                result.add(head, first, second)
         result.num_texts += len(batch)
     return result
 
 
-def _batches(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+def _batches(texts: Sequence[TextInput]) -> Iterator[Sequence[TextInput]]:
     """Yield batches of a few texts; single texts and pairs are not mixed."""
-    for chosen in ([text for text in texts if text[1] is None], [text for text in texts if text[1] is not None]):
-        for start in range(0, len(chosen), TEXTS_AT_ONCE):
-            yield chosen[start : start + TEXTS_AT_ONCE]
+    for group in ([text for text in texts if text[1] is None], [text for text in texts if text[1] is not None]):
+        for start in range(0, len(group), TEXTS_AT_ONCE):
+            yield group[start : start + TEXTS_AT_ONCE]

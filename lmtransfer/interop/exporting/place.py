@@ -1,4 +1,4 @@
-"""The folder of an export: it is written completely or not at all, and it never replaces other files."""
+"""Create the folder of an export: it is written completely or not at all, and it never replaces other files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.system.durable import staged_folder
 
 _CARD = "README.md"
-#: The line in an export's card that lists its files. It shows whether somebody added other files.
+#: The line in an export's card that lists its files, so that files added later are recognized.
 _RECORD = re.compile(r"^<!-- files of this export: (.*) -->$", re.MULTILINE)
 
 
@@ -23,7 +23,7 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
 
     Args:
         overwrite: whether an existing export may be replaced.
-        source: the folder that the model was imported from, if any; it is never replaced.
+        source: the folder that the model was imported from, if any; this folder is never replaced.
 
     Raises:
         ConfigError: the folder already holds files, or cannot be created.
@@ -57,13 +57,13 @@ def check_place(folder: Path, *, overwrite: bool, source: Path | None = None) ->
     """
     problem = _problem(folder, overwrite=overwrite)
     if source is not None and source.expanduser().resolve() == folder:
-        problem = "is the folder that the model was imported from; give another one"
+        problem = "is the folder that the model was imported from; give another folder"
     if problem:
         raise ConfigError(f"to={folder}: {problem}")
 
 
 def empty(folder: Path) -> None:
-    """Remove the content of a folder."""
+    """Delete the content of a folder."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -78,18 +78,18 @@ def _problem(folder: Path, *, overwrite: bool) -> str | None:
         return "is a file; give a folder"
     if not any(folder.iterdir()):
         return None
-    written = _written(folder)
-    if written is None:
+    names = _names_on_card(folder)
+    if names is None:
         return "holds files that are not an export, or an export that does not list its files; give a new folder"
     others = [path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
-    others = [path for path in others if path.relative_to(folder).as_posix() not in written]
+    others = [path for path in others if path.relative_to(folder).as_posix() not in names]
     if others:
-        return f"holds {others[0].relative_to(folder)}, which was not written by an export; give a new folder"
-    return None if overwrite else "holds an export already; replace it with overwrite=true, or give a new folder"
+        return f"holds {others[0].relative_to(folder)}, which is not part of the export; give a new folder"
+    return None if overwrite else "already holds an export; replace it with overwrite=true, or give a new folder"
 
 
-def _written(folder: Path) -> set[str] | None:
-    """Read the names of the files that an export wrote into a folder; None if the card does not list them."""
+def _names_on_card(folder: Path) -> set[str] | None:
+    """Read the names of an export's files from its card; None if the card does not list them."""
     try:
         records = _RECORD.findall((folder / _CARD).read_text(encoding="utf-8"))
         names = json.loads(records[-1]) if records else None

@@ -1,4 +1,4 @@
-"""The run to export: its encoder and heads, built and loaded, and the kind of its heads."""
+"""Open a run for export: build and load its encoder and heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError, RunDirectoryError
 from lmtransfer.interop.families.family import Family
 from lmtransfer.interop.families.index import family_of_model
-from lmtransfer.interop.open_run import open_saved, trained_folders
+from lmtransfer.interop.open_run import open_saved, task_run_folders
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
@@ -31,12 +31,12 @@ from lmtransfer.transfer.experiment.trained import task_of
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
-#: Folders inside a run that other commands have made from it.
-_MADE_FROM_IT = frozenset({"onnx", "report", "figures", "tensorboard"})
+#: Folders inside a run that hold the output of other commands.
+_OUTPUT_FOLDERS = frozenset({"onnx", "report", "figures", "tensorboard"})
 
-#: The heads on the encoder: none, those of pretraining objectives, or the head of a task.
-Kind = Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
-#: The config.json that an imported run was made from, relative to the run directory.
+#: Kind of the heads on the encoder: none, those of pretraining objectives, or the head of a task.
+HeadKind = Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
+#: Path of an imported run's original config.json, relative to the run directory.
 PUBLISHED_CONFIG = Path("published", "config.json")
 
 
@@ -44,10 +44,10 @@ def write_run(directory: RunDirectory, folder: Path, *, name: str, place: str, o
     """Copy the files of a run and write a card that says how to use them.
 
     Args:
-        folder: where to; exists.
+        folder: an existing folder, where the files are written.
         name: name of the run in its card.
-        place: where others find the copy: a folder, or ``owner/name`` on the hub.
-        on_hub: whether it is on the hub.
+        place: location of the copy for its users: a folder, or ``owner/name`` on the hub.
+        on_hub: whether the copy is on the hub.
 
     Raises:
         RunDirectoryError: another process is writing the run.
@@ -56,24 +56,24 @@ def write_run(directory: RunDirectory, folder: Path, *, name: str, place: str, o
         lock.hold(directory.path)
     except lock.Busy as busy:
         raise RunDirectoryError(
-            f"run={directory.path}: another process ({busy.pid}) is writing it: wait until it ends, or stop it with "
-            "Ctrl-C (it then saves the run)"
+            f"run={directory.path}: another process ({busy.pid}) is writing to this run: wait until that process ends, "
+            "or stop it with Ctrl-C (it then saves the run)"
         ) from None
     except OSError:
-        pass  # a run that cannot be written is not being written
+        pass  # if this process cannot write to the run, no other process of this user is writing to it
     for path in run_files(directory.path):
-        copied = folder / path.relative_to(directory.path)
-        copied.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copied)
+        copy = folder / path.relative_to(directory.path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
     (folder / "README.md").write_text(_card(directory, name, place, on_hub), encoding="utf-8")
 
 
 def run_files(path: Path) -> Iterator[Path]:
-    """The files of a run that can be used on another machine, in order."""
+    """Yield the files of a run that are useful on another machine, in sorted order."""
     for entry in sorted(path.iterdir()):
         if entry.name.startswith(".") or entry.is_symlink() or entry.name == OWN_MARK:
             continue
-        if entry.is_dir() and entry.name not in _MADE_FROM_IT:
+        if entry.is_dir() and entry.name not in _OUTPUT_FOLDERS:
             yield from run_files(entry)
         elif entry.is_file():
             yield entry
@@ -87,7 +87,7 @@ def _card(directory: RunDirectory, name: str, place: str, on_hub: bool) -> str:
         f"---\n{metadata.to_yaml()}\n---\n\n# {name}\n\n"
         f"A run of lmtransfer ({state}): its configuration, tokenizer, checkpoints and metrics.\n\n"
         "## Use\n\n"
-        "Start from it, or copy it below `runs/` and continue it there by the command that began it:\n\n"
+        "Start from this run, or copy it to a folder in `runs/` and continue it there with its original command:\n\n"
         f"```\nlmtransfer finetune init={'hf:' if on_hub else ''}{place}\nlmtransfer import source={place}\n```\n"
     )
 
@@ -105,7 +105,7 @@ class BareEncoder(nn.Module):
 
 
 #: An encoder with its heads.
-Learner = PretrainingLearner | TaskLearner | BareEncoder
+ExportLearner = PretrainingLearner | TaskLearner | BareEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class OpenRun:
     """A run with its weights.
 
     Attributes:
-        saved: the run; if the user named a run with several seeds, one of the seeds.
-        named: path of the run that the user named: that of ``saved``, or that of the run whose seed ``saved`` is.
+        saved: the run; for a run with several seeds, one of the seeds.
+        run_path: path of the run that the user gave; for a run with several seeds, the parent of ``saved``.
         checkpoint: folder of the weights.
         learner: encoder and heads in evaluation mode, on the CPU.
         kind: kind of the heads.
@@ -123,10 +123,10 @@ class OpenRun:
     """
 
     saved: SavedRun
-    named: Path
+    run_path: Path
     checkpoint: Path
-    learner: Learner
-    kind: Kind
+    learner: ExportLearner
+    kind: HeadKind
     labels: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -138,7 +138,7 @@ class OpenRun:
     @property
     def objectives(self) -> list[Objective]:
         """The objectives of pretraining; none for a run of a task."""
-        return self.learner.listed() if isinstance(self.learner, PretrainingLearner) else []
+        return self.learner.objective_list() if isinstance(self.learner, PretrainingLearner) else []
 
     @property
     def family(self) -> Family:
@@ -156,7 +156,7 @@ class OpenRun:
             folder,
             max_length=self.encoder.max_length,
             num_segments=self.encoder.num_segments,
-            continues=self.family.continues,
+            continues_text=self.family.continues_text,
             pads_left=self.family.pads_left,
         )
 
@@ -168,19 +168,19 @@ class OpenRun:
 
     @property
     def losses(self) -> dict[str, Any]:
-        """The component nodes of the objectives, by name; empty for a run of a task."""
+        """The component nodes of the objectives by name; empty for a run of a task."""
         return _losses(self.saved.config) if self.kind == "pretraining" else {}
 
     @property
     def head(self) -> dict[str, Tensor]:
-        """The tensors of the heads: those of the objectives, or those of a task's head."""
+        """The tensors of the heads: those of the objectives, or those of the task's head."""
         if isinstance(self.learner, BareEncoder):
             return {}
         return weights(self.learner.objectives if isinstance(self.learner, PretrainingLearner) else self.learner.head)
 
     @property
     def published_config(self) -> dict[str, Any]:
-        """The config.json that an imported run came with; empty for other runs."""
+        """The original config.json of an imported run; empty for other runs."""
         path = self.saved.path / PUBLISHED_CONFIG
         if not path.exists():
             return {}
@@ -188,19 +188,19 @@ class OpenRun:
 
 
 def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
-    """Open the run that the user named, and load its weights.
+    """Open the run at the user's path, and load its weights.
 
     Args:
-        path: path as the user gave it; of a run with several seeds the first seed is opened.
-        checkpoint: ``best`` or ``last``; None: ``best`` if it exists, else ``last``.
+        path: path as the user gave it; of a run with several seeds, the first seed is opened.
+        checkpoint: ``best`` or ``last``; None for ``best`` if it exists, else ``last``.
 
     Raises:
         RunDirectoryError: there is no run, the run has no model, or it has no such checkpoint.
         CheckpointError: its weights do not fit its configuration.
     """
     saved = open_saved(_folder(path), key="run")
-    typed = Path(path).expanduser().absolute()
-    named = typed if typed in saved.path.parents else saved.path
+    given = Path(path).expanduser().absolute()
+    run_path = given if given in saved.path.parents else saved.path
     folder = saved.checkpoint(checkpoint)
     node, tensors = saved.model_node, read_weights(folder)
     make = _learner_maker(saved)
@@ -215,11 +215,13 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
         keys="model and its heads",
     )
     _fold(learner)
-    notes = (f"left out, because no objective of the run has these tensors: {', '.join(unknown)}",) if unknown else ()
-    return OpenRun(saved, named, folder, learner.eval(), make.kind, make.labels, notes)
+    notes = (
+        (f"no objective of the run has these tensors, so they are left out: {', '.join(unknown)}",) if unknown else ()
+    )
+    return OpenRun(saved, run_path, folder, learner.eval(), make.kind, make.labels, notes)
 
 
-def build_learner(saved: SavedRun, encoder: Encoder) -> Learner:
+def build_learner(saved: SavedRun, encoder: Encoder) -> ExportLearner:
     """Build the heads to export, with random weights, on an encoder.
 
     Args:
@@ -230,10 +232,10 @@ def build_learner(saved: SavedRun, encoder: Encoder) -> Learner:
     return learner
 
 
-def _fold(learner: Learner) -> None:
-    """Convert what other formats cannot express to plain weights: weights in parts, and a probe's standardisation."""
+def _fold(learner: ExportLearner) -> None:
+    """Fold into plain weights what other formats lack: weights stored in parts, and a probe's standardization."""
     if isinstance(learner, PretrainingLearner):
-        for objective in learner.listed():
+        for objective in learner.objective_list():
             objective.fold_weights()
     if isinstance(learner, TaskLearner):
         learner.fold()
@@ -241,16 +243,16 @@ def _fold(learner: Learner) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _LearnerMaker:
-    """How to build a run's learner on an encoder.
+    """A way to build a run's learner on an encoder.
 
     Attributes:
-        learner: builds the learner, with random weights.
+        learner: function that builds the learner, with random weights.
         kind: kind of its heads.
         labels: names of its labels.
     """
 
-    learner: Callable[[Encoder], Learner]
-    kind: Kind
+    learner: Callable[[Encoder], ExportLearner]
+    kind: HeadKind
     labels: tuple[str, ...]
 
 
@@ -260,7 +262,7 @@ def _learner_maker(saved: SavedRun) -> _LearnerMaker:
         method: TransferMethod = build(saved.component("transfer"))
         return _LearnerMaker(
             lambda encoder: method.learner(encoder, head=task.head, seed=0),
-            cast(Kind, task.head.kind),
+            cast(HeadKind, task.head.kind),
             tuple(task.labels),
         )
     nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in _losses(saved.config)]
@@ -280,8 +282,8 @@ def _losses(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _folder(path: str) -> str | Path:
-    """Return the run itself or the first seed of a task's run; opening the run reports any other problem."""
+    """Return the run itself or the first seed of a task's run; other problems are reported when the run is opened."""
     try:
-        return trained_folders(path)[0]
+        return task_run_folders(path)[0]
     except RunDirectoryError:
         return path

@@ -1,12 +1,12 @@
-"""An export that sentence-transformers loads: a folder for transformers, with the modules that pool its tokens.
+"""Write an export that sentence-transformers loads: a folder for transformers, plus the modules that pool its tokens.
 
 ::
 
-    modules.json                       the modules in their order
-    sentence_bert_config.json          the longest input
+    modules.json                       the modules in order
+    sentence_bert_config.json          the maximum input length
     1_Pooling/config.json              the pooling
-    2_Normalize/config.json            only if vectors get the length 1
-    config_sentence_transformers.json  the similarity of two vectors
+    2_Normalize/config.json            present only if vectors are scaled to length 1
+    config_sentence_transformers.json  the similarity function
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ import numpy as np
 import torch
 
 from lmtransfer.errors import CheckpointError, ConfigError
-from lmtransfer.interop.exporting.logits import Text
+from lmtransfer.interop.exporting.logits import TextInput
 from lmtransfer.interop.exporting.run import BareEncoder, OpenRun
-from lmtransfer.interop.exporting.seen_by_transformers import quiet
+from lmtransfer.interop.exporting.transformers_check import silence_transformers
 from lmtransfer.system.optional import missing
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.embedder import Embedder, finished
 from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of
 
-#: Our poolings that the library has too, by its names.
+#: The library's name for each of our poolings that it supports.
 _POOLING = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
 _ITS_POOLING = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 _PACKAGE = "sentence_transformers"
 
 
 def embedder_to_export(run: OpenRun, *, pooling: str | None) -> Embedder:
-    """The run's embedder on the CPU in float32, if the library can compute the same vectors.
+    """Return the run's embedder, on the CPU in float32, if the library can compute the same vectors.
 
     Args:
-        pooling: the user's choice; None: as the run's head, or the mean.
+        pooling: the user's choice; None for the pooling of the run's head, or the mean if it has none.
 
     Raises:
-        ConfigError: the library has no such pooling, or reads another layer.
-        CheckpointError: the encoder was trained with another attention than that of its family.
+        ConfigError: the library does not support this pooling or this choice of layers.
+        CheckpointError: the encoder was trained with a different attention than its family's.
     """
     allowed = ", ".join(_POOLING)
     if pooling is not None and pooling not in _POOLING:
-        raise ConfigError(f"pooling={pooling}: format=sentence_transformers can have {allowed}; choose one of them")
+        raise ConfigError(f"pooling={pooling}: format=sentence_transformers supports {allowed}; choose one of these")
     choice = VectorChoice.of(layers=None if pooling is None else "last", pooling=pooling)
     hardware = setup(device="cpu", precision="fp32", threads=torch.get_num_threads(), compile=False)
     embedder = embedder_of(run.saved, choice, hardware=hardware)
@@ -55,24 +55,24 @@ def embedder_to_export(run: OpenRun, *, pooling: str | None) -> Embedder:
     is_other = method.uses_pooler(encoder) or method.resolved_pooling(encoder) not in _POOLING
     if is_other or method.layers not in ("last", encoder.num_layers):
         raise ConfigError(
-            f"run={run.named}: its head reads texts with transfer.pooling={method.pooling} transfer.layers="
+            f"run={run.run_path}: its head reads texts with transfer.pooling={method.pooling} transfer.layers="
             f"{method.layers_given}, but format=sentence_transformers pools the last layer with {allowed}; set "
             "pooling= to one of them"
         )
     published = type(encoder).attention
     if encoder.attention != published:
         raise CheckpointError(
-            f"run={run.named}: it was trained with {encoder.attention} attention, but sentence_transformers runs such "
-            f"a model with {published} attention; embed texts with lmtransfer embed"
+            f"run={run.run_path}: it was trained with {encoder.attention} attention, but sentence_transformers runs "
+            f"such a model with {published} attention; embed texts with `lmtransfer embed`"
         )
     return embedder
 
 
-def encoder_alone(run: OpenRun, embedder: Embedder) -> OpenRun:
-    """The run without its heads, with the encoder of its embedder."""
+def drop_heads(run: OpenRun, embedder: Embedder) -> OpenRun:
+    """Return the run without its heads, and with the encoder of its embedder."""
     return OpenRun(
         saved=run.saved,
-        named=run.named,
+        run_path=run.run_path,
         checkpoint=run.checkpoint,
         learner=BareEncoder(embedder.model.encoder).eval(),
         kind="encoder",
@@ -82,23 +82,23 @@ def encoder_alone(run: OpenRun, embedder: Embedder) -> OpenRun:
 
 
 def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:
-    """Write the files beside those of transformers.
+    """Write the files that sentence-transformers needs in addition to those of transformers.
 
     Args:
-        embedder: the vectors to reproduce.
-        normalise: whether vectors get the length 1.
+        embedder: computes the vectors that the library must reproduce.
+        normalise: whether vectors are scaled to length 1.
     """
-    chosen = _POOLING[embedder.method.resolved_pooling(embedder.model.encoder)]
+    mode = _POOLING[embedder.method.resolved_pooling(embedder.model.encoder)]
     modules = {"": "Transformer", "1_Pooling": "Pooling", **({"2_Normalize": "Normalize"} if normalise else {})}
-    listed = [
+    entries = [
         {"idx": place, "name": str(place), "path": path, "type": f"{_PACKAGE}.models.{name}"}
         for place, (path, name) in enumerate(modules.items())
     ]
     pooling = {"word_embedding_dimension": embedder.dim, "include_prompt": True}
-    pooling |= {f"pooling_mode_{name}": name == chosen for name in _ITS_POOLING}
+    pooling |= {f"pooling_mode_{name}": name == mode for name in _ITS_POOLING}
     similarity: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     contents: Mapping[str, Any] = {
-        "modules.json": listed,
+        "modules.json": entries,
         "sentence_bert_config.json": {"max_seq_length": embedder.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": similarity,
         "1_Pooling/config.json": pooling,
@@ -109,16 +109,16 @@ def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def compared_vectors(folder: Path, embedder: Embedder, texts: Sequence[Text], *, normalise: bool) -> str:
+def compare_vectors(folder: Path, embedder: Embedder, texts: Sequence[TextInput], *, normalise: bool) -> str:
     """Load the folder with the library, compare its vectors with ours, and describe the result in one line.
 
     Args:
-        embedder: gives our vectors.
-        texts: single texts are compared; pairs are not.
-        normalise: whether vectors get the length 1.
+        embedder: computes our vectors.
+        texts: texts to compare; pairs among them are skipped.
+        normalise: whether vectors are scaled to length 1.
 
     Raises:
-        CheckpointError: the library cannot load the folder, or gives other vectors.
+        CheckpointError: the library cannot load the folder, or its vectors differ.
     """
     problem = missing(_PACKAGE)
     if problem is not None:
@@ -127,14 +127,17 @@ def compared_vectors(folder: Path, embedder: Embedder, texts: Sequence[Text], *,
     what = f"sentence_transformers {library.__version__}"
     alone = [text for text, pair in texts if pair is None]
     try:
-        with quiet():
+        with silence_transformers():
             model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         theirs = model.encode(alone, convert_to_numpy=True, show_progress_bar=False)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
-        raise CheckpointError(f"{what} cannot load it: {error}") from error
+        raise CheckpointError(f"{what} cannot load the export: {error}") from error
     ours = finished(embedder.embed(alone).vectors, standardising=None, normalise=normalise)
     if theirs.shape != ours.shape:
-        raise CheckpointError(f"{what}: gives vectors of shape {theirs.shape}, but ours have {ours.shape}")
+        raise CheckpointError(
+            f"{what} computes vectors of shape {theirs.shape}, but lmtransfer's have shape {ours.shape}; nothing was "
+            "exported"
+        )
     apart = float(np.nan_to_num(np.abs(ours.astype(np.float64) - theirs), nan=np.inf).max(initial=0.0))
     allowed = 1e-5 * max(1.0, float(np.abs(ours).max(initial=0.0)))
     if not apart <= allowed:

@@ -1,11 +1,11 @@
-"""An export for a model that transformers has no class for: its tensors with descriptions, config and tokenizer.
+"""Export a model that transformers has no class for: its tensors, their descriptions, its config and its tokenizer.
 
 ::
 
-    model.safetensors    every tensor once, by our names
+    model.safetensors    each tensor once, by our names
     layout.json          shape, dtype, aliases and meaning of each tensor
     model.yaml           component nodes of the encoder and its heads
-    tokenizer/           our tokenizer files
+    tokenizer/           the tokenizer in the format of lmtransfer
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from lmtransfer.interop.exporting.run import OpenRun, build_learner
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.weights import aliases, load_weights, weights
 
-#: The name is not config.yaml, because that would make the folder a run directory.
+#: The file is not named config.yaml, because that name would make the folder a run directory.
 MODEL_FILE = "model.yaml"
 
-#: Descriptions of the tensors of torch's own modules, by class and name.
+#: Descriptions of the tensors in torch's own modules, by class and tensor name.
 _TORCH: Mapping[str, Mapping[str, str]] = {
     "Linear": {"weight": "matrix (out, in) of a linear layer", "bias": "bias of a linear layer"},
     "Embedding": {"weight": "table (rows, width), one row per id"},
@@ -51,7 +51,7 @@ def write_tensors(run: OpenRun, folder: Path) -> None:
     """Write the run in this layout.
 
     Args:
-        folder: an existing folder.
+        folder: an existing folder, where the files are written.
     """
     tensors = {name: tensor.contiguous() for name, tensor in weights(run.learner).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt", "layout": "layout.json"})
@@ -59,14 +59,14 @@ def write_tensors(run: OpenRun, folder: Path) -> None:
     config = run.saved.config
     parts = {key: config[key] for key in ("model", "objective", "transfer") if config.get(key)}
     if run.kind not in ("encoder", "pretraining"):
-        parts["transfer"] = _folded(config["transfer"])
+        parts["transfer"] = _drop_folded_settings(config["transfer"])
         parts |= {"kind": run.kind, "labels": list(run.labels)}
     (folder / MODEL_FILE).write_text(yaml.safe_dump(parts, sort_keys=False, allow_unicode=True), encoding="utf-8")
     run.saved.tokenizer.save(folder / "tokenizer")
 
 
-def _folded(transfer: Mapping[str, Any]) -> dict[str, Any]:
-    """A method of transfer without what is folded into the weights: standardisation and low-rank updates."""
+def _drop_folded_settings(transfer: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove the settings whose effect is folded into the weights: standardization and low-rank updates."""
     own = {key: value for key, value in transfer.items() if key != "standardise" and not key.startswith("lora_")}
     return own | ({"freeze": "full"} if own.get("freeze") == "lora" else {})
 
@@ -75,12 +75,12 @@ def read_tensors(run: OpenRun, folder: Path) -> OurModel:
     """Load the model that ``write_tensors`` wrote; only the kind of its heads comes from the run.
 
     Raises:
-        CheckpointError: the files differ from what was written.
+        CheckpointError: the files differ from those that were written.
     """
     model = yaml.safe_load((folder / MODEL_FILE).read_text(encoding="utf-8"))["model"]
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer.fingerprint != run.saved.tokenizer.fingerprint:
-        raise CheckpointError(f"{folder / 'tokenizer'}: differs from the run's tokenizer")
+        raise CheckpointError(f"{folder / 'tokenizer'}: differs from the run's tokenizer; nothing was exported")
     learner = build_learner(run.saved, build(model, vocab_size=tokenizer.vocab_size))
     load_weights(learner, load_file(folder / "model.safetensors"), source=str(folder))
     return OurModel(learner.eval(), tokenizer)
@@ -104,7 +104,7 @@ def layout_of(learner: nn.Module) -> dict[str, Any]:
 
 
 def _meaning(learner: nn.Module, name: str) -> str:
-    """Describe a tensor: its role in the torch module, our module around that, and what our module does."""
+    """Describe a tensor: its role in the torch module, and the name and purpose of our module around it."""
     path, _, own = name.rpartition(".")
     module = learner.get_submodule(path)
     kinds = _TORCH.get(type(module).__name__, {})

@@ -1,1 +1,1 @@
-"""One file for each published family: a table of its tensor names and settings and the matching names here."""
+"""Published families, one per file: tables that map their tensor names and settings to ours."""

@@ -1,19 +1,19 @@
 """ALBERT in the layout of Hugging Face transformers.
 
-The key map names the tensors of the first layer, which all layers share. A published checkpoint with several groups of
-layers cannot be read.
+The key map names the tensors of the first layer, which all layers share. Published checkpoints with several groups of
+layers are not supported.
 """
 
 from __future__ import annotations
 
 from lmtransfer.interop.families.bert import EMBEDDINGS, FIXED, NORM_EPS, SEGMENTS, SIZES, OneSegmentRow, activation
 from lmtransfer.interop.families.family import (
+    ConfigSetting,
     ConfigTable,
     Family,
-    Fixed,
+    FixedKey,
     PretrainingArchitecture,
     PretrainingHead,
-    Setting,
     TaskArchitecture,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
@@ -58,7 +58,7 @@ _CLASSIFIER = TaskArchitecture(
     name="AlbertForSequenceClassification",
     key_map=linear("output", "classifier"),
     pooler=True,
-    as_pooler=linear("hidden", "albert.pooler"),
+    pooler_key_map=linear("hidden", "albert.pooler"),
     dropouts=("classifier_dropout_prob",),
 )
 
@@ -68,20 +68,20 @@ ALBERT_FAMILY = Family(
     prefix="albert.",
     config=ConfigTable(
         (
-            Setting("embedding_dim", "embedding_size", 128),
+            ConfigSetting("embedding_dim", "embedding_size", 128),
             *SIZES,
             SEGMENTS,
             _HIDDEN_ACT,
             NORM_EPS,
-            Setting("dropout", "hidden_dropout_prob", 0.0, float),
-            Setting("attention_dropout", "attention_probs_dropout_prob", 0.0, float, taken_over=False),
+            ConfigSetting("dropout", "hidden_dropout_prob", 0.0, float),
+            ConfigSetting("attention_dropout", "attention_probs_dropout_prob", 0.0, float, is_used=False),
         ),
-        (*FIXED, Fixed("num_hidden_groups", 1, _ONE_GROUP), Fixed("inner_group_num", 1, _ONE_GROUP)),
-        implied={"norm": "post", "share": "all"},
+        (*FIXED, FixedKey("num_hidden_groups", 1, _ONE_GROUP), FixedKey("inner_group_num", 1, _ONE_GROUP)),
+        implied_values={"norm": "post", "share": "all"},
     ),
     key_map=ALBERT,
-    ignored=IGNORED,
-    shared=(r"stack\.layers\.[1-9]\d*\..*",),
+    ignored_patterns=IGNORED,
+    alias_patterns=(r"stack\.layers\.[1-9]\d*\..*",),
     pooler=True,
     body="AlbertModel",
     heads=(

@@ -1,6 +1,6 @@
 """BERT and MegatronBert in the layout of Hugging Face transformers.
 
-The encoder's names are ours under ``BertEncoder``; the heads' names are those of the objectives.
+Our names are those of ``BertEncoder`` for the encoder, and those of the objectives for the heads.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from lmtransfer.interop.families.family import (
+    ConfigSetting,
     ConfigTable,
     Family,
-    Fixed,
+    FixedKey,
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
-    Setting,
     TaskArchitecture,
     TaskKind,
 )
@@ -27,7 +27,7 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 
-#: Embedding tensors of BERT and of the families that share its tables.
+#: Embedding tensors of BERT and of the families that use its tables.
 EMBEDDINGS = [
     Rewrite("embeddings.token.weight", ("embeddings.word_embeddings.weight",)),
     Rewrite("embeddings.position.weight", ("embeddings.position_embeddings.weight",)),
@@ -78,42 +78,42 @@ _MLM = [
 ]
 _NSP = linear("nsp.classifier", "cls.seq_relationship")
 
-#: Our names of activations, and the names that transformers writes for them.
+#: Our names of activations, with the names that transformers writes for them.
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
-#: Further published names of the same functions.
+#: Other published names of the same functions, with our names.
 MORE_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_python": "gelu"}
 
 
-def activation(key: str, default: str = "gelu") -> Setting:
-    """The setting of an activation whose key in config.json is ``key``."""
-    return Setting("activation", key, default, str, ACTIVATIONS, MORE_ACTIVATIONS)
+def activation(key: str, default: str = "gelu") -> ConfigSetting:
+    """Return the setting of an activation whose key in config.json is ``key``."""
+    return ConfigSetting("activation", key, default, str, ACTIVATIONS, MORE_ACTIVATIONS)
 
 
 #: Size settings of all families that descend from BERT.
 SIZES = (
-    Setting("dim", "hidden_size"),
-    Setting("num_layers", "num_hidden_layers"),
-    Setting("num_heads", "num_attention_heads"),
-    Setting("hidden_dim", "intermediate_size"),
-    Setting("max_length", "max_position_embeddings", 512),
+    ConfigSetting("dim", "hidden_size"),
+    ConfigSetting("num_layers", "num_hidden_layers"),
+    ConfigSetting("num_heads", "num_attention_heads"),
+    ConfigSetting("hidden_dim", "intermediate_size"),
+    ConfigSetting("max_length", "max_position_embeddings", 512),
 )
 HIDDEN_ACT = activation("hidden_act")
-NORM_EPS = Setting("norm_eps", "layer_norm_eps", 1e-12, float)
+NORM_EPS = ConfigSetting("norm_eps", "layer_norm_eps", 1e-12, float)
 DROPOUTS = (
-    Setting("dropout", "hidden_dropout_prob", 0.1, float),
-    Setting("attention_dropout", "attention_probs_dropout_prob", 0.1, float, taken_over=False),
+    ConfigSetting("dropout", "hidden_dropout_prob", 0.1, float),
+    ConfigSetting("attention_dropout", "attention_probs_dropout_prob", 0.1, float, is_used=False),
 )
-SEGMENTS = Setting("num_segments", "type_vocab_size", 2)
-#: Settings of BERT's format that must have one value, because nothing else is computed here.
+SEGMENTS = ConfigSetting("num_segments", "type_vocab_size", 2)
+#: Keys of BERT's format for which lmtransfer supports one value only.
 FIXED = (
-    Fixed("position_embedding_type", "absolute", "lmtransfer computes absolute positions only"),
-    Fixed("is_decoder", False, "lmtransfer reads encoders only; it does not compute a decoder's mask and cache"),
-    Fixed("add_cross_attention", False, "lmtransfer does not compute cross-attention"),
+    FixedKey("position_embedding_type", "absolute", "lmtransfer computes absolute positions only"),
+    FixedKey("is_decoder", False, "lmtransfer reads encoders only and does not compute a decoder's mask and cache"),
+    FixedKey("add_cross_attention", False, "lmtransfer does not compute cross-attention"),
 )
 
 
 class OneSegmentRow(Quirks):
-    """Adds a segment embedding with a single row to the position embedding, because every token gets that row."""
+    """Adds a single-row segment embedding to the position embedding, because every token gets this row."""
 
     @override
     def read_tensors(
@@ -124,9 +124,9 @@ class OneSegmentRow(Quirks):
             return tensors
         row = tensors[segment]
         if row.shape != (1, *tensors[position].shape[1:]):
-            return tensors  # the shape is wrong; the check of the tensors reports it
+            return tensors  # the shape is wrong, which ``check_tensors`` reports
         if row.any():
-            notes.append("the one row of the segment embedding is added to the position embedding")
+            notes.append("the only row of the segment embedding is added to the position embedding")
         return {name: tensor for name, tensor in tensors.items() if name != segment} | {
             position: tensors[position] + row
         }
@@ -164,7 +164,7 @@ def _tasks(kind: str) -> dict[TaskKind, TaskArchitecture | str]:
         name=f"{kind}ForSequenceClassification",
         key_map=_OUTPUT,
         pooler=True,
-        as_pooler=linear("hidden", "bert.pooler.dense"),
+        pooler_key_map=linear("hidden", "bert.pooler.dense"),
         dropouts=("classifier_dropout",),
     )
     return {
@@ -193,9 +193,9 @@ BERT_FAMILY = Family(
     model_types=("bert",),
     encoder=BertEncoder,
     prefix="bert.",
-    config=ConfigTable(_SETTINGS, FIXED, implied={"norm": "post"}),
+    config=ConfigTable(_SETTINGS, FIXED, implied_values={"norm": "post"}),
     key_map=BERT,
-    ignored=IGNORED,
+    ignored_patterns=IGNORED,
     pooler=True,
     body="BertModel",
     heads=(MLM_HEAD, NSP_HEAD),
@@ -207,9 +207,9 @@ MEGATRON_BERT_FAMILY = Family(
     model_types=("megatron-bert",),
     encoder=BertEncoder,
     prefix="bert.",
-    config=ConfigTable(_SETTINGS, FIXED, implied={"norm": "pre"}),
+    config=ConfigTable(_SETTINGS, FIXED, implied_values={"norm": "pre"}),
     key_map=MEGATRON_BERT,
-    ignored=IGNORED,
+    ignored_patterns=IGNORED,
     pooler=True,
     body="MegatronBertModel",
     heads=(MLM_HEAD, NSP_HEAD),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lmtransfer.interop.families.bert import activation
 from lmtransfer.interop.families.family import (
+    ConfigSetting,
     ConfigTable,
     Family,
     PretrainingArchitecture,
     PretrainingHead,
-    Setting,
     TaskArchitecture,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
@@ -50,19 +50,19 @@ DISTILBERT_FAMILY = Family(
     prefix="distilbert.",
     config=ConfigTable(
         (
-            Setting("dim", "dim"),
-            Setting("num_layers", "n_layers"),
-            Setting("num_heads", "n_heads"),
-            Setting("hidden_dim", "hidden_dim"),
-            Setting("max_length", "max_position_embeddings", 512),
+            ConfigSetting("dim", "dim"),
+            ConfigSetting("num_layers", "n_layers"),
+            ConfigSetting("num_heads", "n_heads"),
+            ConfigSetting("hidden_dim", "hidden_dim"),
+            ConfigSetting("max_length", "max_position_embeddings", 512),
             _ACTIVATION,
-            Setting("dropout", "dropout", 0.1, float),
-            Setting("attention_dropout", "attention_dropout", 0.1, float, taken_over=False),
+            ConfigSetting("dropout", "dropout", 0.1, float),
+            ConfigSetting("attention_dropout", "attention_dropout", 0.1, float, is_used=False),
         ),
-        implied={"norm_eps": _NORM_EPS},
+        implied_values={"norm_eps": _NORM_EPS},
     ),
     key_map=DISTILBERT,
-    ignored=(r"embeddings\.position_ids",),
+    ignored_patterns=(r"embeddings\.position_ids",),
     body="DistilBertModel",
     heads=(
         PretrainingHead(
@@ -74,7 +74,7 @@ DISTILBERT_FAMILY = Family(
             ],
             repeats={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
             settings=(_ACTIVATION,),
-            implied={"norm_eps": _NORM_EPS},
+            implied_values={"norm_eps": _NORM_EPS},
         ),
     ),
     pretraining=(PretrainingArchitecture("DistilBertForMaskedLM", {"mlm": "logits"}),),

@@ -1,8 +1,8 @@
 """ELECTRA in the layout of Hugging Face transformers.
 
-The encoder's names here are those of ``ElectraEncoder``. Its generator has the names of ``GeneratorEncoder`` (without
-embeddings, because it shares them). The heads have the names of the objective ``rtd``, or of ``mlm`` for a generator
-that is a separate model.
+Our names are those of ``ElectraEncoder`` for the encoder, and those of ``GeneratorEncoder`` for the generator (without
+embeddings, because they are shared). The heads have the names of the objective ``rtd``, or those of ``mlm`` if the
+generator is a separate model.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from lmtransfer.interop.families.bert import BERT, DROPOUTS, FIXED, HIDDEN_ACT, NORM_EPS, SEGMENTS, SIZES, OneSegmentRow
 from lmtransfer.interop.families.bert import IGNORED as IGNORED
 from lmtransfer.interop.families.family import (
+    ConfigSetting,
     ConfigTable,
     Family,
     GeneratorFormat,
     PretrainingArchitecture,
     PretrainingHead,
-    Setting,
     TaskArchitecture,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
@@ -55,12 +55,12 @@ ELECTRA_FAMILY = Family(
     encoder=ElectraEncoder,
     prefix="electra.",
     config=ConfigTable(
-        (Setting("embedding_dim", "embedding_size", 128), *SIZES, SEGMENTS, HIDDEN_ACT, NORM_EPS, *DROPOUTS),
+        (ConfigSetting("embedding_dim", "embedding_size", 128), *SIZES, SEGMENTS, HIDDEN_ACT, NORM_EPS, *DROPOUTS),
         FIXED,
-        implied={"norm": "post"},
+        implied_values={"norm": "post"},
     ),
     key_map=ELECTRA,
-    ignored=IGNORED,
+    ignored_patterns=IGNORED,
     body="ElectraModel",
     heads=(
         PretrainingHead(
@@ -73,7 +73,7 @@ ELECTRA_FAMILY = Family(
             key_map=_masked("mlm"),
             repeats={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
             settings=(NORM_EPS,),
-            implied={"activation": "gelu"},
+            implied_values={"activation": "gelu"},
         ),
     ),
     pretraining=(
@@ -95,8 +95,8 @@ ELECTRA_FAMILY = Family(
         folder="generator",
         layers="generator.",
         head="generator_head.",
-        shared="embeddings.",
-        not_in_family=("difference.weight",),
+        shared_prefix="embeddings.",
+        training_only=("difference.weight",),
     ),
     quirks=OneSegmentRow(),
 )

@@ -1,7 +1,8 @@
 """Read published ELMo models (``options.json`` and ``weights.hdf5`` of allenai/bilm-tf) into our settings and tensors.
 
-The tensors are renamed and rearranged, for reading only. TensorFlow's matrices are (in, out). Its LSTM cells stack the
-gates as input, new, forget, output, take input and state as one vector, and add 1 to the forget gate outside the bias.
+The tensors are renamed and rearranged; the conversion works in this direction only. TensorFlow's matrices are
+(in, out). Its LSTM cells stack the gates in the order input, new, forget, output, concatenate input and state, and add
+1 to the forget gate in addition to the bias.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from lmtransfer.system.safe_files import not_regular
 
 _FORGET_BIAS = 1.0
 _ACTIVATIONS = ("relu", "tanh")
-#: Larger counts than any published model has. A larger number means that the file is broken or hostile.
-_MOST = 10**6
-#: Maximum bytes of a tensor for each byte of its file; weights hardly compress.
-_MOST_UNPACKED = 100
+#: Upper bound on counts, above those of all published models. A larger number means that the file is broken or hostile.
+_MAX_COUNT = 10**6
+#: Maximum ratio of a tensor's bytes to the bytes of its file. Weights hardly compress, so a larger ratio is an attack.
+_MAX_EXPANSION = 100
 
 
 def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
             "proj_clip": _clip(lstm.get("proj_clip")),
         }
     except KeyError as error:
-        raise CheckpointError(f"options.json of the ELMo model lacks the setting {error}") from None
+        raise CheckpointError(f"options.json of the ELMo model: the setting {error} is missing") from None
     except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"options.json of the ELMo model: {error}") from None
     if arguments["activation"] not in _ACTIVATIONS:
@@ -57,9 +58,9 @@ def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _count(value: Any, *, most: int = _MOST) -> int:
+def _count(value: Any, *, most: int = _MAX_COUNT) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
-        raise ValueError(f"{value!r} is not a valid size of an encoder")
+        raise ValueError(f"{value!r} is not a valid encoder size")
     return value
 
 
@@ -67,7 +68,7 @@ def _clip(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ValueError(f"{value!r} is not a valid limit for clipping")
+        raise ValueError(f"{value!r} is not a valid clipping limit")
     return float(value)
 
 
@@ -81,13 +82,13 @@ def elmo_weight_file(folder: Path) -> Path:
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
         raise CheckpointError(
-            f"{folder}: next to options.json there must be exactly one weight file, weights.hdf5; found {names}"
+            f"{folder}: must hold exactly one weight file next to options.json, such as weights.hdf5, but holds {names}"
         )
     return files[0]
 
 
 def read_hdf5(path: Path) -> dict[str, Tensor]:
-    """All tensors of an HDF5 file by name.
+    """Read all tensors of an HDF5 file, by name.
 
     Raises:
         CheckpointError: the package h5py is missing, or the file is damaged.
@@ -97,7 +98,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     problem = not_regular(path)
     if problem is not None:
         raise CheckpointError(f"{path}: {problem}")
-    max_bytes = _MOST_UNPACKED * path.stat().st_size
+    max_bytes = _MAX_EXPANSION * path.stat().st_size
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
@@ -110,7 +111,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
             file.visititems(visit)
     except (OSError, TypeError, ValueError, RuntimeError, KeyError) as error:
         raise CheckpointError(
-            f"{path}: is damaged or incomplete, or is not an HDF5 file of weights: {error}"
+            f"{path}: is damaged or incomplete, or is not an HDF5 file with weights: {error}; download it again"
         ) from error
     return tensors
 
@@ -123,7 +124,7 @@ def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> d
         options: the content of ``options.json``.
 
     Raises:
-        CheckpointError: a tensor is missing, is not used, or has the wrong shape.
+        CheckpointError: a tensor is missing, unused, or of the wrong shape.
     """
     try:
         return _layout_of(tensors, elmo_arguments(options))
@@ -132,15 +133,15 @@ def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> d
 
 
 def _layout_of(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
-    left = dict(tensors)
+    rest = dict(tensors)
 
     def take(name: str) -> Tensor:
-        if name not in left:
+        if name not in rest:
             raise CheckpointError(f"the ELMo weights have no tensor {name}")
-        return left.pop(name)
+        return rest.pop(name)
 
     characters = take("char_embed")
-    # The file does not contain row 0, which stands for no character.
+    # The file does not contain row 0, which means "no character".
     ours = {"characters.embedding.weight": torch.cat([torch.zeros_like(characters[:1]), characters])}
     for number in range(len(arguments["filters"])):
         place = f"characters.convolutions.{number}"
@@ -159,9 +160,9 @@ def _layout_of(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> d
             matrix, bias, projection = (take(f"{cell}/{name}") for name in ("W_0", "B", "W_P_0"))
             lstm = _lstm(matrix, bias, projection)
             ours.update({f"lstms.{stack}.layers.{layer}.lstm.{name}": tensor for name, tensor in lstm.items()})
-    if left:
+    if rest:
         raise CheckpointError(
-            f"the ELMo weights have tensors that options.json does not describe: {', '.join(sorted(left))}"
+            f"the ELMo weights have tensors that options.json does not describe: {', '.join(sorted(rest))}"
         )
     return {name: tensor.contiguous() for name, tensor in ours.items()}
 

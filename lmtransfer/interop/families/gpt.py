@@ -5,7 +5,13 @@ Its projections are stored as (in, out), like those of GPT-2.
 
 from __future__ import annotations
 
-from lmtransfer.interop.families.family import ConfigTable, Family, PretrainingArchitecture, PretrainingHead, Setting
+from lmtransfer.interop.families.family import (
+    ConfigSetting,
+    ConfigTable,
+    Family,
+    PretrainingArchitecture,
+    PretrainingHead,
+)
 from lmtransfer.interop.families.gpt2 import NO_BIAS, SETTINGS, SPECIALS, projection
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.gpt import GptEncoder
@@ -29,7 +35,7 @@ GPT = [
 ]
 
 #: In transformers' OpenAIGPT, "gelu" means the tanh approximation.
-_ACTIVATION = Setting(
+_ACTIVATION = ConfigSetting(
     "activation", "afn", "gelu", str, names={"gelu_tanh": "gelu", "relu": "relu"}, reads={"gelu_new": "gelu_tanh"}
 )
 _NO_CLASS = "transformers has no such class"
@@ -39,18 +45,18 @@ GPT_FAMILY = Family(
     encoder=GptEncoder,
     prefix="transformer.",
     config=ConfigTable(
-        (*SETTINGS, Setting("max_length", "n_positions", 512), _ACTIVATION),
-        implied={"norm": "post", "hidden_dim": lambda arguments: 4 * arguments["dim"]},
+        (*SETTINGS, ConfigSetting("max_length", "n_positions", 512), _ACTIVATION),
+        implied_values={"norm": "post", "hidden_dim": lambda arguments: 4 * arguments["dim"]},
     ),
     key_map=GPT,
-    ignored=IGNORED,
+    ignored_patterns=IGNORED,
     body="OpenAIGPTModel",
-    continues=True,
+    continues_text=True,
     heads=(
         PretrainingHead(
             objective=LanguageModel,
             repeats={"lm_head.weight": "tokens_embed.weight"},
-            declared_by=("OpenAIGPTLMHeadModel",),
+            architectures=("OpenAIGPTLMHeadModel",),
         ),
     ),
     pretraining=(PretrainingArchitecture("OpenAIGPTLMHeadModel", {"lm": "logits"}),),

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from lmtransfer.interop.families.bert import activation
 from lmtransfer.interop.families.family import (
+    ConfigSetting,
     ConfigTable,
     Family,
-    Fixed,
+    FixedKey,
     PretrainingArchitecture,
     PretrainingHead,
-    Setting,
     TaskArchitecture,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
@@ -23,7 +23,7 @@ _OURS, _THEIRS = "stack.layers.{i}", "h.{i}"
 
 
 def projection(ours: str, theirs: str) -> list[Rewrite]:
-    """Rewrites of a linear layer whose matrix is stored (in, out)."""
+    """Return the rewrites of a linear layer whose matrix is stored as (in, out)."""
     return [
         Rewrite(f"{ours}.weight", (f"{theirs}.weight",), "in_out"),
         Rewrite(f"{ours}.bias", (f"{theirs}.bias",)),
@@ -48,15 +48,15 @@ GPT2 = [
 
 #: Sizes and dropout; GPT and GPT-2 use the same keys.
 SETTINGS = (
-    Setting("dim", "n_embd"),
-    Setting("num_layers", "n_layer"),
-    Setting("num_heads", "n_head"),
-    Setting("norm_eps", "layer_norm_epsilon", 1e-5, float),
-    Setting("dropout", "resid_pdrop", 0.1, float, copies=("embd_pdrop",)),
-    Setting("attention_dropout", "attn_pdrop", 0.1, float, taken_over=False),
+    ConfigSetting("dim", "n_embd"),
+    ConfigSetting("num_layers", "n_layer"),
+    ConfigSetting("num_heads", "n_head"),
+    ConfigSetting("norm_eps", "layer_norm_epsilon", 1e-5, float),
+    ConfigSetting("dropout", "resid_pdrop", 0.1, float, copies=("embd_pdrop",)),
+    ConfigSetting("attention_dropout", "attn_pdrop", 0.1, float, is_used=False),
 )
 SPECIALS = {"bos_token_id": "cls", "eos_token_id": "sep"}
-#: Why there is no published head for text classification.
+#: The reason why no published head for text classification matches ours.
 NO_BIAS = "the published classifier has no bias, but lmtransfer's classifier has one"
 
 GPT2_FAMILY = Family(
@@ -66,26 +66,28 @@ GPT2_FAMILY = Family(
     config=ConfigTable(
         (
             *SETTINGS,
-            Setting("max_length", "n_positions", 1024),
-            Setting("hidden_dim", "n_inner", lambda config: 4 * config["n_embd"]),
+            ConfigSetting("max_length", "n_positions", 1024),
+            ConfigSetting("hidden_dim", "n_inner", lambda config: 4 * config["n_embd"]),
             activation("activation_function", "gelu_new"),
         ),
         (
-            Fixed("add_cross_attention", False, "lmtransfer does not compute cross-attention"),
-            Fixed("scale_attn_weights", True, "lmtransfer always scales attention scores"),
-            Fixed("scale_attn_by_inverse_layer_idx", False, "lmtransfer scales attention scores equally in all layers"),
+            FixedKey("add_cross_attention", False, "lmtransfer does not compute cross-attention"),
+            FixedKey("scale_attn_weights", True, "lmtransfer always scales attention scores"),
+            FixedKey(
+                "scale_attn_by_inverse_layer_idx", False, "lmtransfer scales attention scores equally in all layers"
+            ),
         ),
-        implied={"norm": "pre"},
+        implied_values={"norm": "pre"},
     ),
     key_map=GPT2,
-    ignored=IGNORED,
+    ignored_patterns=IGNORED,
     body="GPT2Model",
-    continues=True,
+    continues_text=True,
     heads=(
         PretrainingHead(
             objective=LanguageModel,
             repeats={"lm_head.weight": "wte.weight"},
-            declared_by=("GPT2LMHeadModel",),
+            architectures=("GPT2LMHeadModel",),
         ),
     ),
     pretraining=(PretrainingArchitecture("GPT2LMHeadModel", {"lm": "logits"}),),

@@ -35,8 +35,8 @@ FAMILIES: Sequence[Family] = (
 )
 
 
-def supported() -> str:
-    """All model types that can be read, for messages and documentation."""
+def supported_model_types() -> str:
+    """List all supported model types, for messages and documentation."""
     return ", ".join(sorted(name for family in FAMILIES for name in family.model_types))
 
 
@@ -52,17 +52,19 @@ def family_of_config(config: Mapping[str, Any], *, source: str) -> Family:
     name = config.get("model_type")
     if name is None:
         raise CheckpointError(
-            f"{source}: model_type is missing (very old files have none): add the model_type of the checkpoint, one of "
-            f"{supported()}"
+            f"{source}: model_type is missing, as in very old files: add the model_type of the checkpoint, which must "
+            f"be one of {supported_model_types()}"
         )
     for family in FAMILIES:
         if name in family.model_types:
             return family
-    raise CheckpointError(f"{source}: model_type={name} is not supported: lmtransfer reads {supported()}, and ELMo")
+    raise CheckpointError(
+        f"{source}: model_type={name} is not supported: lmtransfer reads {supported_model_types()}, and ELMo"
+    )
 
 
 def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
-    """Return the family in which an encoder is published, and the encoder's arguments, defaults included.
+    """Return the published family of an encoder, and the encoder's arguments including defaults.
 
     Args:
         model: component node of the encoder.
@@ -88,6 +90,6 @@ def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
-    """The default arguments of a class."""
+    """Return the default arguments of a class."""
     parameters = inspect.signature(cls).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}

@@ -1,4 +1,4 @@
-"""Map published tensor names to ours and back by an ordered list of reversible rewrites; check names and shapes.
+"""Map published tensor names to ours and back with an ordered list of reversible rewrites; check names and shapes.
 
 Shape legend: D width, H heads, K head width; "theirs" are published tensors, "ours" are tensors of this package.
 """
@@ -15,24 +15,25 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError, listed
 
-#: Storage of a published tensor: like ours; a matrix as (in, out); (D, H, K) for our (H K, D); (..., H, K) for our
-#: (..., H K); (1, 1, D) for our (D).
-Layout = Literal["same", "in_out", "in_heads", "heads_out", "one_row"]
+#: Storage of a published tensor, in this order: the same as ours; a matrix as (in, out); (D, H, K) for our (H K, D);
+#: (..., H, K) for our (..., H K); (1, 1, D) for our (D).
+StorageLayout = Literal["same", "in_out", "in_heads", "heads_out", "one_row"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One of our tensors and the published tensor or tensors that it is made of.
+    """One of our tensors and the published tensor or tensors that it consists of.
 
     Attributes:
         ours: our name; ``{i}`` stands for a layer number.
-        theirs: published names; several tensors are stacked along the first dimension into ours (fused projections).
-        layout: storage of each of the published tensors.
+        theirs: published names; several published tensors are concatenated along the first dimension (fused
+            projections).
+        layout: storage of each published tensor.
     """
 
     ours: str
     theirs: tuple[str, ...]
-    layout: Layout = "same"
+    layout: StorageLayout = "same"
 
     def join(self, pieces: Sequence[Tensor]) -> Tensor:
         """Convert published tensors to ours."""
@@ -43,12 +44,12 @@ class Rewrite:
         """Convert our tensor to published tensors.
 
         Args:
-            num_heads: H, for the layouts with a dimension for heads.
+            num_heads: H, for layouts with a dimension for heads.
         """
         return [_theirs_of(piece, self.layout, num_heads).contiguous() for piece in tensor.chunk(len(self.theirs))]
 
 
-def _ours_of(theirs: Tensor, layout: Layout) -> Tensor:
+def _ours_of(theirs: Tensor, layout: StorageLayout) -> Tensor:
     match layout:
         case "in_out":
             return theirs.T.contiguous()
@@ -61,7 +62,7 @@ def _ours_of(theirs: Tensor, layout: Layout) -> Tensor:
     return theirs
 
 
-def _theirs_of(ours: Tensor, layout: Layout, num_heads: int | None) -> Tensor:
+def _theirs_of(ours: Tensor, layout: StorageLayout, num_heads: int | None) -> Tensor:
     if layout in ("in_heads", "heads_out") and num_heads is None:
         raise ValueError(f"a tensor stored as {layout} needs the number of heads")
     match layout:
@@ -77,19 +78,19 @@ def _theirs_of(ours: Tensor, layout: Layout, num_heads: int | None) -> Tensor:
 
 
 def linear(ours: str, *theirs: str) -> list[Rewrite]:
-    """Rewrites of a module with a weight and a bias (a linear layer or a LayerNorm)."""
+    """Return the rewrites of a module with a weight and a bias (a linear layer or a LayerNorm)."""
     return [Rewrite(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs)) for part in ("weight", "bias")]
 
 
 def _matches(template: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Find the names that match a template, each with the layer number in place of ``{i}`` ("" without ``{i}``)."""
+    """Find the names that match a template, each with its layer number (empty if the template has no ``{i}``)."""
     pattern = re.compile(re.escape(template).replace(r"\{i\}", r"(?P<layer>\d+)"))
     matches = [match for name in names if (match := pattern.fullmatch(name))]
     return [(match.string, match.groupdict().get("layer", "")) for match in matches]
 
 
 def rewrite_of(ours: str, key_map: Sequence[Rewrite]) -> Rewrite | None:
-    """The rewrite of one of our tensors, with its layer number filled in; None if there is none."""
+    """Find the rewrite of one of our tensors, and fill in the layer number; None if there is no rewrite."""
     for rewrite in key_map:
         for name, layer in _matches(rewrite.ours, [ours]):
             return replace(rewrite, ours=name, theirs=tuple(part.replace("{i}", layer) for part in rewrite.theirs))
@@ -103,19 +104,19 @@ def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[s
         tensors: published tensors by name.
 
     Raises:
-        CheckpointError: a published tensor matches no rewrite, or part of a fused tensor is missing.
+        CheckpointError: a published tensor matches no rewrite, or a part of a fused tensor is missing.
     """
-    left = dict(tensors)
+    rest = dict(tensors)
     ours: dict[str, Tensor] = {}
     for rewrite in key_map:
-        for name, layer in _matches(rewrite.theirs[0], left):
+        for name, layer in _matches(rewrite.theirs[0], rest):
             parts = [part.replace("{i}", layer) for part in rewrite.theirs]
-            missing = [part for part in parts if part not in left]
+            missing = [part for part in parts if part not in rest]
             if missing:
                 raise CheckpointError(f"the checkpoint has {name} but not {', '.join(missing)}")
-            ours[rewrite.ours.replace("{i}", layer)] = rewrite.join([left.pop(part) for part in parts])
-    if left:
-        raise CheckpointError(f"the checkpoint has tensors that its family does not have: {', '.join(sorted(left))}")
+            ours[rewrite.ours.replace("{i}", layer)] = rewrite.join([rest.pop(part) for part in parts])
+    if rest:
+        raise CheckpointError(f"the checkpoint has tensors that its family does not have: {', '.join(sorted(rest))}")
     return ours
 
 
@@ -131,15 +132,15 @@ def to_theirs(
     Raises:
         CheckpointError: one of our tensors matches no rewrite.
     """
-    left = dict(tensors)
+    rest = dict(tensors)
     theirs: dict[str, Tensor] = {}
     for rewrite in key_map:
-        for name, layer in _matches(rewrite.ours, left):
-            pieces = rewrite.split(left.pop(name), num_heads=num_heads)
+        for name, layer in _matches(rewrite.ours, rest):
+            pieces = rewrite.split(rest.pop(name), num_heads=num_heads)
             for part, piece in zip(rewrite.theirs, pieces, strict=True):
                 theirs[part.replace("{i}", layer)] = piece
-    if left:
-        raise CheckpointError(f"tensors without a published counterpart: {', '.join(sorted(left))}")
+    if rest:
+        raise CheckpointError(f"these tensors have no published counterpart: {', '.join(sorted(rest))}")
     return theirs
 
 
@@ -151,28 +152,30 @@ def expected_tensors(
     prefix: str = "",
     without: Sequence[str] = (),
 ) -> dict[str, Tensor]:
-    """Return the tensors that a published file must hold for one of our modules, by published names; for shapes only.
+    """Return the tensors that a published file must hold for one of our modules, by published names.
+
+    Only the shapes of the returned tensors are meaningful.
 
     Args:
-        module: the module; a shared tensor counts once, under its first name. The module may be on the device ``meta``.
+        module: the module, which may be on the meta device; a shared tensor counts once, under its first name.
         num_heads: see ``to_theirs``.
         prefix: prefix of the module's tensors in the key map.
-        without: prefixes (after ``prefix``) of tensors that are published elsewhere.
+        without: prefixes (after ``prefix``) of tensors to leave out, because they are published elsewhere.
     """
-    seen: set[int] = set()
-    own: dict[str, Tensor] = {}
+    ids: set[int] = set()
+    tensors: dict[str, Tensor] = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen and not name.startswith(tuple(without)):
-            own[f"{prefix}{name}"] = tensor.detach()
-        seen.add(id(tensor))
-    return to_theirs(own, key_map, num_heads=num_heads)
+        if id(tensor) not in ids and not name.startswith(tuple(without)):
+            tensors[f"{prefix}{name}"] = tensor.detach()
+        ids.add(id(tensor))
+    return to_theirs(tensors, key_map, num_heads=num_heads)
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, source: str) -> None:
-    """Compare names, shapes and dtypes of tensors with the expected ones.
+    """Check the names, shapes and dtypes of tensors against the expected tensors.
 
     Raises:
-        CheckpointError: a tensor is missing, unexpected, has another shape, or holds no floating-point numbers.
+        CheckpointError: a tensor is missing, is unexpected, has the wrong shape, or holds no floating-point numbers.
     """
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     problems += [f"{name} is not expected" for name in tensors if name not in expected]

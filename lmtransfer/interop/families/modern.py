@@ -1,13 +1,15 @@
 """ModernBERT in the layout of Hugging Face transformers.
 
-The encoder's names here are those of ``ModernEncoder``; the head's names are those of the objective ``mlm``.
+Our names are those of ``ModernEncoder`` for the encoder, and those of the objective ``mlm`` for the head.
 
 Shape legend: D width, K labels.
 
-The encoder ends with a LayerNorm: its states are x = weight * n + bias, where the entries of n have mean 0, also after
-averaging over tokens. The dense layer divides by the weight of that norm and makes n very small. A LayerNorm of such a
-vector only divides it by sqrt(epsilon), because its variance is negligible beside epsilon. The linear layer takes both
-factors back. The result is linear up to a relative error of 2^-21.
+A published classifier has a dense layer and a LayerNorm before its linear layer, but a head of ours is only linear. It
+is written as a published classifier as follows. The encoder ends with a LayerNorm, so its states are
+x = weight * n + bias, where the entries of n have mean 0, even after averaging over tokens. The dense layer divides by
+the weight of that norm and makes n very small. The LayerNorm only divides such a vector by sqrt(epsilon), because its
+variance is negligible compared to epsilon. The linear layer undoes both scalings. The result is linear up to a relative
+error of 2^-21.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families import modern
 from lmtransfer.interop.families.bert import activation
 from lmtransfer.interop.families.family import (
+    ConfigSetting,
     ConfigTable,
     Family,
-    Fixed,
+    FixedKey,
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
-    Setting,
     TaskArchitecture,
     TaskKind,
 )
@@ -41,19 +43,19 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 #: The activation between the dense layer and the norm must be the identity.
 CONFIG: Final = {"classifier_activation": "linear"}
 
-#: What users should know about this form of a head.
+#: A note for the user on this form of a head.
 NOTE: Final = (
-    "ModernBERT's classifiers have a dense layer and a norm before the last layer; here their weights make all three "
-    "one linear layer, up to rounding in float32 and bfloat16, and up to about a percent in float16. To train further "
-    "with transformers, start from the export of the pretrained encoder"
+    "ModernBERT's classifiers have a dense layer and a norm before the last layer. In this export the three layers "
+    "together compute one linear layer, up to rounding in float32 and bfloat16, and up to about 1 % in float16. To "
+    "continue training with transformers, start from the export of the pretrained encoder"
 )
 
-#: The entries of n become this small, relative to sqrt(epsilon); a power of two, so that scaling is exact.
+#: Scale of the entries of n relative to sqrt(epsilon); a power of two, so that scaling is exact.
 _SMALL = 2.0**-10
 
 _OURS, _THEIRS = "stack.layers.{i}", "layers.{i}"
-#: ``transformers.ModernBertModel`` and our ``ModernEncoder`` at its defaults. Biases exist only if both sides have them
-#: (``bias`` here; ``attention_bias``, ``mlp_bias`` and ``norm_bias`` in transformers).
+#: ``transformers.ModernBertModel`` and our ``ModernEncoder`` with its default arguments. Biases exist only if both have
+#: them (``bias`` here; ``attention_bias``, ``mlp_bias`` and ``norm_bias`` in transformers).
 MODERN_BERT = [
     Rewrite("embeddings.token.weight", ("embeddings.tok_embeddings.weight",)),
     *linear("embeddings.norm", "embeddings.norm"),
@@ -67,8 +69,8 @@ MODERN_BERT = [
 ]
 #: Published names that hold no weights.
 IGNORED = (r"rotary_emb\..*",)
-#: The head of ``transformers.ModernBertForMaskedLM`` (with ``classifier_bias`` and ``norm_bias``, because our head has
-#: both) and the head of our objective ``mlm``.
+#: The head of ``transformers.ModernBertForMaskedLM`` (with ``classifier_bias`` and ``norm_bias``, as our head has both
+#: biases) and the head of our objective ``mlm``.
 MLM_HEAD = [
     *linear("mlm.dense", "head.dense"),
     *linear("mlm.norm", "head.norm"),
@@ -76,11 +78,11 @@ MLM_HEAD = [
 ]
 _HEAD_BIASES = ("head.dense.bias", "head.norm.bias", "decoder.bias")
 _ACTIVATION = activation("hidden_activation")
-_NORM_EPS = Setting("norm_eps", "norm_eps", 1e-5, float)
+_NORM_EPS = ConfigSetting("norm_eps", "norm_eps", 1e-5, float)
 
 
 def as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, eps: float) -> dict[str, Tensor]:
-    """Express a linear head over normalised states.
+    """Express a linear head as a published classifier.
 
     Args:
         output: the linear head: ``weight``, (K, D), and ``bias``, (K,).
@@ -91,7 +93,7 @@ def as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, e
         The tensors of ``head.dense``, ``head.norm`` and ``classifier``; with biases if ``norm`` has one.
 
     Raises:
-        CheckpointError: an entry of the norm's weight is so small that its states cannot be divided by it.
+        CheckpointError: an entry of the norm's weight is too small to divide by.
     """
     weight_KD, bias_K, scale_D = output["weight"], output["bias"], norm["weight"]
     small = _SMALL * math.sqrt(eps)
@@ -114,7 +116,7 @@ def as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, e
 
 
 def from_classifier(tensors: Mapping[str, Tensor], *, eps: float) -> dict[str, Tensor]:
-    """The inverse of ``as_classifier``.
+    """Convert a published classifier back to a linear head; the inverse of ``as_classifier``.
 
     Args:
         tensors: tensors of ``head.dense``, ``head.norm`` and ``classifier``.
@@ -131,32 +133,32 @@ def from_classifier(tensors: Mapping[str, Tensor], *, eps: float) -> dict[str, T
     return {"weight": weight_KD, "bias": bias_K}
 
 
-class Biases(Quirks):
-    """Inserts or drops biases of zero where only one side, published or ours, has a bias in heads and norms.
+class MissingBiases(Quirks):
+    """Inserts or drops zero biases in heads and norms where only the published model or only ours has a bias.
 
-    Newer files of config.json list the type of each layer and the rope parameters; older files have single numbers. A
-    linear head of a task is written as the head of the published classifiers (``modern_classifier``).
+    It also reads newer versions of config.json, which list the type of each layer and the rope parameters instead of
+    single numbers, and writes a task's linear head as a published classifier (``as_classifier``).
     """
 
     @override
     def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Convert lists of layer types and rope parameters to the older keys, if they fit them."""
-        seen = dict(config)
-        every = _every(seen.get("layer_types"), seen.get("global_attn_every_n_layers"))
+        """Convert lists of layer types and rope parameters to the older keys, if the older keys can express them."""
+        settings = dict(config)
+        every = _every(settings.get("layer_types"), settings.get("global_attn_every_n_layers"))
         if every is not None:
-            del seen["layer_types"]
-            seen["global_attn_every_n_layers"] = every
-        angles = seen.get("rope_parameters")
+            del settings["layer_types"]
+            settings["global_attn_every_n_layers"] = every
+        angles = settings.get("rope_parameters")
         if isinstance(angles, dict):
             for layers, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
                 angle = angles.get(layers)
                 if isinstance(angle, dict) and angle.get("rope_type", "default") == "default":
                     angles = {name: value for name, value in angles.items() if name != layers}
-                    seen[key] = angle.get("rope_theta")
-            seen["rope_parameters"] = angles or None
+                    settings[key] = angle.get("rope_theta")
+            settings["rope_parameters"] = angles or None
         if "local_rope_theta" in config and config["local_rope_theta"] is None:
-            seen["local_rope_theta"] = seen.get("global_rope_theta")
-        return seen
+            settings["local_rope_theta"] = settings.get("global_rope_theta")
+        return settings
 
     @override
     def read_tensors(
@@ -215,14 +217,14 @@ class Biases(Quirks):
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, without it."""
+    """Return the tensors whose names begin with a prefix, by names without the prefix."""
     return {
         name.removeprefix(f"{prefix}."): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")
     }
 
 
 def _every(layers: Any, fallback: Any) -> int | None:
-    """Return every how many layers a global layer comes; None if the list is missing or has no such period."""
+    """Return the number of layers from one global layer to the next; None if the list is missing or not periodic."""
     if not isinstance(layers, list) or not layers:
         return None
     places = [place for place, kind in enumerate(layers) if kind == "full_attention"]
@@ -248,7 +250,7 @@ def _tasks() -> dict[TaskKind, TaskArchitecture | str]:
             key_map=linear("output", "classifier"),
             dropouts=("classifier_dropout",),
             config={**modern.CONFIG, **config},
-            own_base=True,
+            needs_own_base=True,
             note=modern.NOTE,
         )
 
@@ -267,29 +269,29 @@ MODERN_FAMILY = Family(
     prefix="model.",
     config=ConfigTable(
         (
-            Setting("dim", "hidden_size"),
-            Setting("num_layers", "num_hidden_layers"),
-            Setting("num_heads", "num_attention_heads"),
-            Setting("hidden_dim", "intermediate_size"),
-            Setting("max_length", "max_position_embeddings", 8192),
-            Setting("window", "local_attention", 128),
-            Setting("global_every", "global_attn_every_n_layers", 3),
-            Setting("global_theta", "global_rope_theta", 160_000.0, float),
-            Setting("local_theta", "local_rope_theta", 10_000.0, float),
-            Setting("bias", "attention_bias", False, bool, copies=("mlp_bias",), agree=True),
+            ConfigSetting("dim", "hidden_size"),
+            ConfigSetting("num_layers", "num_hidden_layers"),
+            ConfigSetting("num_heads", "num_attention_heads"),
+            ConfigSetting("hidden_dim", "intermediate_size"),
+            ConfigSetting("max_length", "max_position_embeddings", 8192),
+            ConfigSetting("window", "local_attention", 128),
+            ConfigSetting("global_every", "global_attn_every_n_layers", 3),
+            ConfigSetting("global_theta", "global_rope_theta", 160_000.0, float),
+            ConfigSetting("local_theta", "local_rope_theta", 10_000.0, float),
+            ConfigSetting("bias", "attention_bias", False, bool, copies=("mlp_bias",), copies_must_agree=True),
             _NORM_EPS,
             _ACTIVATION,
-            Setting("dropout", "embedding_dropout", 0.0, float, copies=("mlp_dropout",)),
-            Setting("attention_dropout", "attention_dropout", 0.0, float, taken_over=False),
+            ConfigSetting("dropout", "embedding_dropout", 0.0, float, copies=("mlp_dropout",)),
+            ConfigSetting("attention_dropout", "attention_dropout", 0.0, float, is_used=False),
         ),
         (
-            Fixed("layer_types", None, "in lmtransfer the first and then every n-th layer has global attention"),
-            Fixed("rope_parameters", None, "lmtransfer computes rotary positions without scaling"),
+            FixedKey("layer_types", None, "in lmtransfer the first and then every n-th layer has global attention"),
+            FixedKey("rope_parameters", None, "lmtransfer computes rotary positions without scaling"),
         ),
-        implied={"query_key_norm": False, "normalise_first_input": False},
+        implied_values={"query_key_norm": False, "normalise_first_input": False},
     ),
     key_map=MODERN_BERT,
-    ignored=IGNORED,
+    ignored_patterns=IGNORED,
     body="ModernBertModel",
     heads=(
         PretrainingHead(
@@ -302,5 +304,5 @@ MODERN_FAMILY = Family(
     pretraining=(PretrainingArchitecture("ModernBertForMaskedLM", {"mlm": "logits"}),),
     tasks=_tasks(),
     specials={"bos_token_id": "cls", "eos_token_id": "sep", "cls_token_id": "cls", "sep_token_id": "sep"},
-    quirks=Biases(),
+    quirks=MissingBiases(),
 )

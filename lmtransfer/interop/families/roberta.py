@@ -1,7 +1,7 @@
-"""RoBERTa in the layout of Hugging Face transformers; XLM-R and CamemBERT are the same model and are read in this way.
+"""RoBERTa in the layout of Hugging Face transformers, including XLM-R and CamemBERT, which are the same model.
 
 The key maps describe a ``RobertaEncoder`` with ``positions_from_two`` and ``type_row``, whose tensors equal the
-published ones; ``with_published_tables`` converts the tensors of an encoder without these.
+published ones; ``add_published_tables`` converts the tensors of an encoder without these options.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lmtransfer.interop.families.bert import BLOCKS, DROPOUTS, EMBEDDINGS, FIXED
 from lmtransfer.interop.families.family import (
     ConfigTable,
     Family,
-    Fixed,
+    FixedKey,
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
@@ -31,7 +31,7 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 _POSITION, _TYPE = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
 _OURS, _THEIRS = "stack.layers.{i}", "encoder.layer.{i}"
 
-#: Published names of counters, which hold no weights of ours.
+#: Published names of counters, which are not weights.
 IGNORED = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
 
 #: ``transformers.RobertaModel`` and our post-norm ``RobertaEncoder``.
@@ -61,11 +61,11 @@ MLM_HEAD = [
 ]
 
 
-def with_published_tables(tensors: Mapping[str, Tensor], *, offset: int = PUBLISHED_OFFSET) -> dict[str, Tensor]:
-    """Add the published position offset and type row to an encoder's tensors; the encoder computes the same.
+def add_published_tables(tensors: Mapping[str, Tensor], *, offset: int = PUBLISHED_OFFSET) -> dict[str, Tensor]:
+    """Add the published position offset and type row to an encoder's tensors, without changing what it computes.
 
     Args:
-        tensors: tensors by published names, of a ``RobertaEncoder`` whose positions start at 0, with or without a type
+        tensors: tensors by published names of a ``RobertaEncoder`` whose positions start at 0, with or without a type
             row.
         offset: published position of the first token; transformers counts from ``config.pad_token_id + 1``.
     """
@@ -75,11 +75,11 @@ def with_published_tables(tensors: Mapping[str, Tensor], *, offset: int = PUBLIS
     return {**tensors, _POSITION: torch.cat([unused, position]), _TYPE: type_row}
 
 
-class CountedPositions(Quirks):
-    """Counts positions from the padding id plus 1, and adds the only type row to every token.
+class PositionOffset(Quirks):
+    """Counts positions from the padding id plus 1, and adds the single type row to every token.
 
-    Published checkpoints have padding id 1. If the id is another one, as in folders that this package wrote, reading
-    cuts off the position rows that no token uses.
+    Published checkpoints have padding id 1. With another padding id, as in folders that this package writes, reading
+    drops the position rows that no token uses.
     """
 
     @override
@@ -119,7 +119,7 @@ class CountedPositions(Quirks):
             return
         if published and offset != PUBLISHED_OFFSET:
             body[_POSITION] = body[_POSITION][PUBLISHED_OFFSET:]
-        body |= with_published_tables(body, offset=0 if published and offset == PUBLISHED_OFFSET else offset)
+        body |= add_published_tables(body, offset=0 if published and offset == PUBLISHED_OFFSET else offset)
 
 
 def _pad(config: Mapping[str, Any]) -> int | None:
@@ -132,12 +132,12 @@ _MLM = PretrainingHead(
     key_map=MLM_HEAD,
     repeats={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
     settings=(NORM_EPS,),
-    implied={"activation": "gelu"},
+    implied_values={"activation": "gelu"},
 )
 _SETTINGS = (*SIZES, HIDDEN_ACT, NORM_EPS, *DROPOUTS)
 _FIXED = (
     *FIXED,
-    Fixed("type_vocab_size", 1, "RoBERTa has no segment ids in lmtransfer"),
+    FixedKey("type_vocab_size", 1, "RoBERTa has no segment ids in lmtransfer"),
 )
 _OUTPUT = linear("output", "classifier")
 
@@ -163,16 +163,16 @@ def _family(kind: str, model_types: tuple[str, ...], prefix: str, norm: str, key
         model_types=model_types,
         encoder=RobertaEncoder,
         prefix=prefix,
-        config=ConfigTable(_SETTINGS, _FIXED, implied={"norm": norm}),
+        config=ConfigTable(_SETTINGS, _FIXED, implied_values={"norm": norm}),
         key_map=[*key_map, *POOLER],
-        ignored=IGNORED,
+        ignored_patterns=IGNORED,
         pooler=True,
         body=f"{kind}Model",
         heads=(_MLM,),
         pretraining=(PretrainingArchitecture(f"{kind}ForMaskedLM", {"mlm": "logits"}),),
         tasks=_tasks(kind),
         specials={"bos_token_id": "cls", "eos_token_id": "sep"},
-        quirks=CountedPositions(),
+        quirks=PositionOffset(),
     )
 
 

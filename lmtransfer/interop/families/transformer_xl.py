@@ -1,7 +1,7 @@
 """Transformer-XL in the layout of Hugging Face transformers 4, as TransfoXL; transformers 5 has no such class.
 
-Only models that our encoder can compute are read: one embedding for all words (not adaptive) and one pair of biases
-for all layers. The published WikiText-103 model has adaptive embeddings, so it is refused.
+Only models that our encoder can compute are supported: those with a single embedding for all words (not adaptive) and a
+single pair of biases for all layers. The published WikiText-103 model has adaptive embeddings, so it is rejected.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lmtransfer.interop.families.family import ConfigTable, Family, Fixed, Quirks, Setting
+from lmtransfer.interop.families.family import ConfigSetting, ConfigTable, Family, FixedKey, Quirks
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 
 _OURS, _THEIRS = "stack.layers.{i}", "layers.{i}"
 _ATTENTION = f"{_THEIRS}.dec_attn"
 
-#: ``transformers.TransfoXLModel``, its fused projection split in three, and our post-norm ``TransformerXlEncoder``.
+#: ``transformers.TransfoXLModel``, with its fused projection split into three, and our post-norm
+#: ``TransformerXlEncoder``.
 TRANSFORMER_XL = [
     Rewrite("token_embedding.weight", ("word_emb.emb_layers.0.weight",)),
     Rewrite("stack.biases.content", ("r_w_bias",), "heads_out"),
@@ -37,8 +38,8 @@ TRANSFORMER_XL = [
 ]
 
 
-class FusedAndRepeated(Quirks):
-    """Splits the fused matrix of queries, keys and values, and drops the biases that files repeat in each layer."""
+class FusedProjection(Quirks):
+    """Splits the fused matrix of queries, keys and values, and drops the biases, which files repeat in each layer."""
 
     @override
     def read_tensors(
@@ -63,31 +64,31 @@ TRANSFORMER_XL_FAMILY = Family(
     prefix="transformer.",
     config=ConfigTable(
         (
-            Setting("dim", "d_model"),
-            Setting("num_layers", "n_layer"),
-            Setting("num_heads", "n_head"),
-            Setting("hidden_dim", "d_inner"),
-            Setting("memory_length", "mem_len", 1600, int, reads={0: 0}),
-            Setting("clamp_length", "clamp_len", 1000, int, names={None: -1}, reads={0: None}),
-            Setting("same_length", "same_length", True, bool),
-            Setting("norm_eps", "layer_norm_epsilon", 1e-5, float),
-            Setting("dropout", "dropout", 0.1, float),
-            Setting("attention_dropout", "dropatt", 0.0, float, taken_over=False),
+            ConfigSetting("dim", "d_model"),
+            ConfigSetting("num_layers", "n_layer"),
+            ConfigSetting("num_heads", "n_head"),
+            ConfigSetting("hidden_dim", "d_inner"),
+            ConfigSetting("memory_length", "mem_len", 1600, int, reads={0: 0}),
+            ConfigSetting("clamp_length", "clamp_len", 1000, int, names={None: -1}, reads={0: None}),
+            ConfigSetting("same_length", "same_length", True, bool),
+            ConfigSetting("norm_eps", "layer_norm_epsilon", 1e-5, float),
+            ConfigSetting("dropout", "dropout", 0.1, float),
+            ConfigSetting("attention_dropout", "dropatt", 0.0, float, is_used=False),
         ),
         (
-            Fixed("div_val", 1, "lmtransfer reads one embedding for all words, not adaptive embeddings", default=4),
-            Fixed("cutoffs", ([], None), "lmtransfer reads one embedding for all words, not adaptive embeddings"),
-            Fixed("untie_r", False, "lmtransfer has one pair of biases for all layers", default=True),
-            Fixed("pre_lnorm", False, "lmtransfer's Transformer-XL has one more LayerNorm after pre-norm layers"),
-            Fixed("attn_type", 0, "lmtransfer computes the relative attention of the paper only"),
+            FixedKey("div_val", 1, "lmtransfer reads one embedding for all words, not adaptive embeddings", default=4),
+            FixedKey("cutoffs", ([], None), "lmtransfer reads one embedding for all words, not adaptive embeddings"),
+            FixedKey("untie_r", False, "lmtransfer has one pair of biases for all layers", default=True),
+            FixedKey("pre_lnorm", False, "lmtransfer's Transformer-XL has an extra LayerNorm after pre-norm layers"),
+            FixedKey("attn_type", 0, "lmtransfer computes only the paper's relative attention"),
         ),
-        implied={"norm": "post", "activation": "relu"},
-        assumed={"max_length": 512},
+        implied_values={"norm": "post", "activation": "relu"},
+        assumed_values={"max_length": 512},
     ),
     key_map=TRANSFORMER_XL,
-    ignored=(r"pos_emb\.inv_freq",),
+    ignored_patterns=(r"pos_emb\.inv_freq",),
     token="token_embedding.weight",
     body="TransfoXLModel",
     no_class="version 5 has no class for Transformer-XL",
-    quirks=FusedAndRepeated(),
+    quirks=FusedProjection(),
 )

@@ -15,13 +15,13 @@ from typing_extensions import override
 
 from lmtransfer.interop.families.bert import activation
 from lmtransfer.interop.families.family import (
+    ConfigSetting,
     ConfigTable,
     Family,
-    Fixed,
+    FixedKey,
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
-    Setting,
     TaskArchitecture,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
@@ -50,8 +50,8 @@ XLNET = [
 ]
 
 
-class SegmentsAlways(Quirks):
-    """Adds segment vectors of zeros where our encoder has none, because the published layers always have them."""
+class ZeroSegments(Quirks):
+    """Adds zero segment vectors if our encoder has none, because the published layers always have segment vectors."""
 
     @override
     def write(
@@ -85,24 +85,24 @@ XLNET_FAMILY = Family(
     prefix="transformer.",
     config=ConfigTable(
         (
-            Setting("dim", "d_model"),
-            Setting("num_layers", "n_layer"),
-            Setting("num_heads", "n_head"),
-            Setting("hidden_dim", "d_inner"),
-            Setting("memory_length", "mem_len", None, int, names={0: None}, reads={0: 0}),
-            Setting("clamp_length", "clamp_len", -1, int, names={None: -1}, reads={0: None}),
+            ConfigSetting("dim", "d_model"),
+            ConfigSetting("num_layers", "n_layer"),
+            ConfigSetting("num_heads", "n_head"),
+            ConfigSetting("hidden_dim", "d_inner"),
+            ConfigSetting("memory_length", "mem_len", None, int, names={0: None}, reads={0: 0}),
+            ConfigSetting("clamp_length", "clamp_len", -1, int, names={None: -1}, reads={0: None}),
             activation("ff_activation"),
-            Setting("norm_eps", "layer_norm_eps", 1e-12, float),
-            Setting("dropout", "dropout", 0.1, float),
+            ConfigSetting("norm_eps", "layer_norm_eps", 1e-12, float),
+            ConfigSetting("dropout", "dropout", 0.1, float),
         ),
         (
-            Fixed("attn_type", "bi", "lmtransfer's XLNet is bidirectional"),
-            Fixed("bi_data", False, "lmtransfer does not reverse half of each batch"),
-            Fixed("same_length", False, "lmtransfer's XLNet sees all of its memory"),
-            Fixed("untie_r", True, "each layer of lmtransfer's XLNet has its own biases"),
+            FixedKey("attn_type", "bi", "lmtransfer's XLNet is bidirectional"),
+            FixedKey("bi_data", False, "lmtransfer does not reverse half of each batch"),
+            FixedKey("same_length", False, "lmtransfer's XLNet sees all of its memory"),
+            FixedKey("untie_r", True, "each layer of lmtransfer's XLNet has its own biases"),
         ),
-        implied={"norm": "post"},
-        assumed={"max_length": 512, "num_segments": 2},
+        implied_values={"norm": "post"},
+        assumed_values={"max_length": 512, "num_segments": 2},
     ),
     key_map=XLNET,
     token="token_embedding.weight",
@@ -123,5 +123,5 @@ XLNET_FAMILY = Family(
         "span": TaskArchitecture(name="XLNetForQuestionAnsweringSimple", key_map=linear("output", "qa_outputs")),
     },
     specials={"bos_token_id": "cls", "eos_token_id": "sep"},
-    quirks=SegmentsAlways(),
+    quirks=ZeroSegments(),
 )

@@ -1,1 +1,1 @@
-"""An encoder as an ONNX graph."""
+"""Export of encoders as ONNX graphs."""

@@ -1,14 +1,14 @@
 """Export encoders and heads as ONNX files, and compare each file with the packed model.
 
-PyTorch's tracing exporter writes the files. The newer exporter, based on ``torch.export``, gives the same numbers, but
-takes forty times as long (4 s instead of 0.1 s for two small layers), needs a third package, and writes paths of this
-machine into the file. Tracing can freeze a size into the graph as a constant. The comparison finds that, because it
-runs the file with other numbers of rows and tokens than those that were traced.
+PyTorch's tracing exporter writes the files. The newer exporter, which is based on ``torch.export``, gives the same
+numbers, but takes forty times as long (4 s instead of 0.1 s for two small layers), needs a third package, and writes
+local paths into the file. Tracing can turn a size into a constant in the graph. The comparison detects such constants,
+because it runs the file with different numbers of rows and tokens than the traced example.
 
-Shape legend: T tokens or slots, B rows, L slots of a row, D width, E width of a head's input, C logits, V vocabulary.
+Shape legend: T tokens or slots, B rows, L slots in a row, D width, E width of a head's input, C logits, V vocabulary.
 
-No model is implemented a second time. The modules are the same as for the packed batch; they get padded rows as one
-dense block (``models.padded``). The graph is compared with the same modules over packed sequences.
+No model is implemented a second time. The modules are the same as for packed batches, but their input is a dense block
+of padded rows (``models.padded``). The graph is compared with the same modules on packed sequences.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from lmtransfer.models.padded import PaddedRows
 from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing, optional
 
-#: Largest allowed difference from the packed model, relative to the largest of: 1, the output's largest magnitude, and
+#: Largest allowed difference from the packed model, relative to the maximum of 1, the output's largest magnitude, and
 #: the largest sum of magnitudes that cancel in a head.
 TOLERANCE = 1e-5
-#: Version of the operators: the first one with a LayerNorm operator; runtimes read it from 2022 on.
+#: Version of the operators: the first version with a LayerNorm operator, which runtimes since 2022 support.
 OPSET = 17
-#: Largest size of a single file (a limit of protobuf), minus room for everything that is not a weight.
+#: Maximum size of a single file (a limit of protobuf), minus room for everything except weights.
 _MAX_BYTES = 2**31 - 2**24
-#: Row lengths in tokens of the batches that are compared; longer rows than the model reads are cut.
+#: Row lengths, in tokens, of the batches for the comparison; rows are cut to the model's maximum length.
 _COMPARED = ((1,), (6,), (3, 40, 1, 17), (130, 9, 64))
 
 
-class LayerSelection(Protocol):
-    """The part that selects which layers a task's head reads; see ``transfer.layer_selection.LayerSelection``."""
+class LayerSelectionPart(Protocol):
+    """The part that selects the layers that a task's head reads; see ``transfer.layer_selection.LayerSelection``."""
 
     indices: tuple[int, ...]
     reads_padded: bool
@@ -56,29 +56,29 @@ class LayerSelection(Protocol):
         ...
 
 
-class Pooling(Protocol):
-    """The part that composes token vectors for a task's head; see ``transfer.pooling.Pooling``."""
+class PoolingPart(Protocol):
+    """The part that combines token vectors for a task's head; see ``transfer.pooling.Pooling``."""
 
     @property
     def tokens(self) -> str:
-        """Which tokens of packed sequences it takes: "first", "last" or "all"."""
+        """The tokens of packed sequences that the part reads: "first", "last" or "all"."""
         ...
 
     reads_padded: bool
 
     def __call__(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """Packed: from (T, D), or (B, D) if ``tokens`` is "first" or "last", and lengths (B,), to (B, E) or (T, E)."""
+        """Pool packed sequences: from (T, D), or (B, D) if ``tokens`` is "first" or "last", to (B, E) or (T, E)."""
         ...
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """Padded: compose to (B, E) or (B, L, E)."""
+        """Pool padded rows to (B, E) or (B, L, E)."""
         ...
 
 
-class TaskHead(Protocol):
+class HeadPart(Protocol):
     """The head of a task; see ``transfer.heads.base.Head``."""
 
-    cancelling: float
+    cancelling_sum: float
 
     @property
     def loss_name(self) -> str:
@@ -87,12 +87,12 @@ class TaskHead(Protocol):
 
     @property
     def per(self) -> str:
-        """Whether there is one answer for each "sequence" or each "token"."""
+        """The unit of an answer: "sequence" or "token"."""
         ...
 
     @property
     def graph_outputs(self) -> tuple[str, ...]:
-        """Names of the graph's outputs: one for all logits, or one for each logit; empty if it has no graph."""
+        """Names of the graph's outputs: one for all logits, or one per logit; empty if the head has no graph."""
         ...
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -101,28 +101,28 @@ class TaskHead(Protocol):
 
 
 class TaskParts(Protocol):
-    """The parts of a task's model on its encoder; a ``transfer.learner.TaskLearner`` has them."""
+    """The parts of a task's model around its encoder; a ``transfer.learner.TaskLearner`` has them."""
 
-    use_pooler: bool  #: the encoder's pooler is part of the head
+    use_pooler: bool  #: whether the encoder's pooler is part of the head
 
     @property
-    def reading(self) -> LayerSelection:
+    def reading(self) -> LayerSelectionPart:
         """The part that selects the layers."""
         ...
 
     @property
-    def composition(self) -> Pooling:
-        """The part that composes token vectors."""
+    def composition(self) -> PoolingPart:
+        """The part that combines token vectors."""
         ...
 
     @property
-    def head(self) -> TaskHead:
+    def head(self) -> HeadPart:
         """The head."""
         ...
 
 
 class DenseModel(nn.Module):
-    """An encoder with its head, over padded rows.
+    """An encoder with its head, on padded rows.
 
     Args:
         encoder: an encoder with ``reads_padded``.
@@ -132,11 +132,11 @@ class DenseModel(nn.Module):
     Attributes:
         outputs: names of the graph's outputs.
         what: short name of the head.
-        per_row: whether there is one output a row, (B, ...), not one a token, (B, L, ...).
-        cancelling: the largest sum of magnitudes that cancel in a head, see ``transfer.heads.base.Head``.
+        per_row: whether there is one output per row, (B, ...), as opposed to one per token, (B, L, ...).
+        cancelling_sum: the largest sum of magnitudes that cancel in a head; see ``transfer.heads.base.Head``.
 
     Raises:
-        CheckpointError: a part cannot be computed on padded rows.
+        CheckpointError: a part does not support padded rows.
     """
 
     def __init__(self, *, encoder: Encoder, objective: Objective | None = None, task: TaskParts | None = None) -> None:
@@ -152,10 +152,10 @@ class DenseModel(nn.Module):
         self.has_segments = encoder.num_segments > 1
         self.outputs: tuple[str, ...] = ("last_hidden_state",) if objective is None else ("logits",)
         self.what = "encoder" if objective is None else objective.name
-        self.per_row, self.cancelling = False, 0.0
+        self.per_row, self.cancelling_sum = False, 0.0
         if self.head is not None:
             self.outputs, self.what = self.head.graph_outputs, self.head.loss_name
-            self.per_row, self.cancelling = self.head.per == "sequence", self.head.cancelling
+            self.per_row, self.cancelling_sum = self.head.per == "sequence", self.head.cancelling_sum
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -163,7 +163,7 @@ class DenseModel(nn.Module):
         """Compute the outputs named in ``outputs``.
 
         Args:
-            input_ids: token ids, int64, (B, L); at least one real token a row, padding (any ids) to its right.
+            input_ids: token ids, int64, (B, L): at least one real token per row, with padding (any ids) on the right.
             attention_mask: 1 at real tokens, 0 at padding, int64, (B, L).
             token_type_ids: segment ids, int64, (B, L); for encoders with segment embeddings.
 
@@ -181,8 +181,8 @@ class DenseModel(nn.Module):
             return outputs
         return tuple(output.view(rows, length, *output.shape[1:]) for output in outputs)
 
-    def packed(self, batch: PackedBatch) -> tuple[Tensor, ...]:
-        """Compute the same on packed sequences, as training and prediction do: (T, ...) or (B, ...)."""
+    def run_packed(self, batch: PackedBatch) -> tuple[Tensor, ...]:
+        """Compute the same outputs on packed sequences, as training and prediction do: (T, ...) or (B, ...)."""
         offsets = batch.cu_seqlens.long()
         states = self._read(self.encoder(batch).layers, offsets.diff())
         if self.composition is not None:
@@ -208,11 +208,11 @@ class DenseModel(nn.Module):
 
 
 def _problem(encoder: Encoder, task: TaskParts | None) -> str | None:
-    """Return the reason why these parts cannot be computed on padded rows; None if they can."""
+    """Explain why these parts do not support padded rows; None if they do."""
     if not encoder.reads_padded:
         return (
-            f"{type(encoder).__name__} is not a plain stack of transformer layers; only such stacks give the same "
-            "results on padded rows (BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, GPT, modern); export it as safetensors"
+            f"{type(encoder).__name__} is not a plain stack of transformer layers; only such stacks (BERT, RoBERTa, "
+            "ALBERT, ELECTRA, DistilBERT, GPT, modern) give the same results on padded rows; export it as safetensors"
         )
     if task is None:
         return None
@@ -222,7 +222,7 @@ def _problem(encoder: Encoder, task: TaskParts | None) -> str | None:
             "the head with transfer.pooling=family, cls, last_token, mean, max or attention and transfer.pairs=together"
         )
     if not task.reading.reads_padded:
-        return "transfer.mix_layer_norm=true normalises over packed sequences; train with transfer.mix_layer_norm=false"
+        return "transfer.mix_layer_norm=true normalizes over packed sequences; train with transfer.mix_layer_norm=false"
     if not task.head.graph_outputs:
         return "a head with answers other than spans (yes, no, unknown) has no published counterpart"
     return None
@@ -236,7 +236,7 @@ class OnnxFile:
         path: path of the file.
         inputs: names of its inputs, int64, (batch, length).
         outputs: names of its outputs, float32.
-        difference: difference from the packed model, in the unit of ``TOLERANCE``; None: not compared.
+        difference: difference from the packed model, in the unit of ``TOLERANCE``; None if it was not compared.
         notes: notes for the user.
     """
 
@@ -258,19 +258,19 @@ def export_onnx(
 ) -> OnnxFile:
     """Write ``folder/name``, check it, and compare it with the packed model if onnxruntime is installed.
 
-    The numbers of rows and tokens of a batch are free; rows are padded on the right. The file appears only after all
-    checks succeeded.
+    The graph accepts any numbers of rows and tokens; rows are padded on the right. The file appears only after all
+    checks have succeeded.
 
     Args:
-        encoder: encoder in float32, on the CPU; it is left in evaluation mode, like all given modules.
-        folder: the folder; it is created if it is missing.
+        encoder: encoder in float32 on the CPU; this function sets all modules to evaluation mode.
+        folder: the folder, which is created if it is missing.
         objective: see ``DenseModel``.
         task: see ``DenseModel``.
-        labels: names of the outputs of a task's head, in order. The file has them in its metadata as JSON, with the key
+        labels: names of the outputs of a task's head, in order. The file's metadata holds them as JSON under the key
             ``labels``.
 
     Raises:
-        CheckpointError: a package is missing; the model has no such graph; it is too large; or the outputs of the file
+        CheckpointError: a package is missing, the model cannot be exported or is too large, or the outputs of the file
             differ from those of the packed model.
     """
     onnx = optional("onnx", work="ONNX export", error=CheckpointError)
@@ -278,7 +278,8 @@ def export_onnx(
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size > _MAX_BYTES:
         raise CheckpointError(
-            f"no ONNX export: the weights have {size / 2**30:.1f} GB, but a single ONNX file can hold at most 2 GB"
+            f"no ONNX export: the weights take {size / 2**30:.1f} GB, but a single ONNX file can hold at most 2 GB; "
+            "export the model as safetensors"
         )
     folder.mkdir(parents=True, exist_ok=True)
     path, unchecked = folder / name, folder / f".{name}.unchecked"
@@ -298,10 +299,10 @@ def export_onnx(
 
 
 def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...]]:
-    """Return the file's largest difference from the packed model on rows of mixed lengths, in units of ``TOLERANCE``.
+    """Measure the largest difference between a file and the packed model on rows of mixed lengths.
 
     Returns:
-        The difference; or None and a note if onnxruntime is not installed.
+        The difference in the unit of ``TOLERANCE``; or None and a note if onnxruntime is not installed.
 
     Raises:
         CheckpointError: the difference exceeds the tolerance.
@@ -313,24 +314,22 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     encoder = model.encoder
     rng, worst = np.random.default_rng(0), 0.0
-    scale = max(1.0, model.cancelling)
+    scale = max(1.0, model.cancelling_sum)
     for lengths in _COMPARED:
         cut = [min(length, encoder.max_length) for length in lengths]
         tokens = [rng.integers(0, encoder.vocab_size, length) for length in cut]
         segments = [np.arange(length) * encoder.num_segments // length for length in cut]
         with torch.no_grad():
-            expected = [output.numpy() for output in model.packed(pack(tokens, segments))]
-        fed = padded_rows(tokens, segments, filler=int(rng.integers(0, encoder.vocab_size)))
-        real = fed["attention_mask"].astype(bool)
-        outputs = session.run(None, {wanted.name: fed[wanted.name] for wanted in session.get_inputs()})
-        for expected_one, found_one in zip(expected, outputs, strict=True):
-            found_one = found_one if model.per_row else found_one[real]
-            if found_one.shape != expected_one.shape or not np.isfinite(found_one).all():
+            expected = [output.numpy() for output in model.run_packed(pack(tokens, segments))]
+        inputs = pad_rows(tokens, segments, filler=int(rng.integers(0, encoder.vocab_size)))
+        real = inputs["attention_mask"].astype(bool)
+        outputs = session.run(None, {node.name: inputs[node.name] for node in session.get_inputs()})
+        for reference, output in zip(expected, outputs, strict=True):
+            output = output if model.per_row else output[real]
+            if output.shape != reference.shape or not np.isfinite(output).all():
                 worst = float("inf")
             else:
-                worst = max(
-                    worst, float(np.abs(found_one - expected_one).max()) / max(scale, float(np.abs(expected_one).max()))
-                )
+                worst = max(worst, float(np.abs(output - reference).max()) / max(scale, float(np.abs(reference).max())))
     if worst > TOLERANCE:
         raise CheckpointError(
             f"the ONNX graph of {type(encoder).__name__} ({model.what}) differs from the model by {worst:.1e} of its "
@@ -339,15 +338,15 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
     return worst, ()
 
 
-def padded_rows(
+def pad_rows(
     tokens: list[np.ndarray], segments: list[np.ndarray] | None = None, *, filler: int = 0
 ) -> dict[str, np.ndarray]:
-    """Turn rows into the inputs of a graph: padded on the right to the longest row.
+    """Pad rows on the right to the length of the longest row, as inputs of a graph.
 
     Args:
         tokens: token ids of each row.
         segments: segment ids of each row; if omitted, all are 0.
-        filler: token id of padding; any id works.
+        filler: token id for padding; any id works.
     """
     shape = (len(tokens), max(map(len, tokens)))
     fed = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
@@ -361,11 +360,11 @@ def padded_rows(
 
 
 def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
-    fed = padded_rows([np.zeros(4, np.int64), np.zeros(3, np.int64)])
+    fed = pad_rows([np.zeros(4, np.int64), np.zeros(3, np.int64)])
     sizes = {0: "batch", 1: "length"}
     with torch.no_grad(), _missing_operators(OPSET), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # see the docstring of this module
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # about frozen sizes, which the comparison finds
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # about constant sizes, which the comparison detects
         torch.onnx.export(
             model,
             tuple(torch.from_numpy(fed[name]) for name in inputs),
@@ -391,7 +390,7 @@ def _rms_norm(graph: Any, states: Any, shape: list[int], weight: Any, eps: float
 
 
 def _or(graph: Any, left: Any, right: Any) -> Any:
-    """``left |= right`` as an operator that is not in place, even where the in-place form is traced."""
+    """``left |= right`` as an out-of-place operator, even where the in-place form is traced."""
     return graph.op("Or", left, right)
 
 
@@ -400,7 +399,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {"aten::rms_norm": _rms_norm, "aten:
 
 @contextmanager
 def _missing_operators(opset: int) -> Iterator[None]:
-    """Register, within the block, operators of our layers that the exporter lacks, expressed by those that it has.
+    """Register, within the block, operators that our layers need and the exporter lacks.
 
     Args:
         opset: version of the operators that the exporter writes.

@@ -1,1 +1,1 @@
-"""Read and write published tokenizer files."""
+"""Reading and writing of published tokenizer files."""

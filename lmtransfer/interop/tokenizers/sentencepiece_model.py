@@ -1,20 +1,20 @@
-"""Convert a sentencepiece model to a tokenizer of the ``tokenizers`` library, which Hugging Face's files contain.
+"""Convert a sentencepiece model to a tokenizer of the ``tokenizers`` library, the format of Hugging Face's files.
 
-The library gives the same tokens as sentencepiece, except for these points. Some are corrected here, some cannot be;
-transformers has a converter too, which corrects none of them:
+The library gives the same tokens as sentencepiece, with the exceptions below. This module corrects some of them, and
+others cannot be corrected. The converter of transformers corrects none.
 
-- Its ``Precompiled`` replaces a whole cluster (a letter and its accents) by the replacement of the first
-  characters, so that decomposed text loses its accents. A mark before each character outside ASCII makes clusters of
-  one character. NFC then composes what rules of several characters would have composed, and nothing else, because
-  other marks keep the remaining characters apart. This misses 21 of the 225,276 rules of nmt_nfkc (letters that came
-  with Unicode 16), and 685 of the 226,684 rules of nmt_nfkc_cf (mostly styled capitals with accents, such as a
-  double-struck I with a dot above).
-- It adds scores in float64 and word by word; sentencepiece adds them in float32 over the whole text. If two ways to cut
-  a word are equally likely except for rounding, either may be taken. With vocabularies of 8,192 pieces this happened in
-  3 to 8 of 28,341 lines (encyclopaedia, reviews, novels in three languages), nearly all of them with "...." or
-  "!!!!!". Byte-pair encoding differed in no line.
-- A character that is not a piece is never joined with its neighbour in a piece of several characters.
-- U+10FFFE and U+10FFFF, which are not characters, are dropped if the model normalises text at all.
+- Its ``Precompiled`` normalizer replaces a whole cluster (a letter with its accents) by the replacement of the first
+  characters, so that decomposed text loses its accents. This module puts a mark before each character outside ASCII,
+  which makes clusters of one character. NFC then composes exactly the characters that rules of several characters
+  would have composed, because other marks separate the remaining characters. This misses 21 of the 225,276 rules of
+  nmt_nfkc (letters added in Unicode 16), and 685 of the 226,684 rules of nmt_nfkc_cf (mostly styled capitals with
+  accents, such as a double-struck I with a dot above).
+- It adds scores in float64 for each word, whereas sentencepiece adds them in float32 over the whole text. If two ways
+  to split a word are equally likely up to rounding, the library may choose the other one. With vocabularies of 8,192
+  pieces this happened in 3 to 8 of 28,341 lines (an encyclopedia, reviews, and novels in three languages), nearly all
+  of which contained "...." or "!!!!!". With byte-pair encoding no line differed.
+- It never joins a character that is not a piece with its neighbor in a piece of several characters.
+- It drops U+10FFFE and U+10FFFF, which are not characters, if the model normalizes text at all.
 """
 
 from __future__ import annotations
@@ -37,39 +37,40 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from lmtransfer.errors import CheckpointError
 
 Prefix = Literal["first", "always"]
-Layout = Literal["own", "fairseq"]
+IdLayout = Literal["own", "fairseq"]
 META: Final = "\u2581"
 
-# Noncharacters: no rule contains them, and text does not contain them.
+# Noncharacters, which occur neither in rules nor in text.
 _APART, _NOT_COMPOSED = "\U0010ffff", "\U0010fffe"
-# A line feed forms a cluster with a carriage return before it, so it gets no mark.
+# A line feed gets no mark, because it forms a cluster with a preceding carriage return.
 _EACH_CHARACTER = Regex(r"(?!\A)(?=[^\x00-\x09\x0b-\x7f])")
 _NONE: Final = "[]"
 _BYTE_PIECE = Regex("<(?=0x[0-9A-F]{2}>)")
-#: Subtracted from the lowest score, so that text never becomes a piece that is not for text.
+#: Amount by which control pieces score below all other pieces, so that text never becomes a control piece.
 _NEVER = 1e4
-_MOST_RULES = 1 << 20  # published models have about 227,000
+_MAX_RULES = 1 << 20  # published models have about 227,000
 _LONGEST_RULE = 256  # in bytes
 
 
 def library_tokenizer(
-    model: bytes, *, source: str, prefix: Prefix = "first", layout: Layout = "own"
+    model: bytes, *, source: str, prefix: Prefix = "first", layout: IdLayout = "own"
 ) -> tokenizers.Tokenizer:
-    """Build the tokenizer; it adds no special tokens around a text, and recognises none in a text.
+    """Build the tokenizer, which neither adds special tokens around a text nor recognizes them in a text.
 
     Args:
         source: path of the file, for messages.
-        prefix: where ``add_dummy_prefix`` puts a space: "first" before a text only, "always" also after an added token.
-        layout: "own", or "fairseq": its four special tokens first, and a mask last, as XLM-R has them.
+        prefix: where ``add_dummy_prefix`` puts a space: "first" for before a text only, "always" for also after an
+            added token.
+        layout: order of the ids: "own", or "fairseq" for its four special tokens first and a mask last, as in XLM-R.
 
     Raises:
         CheckpointError: the file is damaged or is not a sentencepiece model, or its kind is not supported: whole words
-            or characters, spaces kept unchanged, or spaces at the ends of words.
+            or characters as pieces, spaces kept as they are, or spaces at the ends of words.
     """
     try:
         proto = _parse(model)
         steps = _normalizers(proto.normalizer_spec)
-    except Exception as error:  # the libraries raise errors of many classes, plain Exception among them
+    except Exception as error:  # the libraries raise errors of many classes, including plain Exception
         raise CheckpointError(f"{source}: is not a sentencepiece model ({error}); copy it again") from None
     _check_kind(proto, source)
     if layout == "fairseq":
@@ -84,13 +85,13 @@ def library_tokenizer(
             steps.append(normalizers.Replace(Regex(r"\A +"), ""))
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r" +\z"), "")]
     elif spec.add_dummy_prefix:
-        steps.append(normalizers.Prepend(" "))  # the pre-tokenizer adds no space if the text begins with one
+        steps.append(normalizers.Prepend(" "))  # the pre-tokenizer adds no space to a text that begins with a space
         scheme = "never"
     library.normalizer = normalizers.Sequence(steps)
     library.pre_tokenizer = pre_tokenizers.Metaspace(
         replacement=META, prepend_scheme=scheme, split=not any(META in piece.piece[1:] for piece in proto.pieces)
     )
-    if byte_fallback:  # otherwise a text could spell a byte piece
+    if byte_fallback:  # otherwise a text could contain the name of a byte piece
         byte_pieces = pre_tokenizers.Split(_BYTE_PIECE, "merged_with_previous")
         library.pre_tokenizer = pre_tokenizers.Sequence([library.pre_tokenizer, byte_pieces])
     spaces = decoders.Metaspace(replacement=META, prepend_scheme="always" if spec.add_dummy_prefix else "never")
@@ -110,7 +111,7 @@ def _parse(model: bytes) -> ModelProto:
     proto = ModelProto.FromString(model)
     if not proto.pieces:
         raise ValueError("it has no pieces")
-    SentencePieceProcessor(model_proto=model)  # raises unless the pieces are distinct and one of them is unknown
+    SentencePieceProcessor(model_proto=model)  # raises if two pieces are equal or there is no unknown piece
     for piece in proto.pieces:
         if not isinstance(piece.piece, str) or not isfinite(piece.score):  # bytes if they are not UTF-8
             raise ValueError(f"the piece {piece.piece!r} with the score {piece.score} is invalid")
@@ -118,26 +119,26 @@ def _parse(model: bytes) -> ModelProto:
 
 
 def _check_kind(proto: ModelProto, source: str) -> None:
-    """Check that the library has such tokenizers."""
+    """Check that the library supports this kind of model."""
     trainer, problem = proto.trainer_spec, None
     if trainer.model_type not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE):
         kind = TrainerSpec.ModelType.Name(trainer.model_type).lower()
         problem = f"model_type={kind} is not supported: lmtransfer reads unigram and bpe"
     elif not proto.normalizer_spec.escape_whitespaces:
-        problem = "escape_whitespaces=false is not supported: lmtransfer reads only models that mark spaces by U+2581"
+        problem = "escape_whitespaces=false is not supported: lmtransfer reads only models that mark spaces with U+2581"
     elif trainer.treat_whitespace_as_suffix:
         problem = (
-            "treat_whitespace_as_suffix=true is not supported: lmtransfer reads only models whose words begin with "
-            "their space"
+            "treat_whitespace_as_suffix=true is not supported: lmtransfer reads only models that put the space at the "
+            "start of a word"
         )
     if problem:
         raise CheckpointError(f"{source}: {problem}")
 
 
 def _number_as_fairseq(proto: ModelProto, source: str) -> None:
-    """Number the pieces like fairseq: its four specials first, a mask last, without sentencepiece's three specials."""
+    """Number the pieces as fairseq does: its four specials first and a mask last, without sentencepiece's specials."""
     if [piece.piece for piece in proto.pieces[:3]] != ["<unk>", "<s>", "</s>"]:
-        raise CheckpointError(f"{source}: must begin with the pieces <unk>, <s>, </s>, as XLM-R's does; copy it again")
+        raise CheckpointError(f"{source}: must begin with the pieces <unk>, <s>, </s>, as in XLM-R; copy it again")
     unknown, begin, end = proto.pieces[:3]
     pad, mask = (ModelProto.SentencePiece(piece=text, type=begin.type) for text in ("<pad>", "<mask>"))
     pieces = [begin, pad, end, unknown, *proto.pieces[3:], mask]
@@ -146,7 +147,7 @@ def _number_as_fairseq(proto: ModelProto, source: str) -> None:
 
 
 def _normalizers(spec: NormalizerSpec) -> list[normalizers.Normalizer]:
-    """Build the library's normalizers for a model's rules; none if the model does not change text.
+    """Build the library's normalizers for a model's rules; an empty list if the model does not change text.
 
     Raises:
         Exception: the rules are damaged.
@@ -173,14 +174,14 @@ def _normalizers(spec: NormalizerSpec) -> list[normalizers.Normalizer]:
 
 
 def _check_number_of_rules(charsmap: bytes) -> None:
-    """Check that the rules are finitely many, because ``decompile`` follows every path of their trie.
+    """Check that the number of rules is finite, because ``decompile`` follows every path in their trie.
 
-    The format: the size of the trie in bytes, uint32; then the trie, a double array of uint32 units as darts-clone has
-    it. A unit holds the byte that leads to it (bits 0 to 7), and the offset of its children (bits 10 to 30, in steps
-    of 256 if bit 9 is set); bit 31 marks the end of a string.
+    The format is the size of the trie in bytes as a uint32, followed by the trie, a double array of uint32 units as in
+    darts-clone. A unit holds the byte that leads to it (bits 0 to 7) and the offset of its children (bits 10 to 30, in
+    steps of 256 if bit 9 is set); bit 31 marks the end of a string.
 
     Raises:
-        IndexError, ValueError: the trie has a loop, or more paths than any published model.
+        IndexError, ValueError: the trie has a loop, or more paths than a valid model can have.
     """
     (size,) = struct.unpack_from("<I", charsmap)
     units = np.frombuffer(charsmap, "<u4", size // 4, 4).astype(np.int64)
@@ -193,17 +194,17 @@ def _check_number_of_rules(charsmap: bytes) -> None:
         paths = np.bincount(same, np.concatenate([paths[places] for places in parents]))
         if not len(nodes):
             return
-        if paths.sum() > _MOST_RULES:
+        if paths.sum() > _MAX_RULES:
             break
-    raise ValueError("it has too many normalisation rules, or a loop among them")
+    raise ValueError("its normalization rules are too many or contain a loop")
 
 
 def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> Regex:
-    """Match the positions inside a text where NFC could compose or move a character, but no rule does.
+    """Build a regular expression that matches where NFC, but no rule, could compose or move a character in a text.
 
     Args:
-        pairs: neighbouring characters in the rules of several characters.
-        rules: replacement of each string.
+        pairs: adjacent characters in rules of several characters.
+        rules: replacement for each string.
     """
     before: dict[str, set[str]] = {character: set() for character in _combining()}
     for first, second in sorted(pairs):  # sorted, because the order of a set differs between processes
@@ -226,7 +227,7 @@ def _combining() -> tuple[str, ...]:
 
 
 def _one_of(characters: Iterable[str]) -> str:
-    """Return a regular expression that matches one of several characters."""
+    """Return a regular expression that matches any one of the characters."""
     points = sorted(map(ord, characters))
     starts = [i for i, point in enumerate(points) if not i or point != points[i - 1] + 1]
     runs = [(points[i], points[j - 1]) for i, j in pairwise([*starts, len(points)])]
@@ -241,7 +242,7 @@ def _unigram(proto: ModelProto) -> models.Unigram:
 
 
 def _bpe(proto: ModelProto) -> models.BPE:
-    """Build a model whose merges join two neighbours that form a piece, in descending order of the piece's score."""
+    """Build a model whose merges join two adjacent pieces that form a piece, in descending order of its score."""
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == piece.NORMAL}
     merges = [
         (text[:cut], text[cut:])

@@ -1,17 +1,18 @@
 """Read the tokenizer of a published folder, with the ids that ``transformers`` gives.
 
-Three things decide the ids: the pieces (``tokenizer.json``, or the older files of the class), the class
-(``tokenizer_class`` of tokenizer_config.json or config.json, else the usual class of the model_type), and the settings
-of tokenizer_config.json. BERT's, RoBERTa's, GPT-2's, ALBERT's, XLNet's and XLM-R's classes take only the pieces from
-``tokenizer.json`` and clean text by their settings; a class that transformers does not know takes all of it. A class
-that is unknown here and has no ``tokenizer.json`` is refused, because its code would be needed.
+Three things determine the ids: the pieces (in ``tokenizer.json``, or in the older files of the class), the class
+(``tokenizer_class`` in tokenizer_config.json or config.json, or else the usual class for the model_type), and the
+settings in tokenizer_config.json. The classes of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R use only the pieces from
+``tokenizer.json``, and clean text according to their settings; a class that transformers does not know uses all of
+``tokenizer.json``. If the class is unknown here and there is no ``tokenizer.json``, the folder is rejected, because
+reading it would need the code of the class.
 
-No file says how a family cleans text before sentencepiece and how it numbers the pieces; only its published code does:
-ALBERT's and XLNet's (tokenization.py of google-research/albert, prepro_utils.py of zihangdai/xlnet), and fairseq's for
-XLM-R.
+How a family cleans text before sentencepiece, and how it numbers the pieces, is not in any file but in its published
+code: tokenization.py of google-research/albert for ALBERT, prepro_utils.py of zihangdai/xlnet for XLNet, and fairseq
+for XLM-R.
 
-One difference remains: text that contains the name of a control piece becomes that piece if two of its characters are
-missing from the vocabulary, which is not the case for any published vocabulary.
+One difference remains: a text that contains the name of a control piece becomes that piece if two characters of the
+name are missing from the vocabulary. No published vocabulary lacks them.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.tokenizers.sentencepiece_model import Layout, library_tokenizer
+from lmtransfer.interop.tokenizers.sentencepiece_model import IdLayout, library_tokenizer
 from lmtransfer.system.safe_files import LARGEST_BYTES, read_bytes, read_json
 from lmtransfer.tokenizers.byte_bpe import META, byte_letters
 from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.wordpiece import INSIDE
 
-#: How to save a tokenizer so that one file describes it completely.
+#: How to save a tokenizer in a single file that describes it completely, for messages.
 AS_JSON: Final = "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
-#: The families, and whether they lower-case by default.
+#: Whether a family lower-cases text by default.
 _LOWERCASES: Final = {"albert": True, "xlnet": False}
 
-#: How a class makes pieces.
+#: The method by which a class splits text into pieces.
 _Kind = Literal["wordpiece", "bytes", "albert", "xlnet", "xlm-roberta"]
-#: The kind of each class of transformers that is known here, without "Fast".
+#: The kind of each supported class of transformers, by its name without "Fast".
 _KINDS: Final[Mapping[str, _Kind]] = {
     "BertTokenizer": "wordpiece",
     "DistilBertTokenizer": "wordpiece",
@@ -55,9 +56,9 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "XLNetTokenizer": "xlnet",
     "XLMRobertaTokenizer": "xlm-roberta",
 }
-#: Classes that do what tokenizer.json says.
+#: Classes that use tokenizer.json as it is.
 _AS_WRITTEN: Final = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
-#: The class of a model_type if no file names one.
+#: The usual class for a model_type, for folders that name no class.
 _USUAL: Final[Mapping[str, str]] = {
     **dict.fromkeys(("bert", "megatron-bert", "electra", "distilbert"), "BertTokenizer"),
     **dict.fromkeys(("roberta", "roberta-prelayernorm"), "RobertaTokenizer"),
@@ -69,7 +70,7 @@ _USUAL: Final[Mapping[str, str]] = {
     "openai-gpt": "OpenAIGPTTokenizer",
     "modernbert": "TokenizersBackend",
 }
-#: The older files of each kind, and the model that tokenizer.json has in their place.
+#: The older files of each kind, for folders without tokenizer.json.
 _FILES: Final[Mapping[_Kind, tuple[str, ...]]] = {
     "wordpiece": ("vocab.txt",),
     "bytes": ("vocab.json", "merges.txt"),
@@ -77,9 +78,10 @@ _FILES: Final[Mapping[_Kind, tuple[str, ...]]] = {
     "xlnet": ("spiece.model",),
     "xlm-roberta": ("sentencepiece.bpe.model",),
 }
+#: The type of the model in tokenizer.json for each kind; "Unigram" for the others.
 _MODELS: Final = {"wordpiece": "WordPiece", "bytes": "BPE"}
 _PIECE_FILES: Final = ("*.model", "vocab*.*", "*.vocab", "merges.txt", "*.codes")
-#: Keys of the folder that name the token of a role; the first one that exists counts.
+#: Keys that name the token of a role in a folder's files; the first key that exists counts.
 _NAMES: Final = {
     "cls": ("cls_token", "bos_token", "eos_token"),
     "sep": ("sep_token", "eos_token"),
@@ -87,7 +89,7 @@ _NAMES: Final = {
     "unk": ("unk_token",),
     "pad": ("pad_token",),
 }
-#: Usual tokens of a role, used if the folder names none; the first one in the vocabulary counts.
+#: Usual tokens for a role, used if the folder names none; the first token in the vocabulary counts.
 _WELL_KNOWN: Final = {
     "cls": ("[CLS]", "<cls>", "<s>", "<|endoftext|>"),
     "sep": ("[SEP]", "<sep>", "</s>", "<|endoftext|>"),
@@ -95,7 +97,7 @@ _WELL_KNOWN: Final = {
     "unk": ("[UNK]", "<unk>"),
     "pad": ("[PAD]", "<pad>"),
 }
-#: Settings of ``tokenizer_config.json``, and keys of the parts of ``tokenizer.json`` with the same meaning.
+#: Settings in ``tokenizer_config.json``, with the keys in parts of ``tokenizer.json`` that have the same meaning.
 _SETTINGS: Final = {
     "BertNormalizer": {
         "do_lower_case": "lowercase",
@@ -107,24 +109,24 @@ _SETTINGS: Final = {
 
 
 def sentencepiece_json(path: Path, *, family: str, settings: Mapping[str, Any]) -> bytes:
-    """Make the ``tokenizer.json`` that gives the same tokens as the family's own tokenizer.
+    """Create the ``tokenizer.json`` that gives the same tokens as the family's own tokenizer.
 
     Args:
         path: the sentencepiece model.
         family: albert, xlnet or xlm-roberta.
-        settings: content of ``tokenizer_config.json``; ``do_lower_case`` and ``keep_accents`` are used.
+        settings: content of ``tokenizer_config.json``, of which ``do_lower_case`` and ``keep_accents`` are used.
     """
-    layout: Layout = "fairseq" if family == "xlm-roberta" else "own"
+    layout: IdLayout = "fairseq" if family == "xlm-roberta" else "own"
     library = library_tokenizer(_bytes(path), source=str(path), prefix="always", layout=layout)
     library.normalizer = normalizers.Sequence([*cleaning_of(family, settings), library.normalizer])
     return library.to_str().encode("utf-8", "replace")
 
 
 def cleaning_of(family: str, settings: Mapping[str, Any]) -> list[normalizers.Normalizer]:
-    """What a family does to a text before sentencepiece's own rules.
+    """Return the normalizers that a family applies to a text before sentencepiece's own rules.
 
-    ALBERT and XLNet replace doubled backticks or apostrophes by a double quote, drop accents unless they are kept, and
-    lower-case if set.
+    ALBERT and XLNet replace double backticks and double apostrophes with a quotation mark, drop accents unless
+    ``keep_accents`` is set, and lower-case text if ``do_lower_case`` is set.
     """
     if family not in _LOWERCASES:
         return []
@@ -142,14 +144,14 @@ class _Class:
     """The class of a folder's tokenizer.
 
     Attributes:
-        kind: how it makes pieces; None if only tokenizer.json can say so.
-        is_known: whether transformers does what tokenizer.json says, or the kind is known.
-        named: where it is named, for messages.
+        kind: the method by which it splits text; None if only tokenizer.json describes this.
+        is_known: whether the kind is known, or transformers uses tokenizer.json as it is.
+        origin: the setting that names the class, for messages.
     """
 
     kind: _Kind | None
     is_known: bool
-    named: str
+    origin: str
 
 
 def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = None) -> PublishedTokenizer:
@@ -158,20 +160,20 @@ def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = N
     Args:
         folder: folder with ``tokenizer.json``, or ``vocab.txt``, or ``vocab.json`` and ``merges.txt``, or
             ``spiece.model`` or ``sentencepiece.bpe.model``; with ``config.json``.
-        vocab_size: rows of the checkpoint's token embedding.
-        notes: gets a note for each setting that two files give differently.
+        vocab_size: number of rows of the checkpoint's token embedding.
+        notes: receives a note for each setting on which two files disagree.
 
     Raises:
-        CheckpointError: its class is unknown here, its file is missing or cannot be read, or the vocabulary is larger
-            than the embedding.
+        CheckpointError: the tokenizer's class is unknown here, its file is missing or cannot be read, or the vocabulary
+            is larger than the embedding.
     """
     folder, notes = Path(folder), [] if notes is None else notes
-    named = _object(folder / "tokenizer_config.json")
-    settings = {**named, **_object(folder / "special_tokens_map.json")}
-    its_class = _class_of(folder, named)
+    tokenizer_config = _object(folder / "tokenizer_config.json")
+    settings = {**tokenizer_config, **_object(folder / "special_tokens_map.json")}
+    its_class = _class_of(folder, tokenizer_config)
     path = _file_of(folder, its_class)
     try:
-        model = _model(path, its_class, settings, notes)
+        model = _make_json(path, its_class, settings, notes)
     except CheckpointError:
         raise
     except Exception as error:  # the library raises plain Exception
@@ -182,7 +184,7 @@ def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = N
         if largest >= vocab_size:
             raise CheckpointError(
                 f"the vocabulary has {largest + 1} tokens, but the model's token embedding has {vocab_size} rows: "
-                "the files come from two checkpoints; copy both from the same one"
+                "the files come from two checkpoints; copy both from the same checkpoint"
             )
         return PublishedTokenizer(
             model,
@@ -194,28 +196,28 @@ def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = N
         raise CheckpointError(f"{path}: {error}") from None
 
 
-def _class_of(folder: Path, named: Mapping[str, Any]) -> _Class:
-    """The class that transformers would choose."""
+def _class_of(folder: Path, tokenizer_config: Mapping[str, Any]) -> _Class:
+    """Determine the class that transformers would choose."""
     config = _object(folder / "config.json")
     model_type = str(config.get("model_type") or "")
     usual = _USUAL.get(model_type)
     if usual not in _AS_WRITTEN:
-        for file, content in (("tokenizer_config.json", named), ("config.json", config)):
+        for file, content in (("tokenizer_config.json", tokenizer_config), ("config.json", config)):
             if (class_name := content.get("tokenizer_class")) and isinstance(class_name, str):
                 name = class_name.removesuffix("Fast")
                 is_known = name in _AS_WRITTEN or name in _KINDS or name in _USUAL.values()
                 return _Class(_KINDS.get(name), is_known, f"tokenizer_class={class_name} ({file})")
     if usual is not None:
         return _Class(_KINDS.get(usual), True, f"{usual}, the class of model_type={model_type}")
-    # No file says anything, so the older files are recognised by their names.
-    old: tuple[_Kind, ...] = ("wordpiece", "bytes")
-    present = [kind for kind in old if all((folder / name).is_file() for name in _FILES[kind])]
+    # No file names a class, so the kind is derived from the names of the older files.
+    kinds: tuple[_Kind, ...] = ("wordpiece", "bytes")
+    present = [kind for kind in kinds if all((folder / name).is_file() for name in _FILES[kind])]
     kind = present[0] if present and not (folder / "tokenizer.json").is_file() else None
     return _Class(kind, True, f"model_type={model_type or 'none'}, which has no class of its own")
 
 
 def _file_of(folder: Path, its_class: _Class) -> Path:
-    """The file with the pieces."""
+    """Find the file with the pieces."""
     own = _FILES[its_class.kind] if its_class.kind is not None else ()
     if (folder / "tokenizer.json").is_file():
         return folder / "tokenizer.json"
@@ -225,25 +227,25 @@ def _file_of(folder: Path, its_class: _Class) -> Path:
     has = f"has {', '.join(here)}" if here else "has no file of pieces"
     if own:
         raise CheckpointError(
-            f"{folder}: {its_class.named} reads tokenizer.json or {' and '.join(own)}, but the folder {has}: copy the "
-            "missing files, or name the class of these pieces as tokenizer_class in tokenizer_config.json"
+            f"{folder}: {its_class.origin} reads tokenizer.json or {' and '.join(own)}, but the folder {has}: copy the "
+            "missing files, or set tokenizer_class in tokenizer_config.json to the class of these pieces"
         )
     raise CheckpointError(
-        f"{folder}: {its_class.named}: the folder {has}, but lmtransfer does not know how this class makes pieces of a "
-        "text without tokenizer.json. It knows the classes of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R. Save the "
-        f"tokenizer {AS_JSON}"
+        f"{folder}: {its_class.origin}: the folder {has}, and without tokenizer.json lmtransfer does not know how this "
+        "class splits text into pieces. It supports the classes of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R. Save "
+        f"the tokenizer {AS_JSON}"
     )
 
 
-def _model(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: list[str]) -> bytes:
-    """The ``tokenizer.json`` of the folder, or one that is made of its older files."""
+def _make_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: list[str]) -> bytes:
+    """Return the folder's ``tokenizer.json`` as its class reads it, or create it from the older files."""
     kind = its_class.kind
     if path.name == "tokenizer.json":
-        return _of_json(path, its_class, settings, notes)
+        return _read_json(path, its_class, settings, notes)
     if kind == "wordpiece":
-        return _of_wordpiece(path, settings, its_class)
+        return _read_wordpiece(path, settings, its_class)
     if kind == "bytes":
-        return _of_byte_bpe(path, path.with_name("merges.txt"), settings)
+        return _read_byte_bpe(path, path.with_name("merges.txt"), settings)
     assert kind is not None
     return sentencepiece_json(path, family=kind, settings=settings)
 
@@ -251,21 +253,21 @@ def _model(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: li
 def _specials(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> dict[str, str]:
     specials: dict[str, str] = {}
     for role in _NAMES:
-        named = [_content(settings.get(key)) for key in _NAMES[role]]
-        token = next((token for token in [*named, *_WELL_KNOWN[role]] if token in vocabulary), None)
+        candidates = [*(_content(settings.get(key)) for key in _NAMES[role]), *_WELL_KNOWN[role]]
+        token = next((token for token in candidates if token in vocabulary), None)
         if token is not None:
             specials[role] = token
     return specials
 
 
 def _content(token: Any) -> str | None:
-    """A special token, which is a string or an object with its ``content``."""
+    """Return the text of a special token, which is given as a string or as an object with ``content``."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
 
 def _vocabulary(model: bytes) -> dict[str, int]:
-    """Return all tokens of a ``tokenizer.json``, with their ids."""
+    """Return the id of each token in a ``tokenizer.json``."""
     try:
         described = json.loads(model)
         vocabulary = described["model"]["vocab"]
@@ -277,43 +279,44 @@ def _vocabulary(model: bytes) -> dict[str, int]:
         raise CheckpointError(f"is not a tokenizer of the `tokenizers` library ({error}); copy it again") from None
 
 
-def _of_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: list[str]) -> bytes:
-    """The file as its class reads it; the same bytes if the class changes nothing."""
+def _read_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: list[str]) -> bytes:
+    """Return the file's content as its class reads it; the same bytes if the class changes nothing."""
     content = _bytes(path)
     try:
         described = json.loads(content)
-        as_read = described if its_class.kind is None else _cleaned(described, its_class.kind, settings)
-        written, used = _traits(described), _traits(as_read)
+        as_read = described if its_class.kind is None else _with_cleaning(described, its_class.kind, settings)
+        file_traits, class_traits = _traits(described), _traits(as_read)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: is not the JSON file of a tokenizer ({error}); copy it again") from None
     if as_read is None:
         raise CheckpointError(
-            f"{path}: holds a {_model_type(described)} model, which {its_class.named} does not read: write "
-            'tokenizer_class="PreTrainedTokenizerFast" into tokenizer_config.json to read tokenizer.json as it is'
+            f"{path}: holds a {_model_type(described)} model, which {its_class.origin} cannot read: set "
+            'tokenizer_class="PreTrainedTokenizerFast" in tokenizer_config.json to read tokenizer.json as it is'
         )
     if its_class.kind is None:
         notes.extend(
-            f"tokenizer_config.json: {key}={settings[key]} is not used: {its_class.named} reads tokenizer.json, which "
+            f"tokenizer_config.json: {key}={settings[key]} is not used: {its_class.origin} reads tokenizer.json, which "
             f"has {key}={value}"
-            for key, value in used.items()
+            for key, value in class_traits.items()
             if isinstance(settings.get(key), bool) and settings[key] != value
         )
-    if other := [key for key, value in used.items() if key in written and written[key] != value]:
+    if keys := [key for key, value in class_traits.items() if key in file_traits and file_traits[key] != value]:
+        ours = ", ".join(f"{key}={class_traits[key]}" for key in keys)
+        theirs = ", ".join(f"{key}={file_traits[key]}" for key in keys)
         notes.append(
-            f"tokenizer.json has {', '.join(f'{key}={written[key]}' for key in other)}, but {its_class.named} sets "
-            f"{', '.join(f'{key}={used[key]}' for key in other)} (tokenizer_config.json or its default): this is "
-            "used, as in transformers"
+            f"tokenizer.json has {theirs}, but {its_class.origin} sets {ours} (from tokenizer_config.json or by "
+            "default), which lmtransfer uses, as transformers does"
         )
     if not its_class.is_known:
         notes.append(
-            f"lmtransfer does not know {its_class.named}: tokenizer.json is read as it is; compare a few ids with the "
-            "publisher's program"
+            f"lmtransfer does not know {its_class.origin}: tokenizer.json is read as it is; compare a few ids with "
+            "those of the publisher's program"
         )
     return content if as_read == described else json.dumps(as_read, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _cleaned(described: Mapping[str, Any], kind: _Kind, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The pieces of ``described`` with the text cleaning of a class; None: the class has another kind of pieces."""
+def _with_cleaning(described: Mapping[str, Any], kind: _Kind, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Combine the pieces of ``described`` with the text cleaning of a class; None if the class has other pieces."""
     changed = deepcopy(dict(described))
     model = changed["model"]
     if _model_type(described) != _MODELS.get(kind, "Unigram"):
@@ -327,10 +330,10 @@ def _cleaned(described: Mapping[str, Any], kind: _Kind, settings: Mapping[str, A
         wrong = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "ignore_merges")
         model |= {key: None if key == "dropout" else type(model[key])() for key in wrong if model.get(key)}
         model |= {"unk_token": None} if model.get("unk_token") else {}
-        wanted = {"type": "ByteLevel", "add_prefix_space": settings.get("add_prefix_space") is True, "use_regex": True}
+        own = {"type": "ByteLevel", "add_prefix_space": settings.get("add_prefix_space") is True, "use_regex": True}
         before = changed.get("pre_tokenizer") or {}
-        if {"use_regex": True, **before} != {**before, **wanted}:
-            changed["pre_tokenizer"] = {"trim_offsets": True, **wanted}
+        if {"use_regex": True, **before} != {**before, **own}:
+            changed["pre_tokenizer"] = {"trim_offsets": True, **own}
         changed["normalizer"] = None
     else:
         rules = [part for part in _parts(changed.get("normalizer")) if part.get("type") == "Precompiled"]
@@ -345,19 +348,19 @@ def _cleaned(described: Mapping[str, Any], kind: _Kind, settings: Mapping[str, A
 
 
 def _model_type(described: Mapping[str, Any]) -> str:
-    """The type of the model; very old files have none."""
+    """Return the type of the model, which very old files do not name."""
     model = described["model"]
     guess = "Unigram" if isinstance(model["vocab"], list) else "BPE" if "merges" in model else "WordPiece"
     return str(model.get("type") or guess)
 
 
 def _state(part: Any) -> dict[str, Any]:
-    """A part of a tokenizer of the library as its entry in ``tokenizer.json``."""
+    """Convert a part of the library's tokenizer to its entry in ``tokenizer.json``."""
     return cast("dict[str, Any]", json.loads(part.__getstate__()))
 
 
 def _traits(described: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a tokenizer does, by the settings of tokenizer_config.json that say the same."""
+    """Express the behavior of a tokenizer as settings of tokenizer_config.json."""
     described = described or {}
     parts = [*_parts(described.get("normalizer")), *_parts(described.get("pre_tokenizer"))]
     traits: dict[str, Any] = {}
@@ -388,14 +391,14 @@ def _bert_cleaning(settings: Mapping[str, Any]) -> normalizers.Normalizer:
     )
 
 
-def _of_wordpiece(path: Path, settings: Mapping[str, Any], its_class: _Class) -> bytes:
+def _read_wordpiece(path: Path, settings: Mapping[str, Any], its_class: _Class) -> bytes:
     pieces = _text(path).removesuffix("\n").split("\n")
     if any(piece.startswith(META) for piece in pieces) and not any(piece.startswith(INSIDE) for piece in pieces):
         others = sorted(file.name for file in path.parent.glob("*.model"))
         made_by = f"; they are probably those of {', '.join(others)}" if others else ""
         raise CheckpointError(
-            f"{path}: its pieces have U+2581 before words, as in sentencepiece, and no {INSIDE} inside words, so they "
-            f"are not for {its_class.named}{made_by}: save the tokenizer {AS_JSON}"
+            f"{path}: its pieces have U+2581 before words, as in sentencepiece, and no {INSIDE} inside words, so "
+            f"{its_class.origin} cannot use them{made_by}: save the tokenizer {AS_JSON}"
         )
     library = tokenizers.Tokenizer(
         models.WordPiece(
@@ -405,17 +408,17 @@ def _of_wordpiece(path: Path, settings: Mapping[str, Any], its_class: _Class) ->
     library.normalizer = _bert_cleaning(settings)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix=INSIDE)
-    return _finished(library, settings, path)
+    return _to_bytes(library, settings, path)
 
 
-def _of_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> bytes:
+def _read_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> bytes:
     vocabulary = _object(vocab)
     if not all(isinstance(token_id, int) and 0 <= token_id < 1 << 31 for token_id in vocabulary.values()):
-        raise CheckpointError(f"{vocab}: must map each token to its id, a number; copy it again")
+        raise CheckpointError(f"{vocab}: must map each token to its id, which is a whole number; copy it again")
     if not set(byte_letters()) <= set(vocabulary):
         raise CheckpointError(
-            f"{vocab}: lacks some of the 256 bytes, which GPT-2's and RoBERTa's vocabularies have: save this tokenizer "
-            "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+            f"{vocab}: lacks some of the 256 bytes, which the vocabularies of GPT-2 and RoBERTa contain: save this "
+            f"tokenizer {AS_JSON}"
         )
     pairs = []
     for number, line in enumerate(_text(merges).split("\n"), start=1):
@@ -428,10 +431,10 @@ def _of_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> byte
     library = tokenizers.Tokenizer(models.BPE(vocabulary, pairs))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space") is True)
     library.decoder = decoders.ByteLevel()
-    return _finished(library, settings, vocab)
+    return _to_bytes(library, settings, vocab)
 
 
-def _finished(library: tokenizers.Tokenizer, settings: Mapping[str, Any], path: Path) -> bytes:
+def _to_bytes(library: tokenizers.Tokenizer, settings: Mapping[str, Any], path: Path) -> bytes:
     """Return the bytes of the library's ``tokenizer.json``, with the tokens that were added to the vocabulary later."""
     decoder = settings.get("added_tokens_decoder")
     added = {token: token_id for token, token_id in _object(path.parent / "added_tokens.json").items()}
@@ -447,7 +450,7 @@ def _finished(library: tokenizers.Tokenizer, settings: Mapping[str, Any], path: 
         library.add_tokens([tokenizers.AddedToken(token, special=is_special, normalized=not is_special, **flags)])
         if library.token_to_id(token) != added[token]:
             raise CheckpointError(
-                f"{path}: the added token {token!r} should have the id {added[token]}, but the next free id is "
+                f"{path}: the added token {token!r} must have the id {added[token]}, but the next free id is "
                 f"{library.token_to_id(token)}; copy all files of the tokenizer from the same checkpoint"
             )
     return library.to_str().encode("utf-8", "replace")

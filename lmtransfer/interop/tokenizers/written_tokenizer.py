@@ -1,13 +1,13 @@
 """Write a tokenizer as files that ``transformers.AutoTokenizer`` loads without code of this package.
 
 ``tokenizer.json`` holds the whole tokenizer in the format of the ``tokenizers`` library. ``tokenizer_config.json`` and
-``special_tokens_map.json`` give the roles of its special tokens. Ids are those of ``encode_ids``. Texts are framed as
-in our tasks, ``[CLS] x [SEP]`` and ``[CLS] a [SEP] b [SEP]``, even if the family's own frame differs.
+``special_tokens_map.json`` hold the roles of its special tokens. Ids are the same as those of ``encode_ids``. Special
+tokens are added as in our tasks, ``[CLS] x [SEP]`` and ``[CLS] a [SEP] b [SEP]``, even if the family's own format
+differs.
 
-There are two intended differences. First, a special token that is written out in a text becomes that token, so that
-users can type "[MASK]" for a model to fill in; our tokenizers encode it like any other text. Second,
-``truncation=True`` cuts a pair by the rule of the library, which removes a token of the first text where ours
-removes one of the second.
+There are two intended differences. First, the name of a special token in a text becomes that token, so that users can
+type "[MASK]" for a model to fill in; our tokenizers encode the name like any other text. Second, ``truncation=True``
+cuts a pair by the library's rule, which removes a token of the first text where ours removes a token of the second.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class LibraryTokenizer:
     """A tokenizer of the ``tokenizers`` library.
 
     Attributes:
-        library: the tokenizer; its added tokens may lack the special ones.
+        library: the tokenizer; its added tokens may lack the special tokens.
         specials: the token of each role ("unk", "cls", "sep", "mask", "pad") that has its own token.
         pad_id: id of the padding token, if there is one.
-        ties: whether two ways to cut a text can be equally likely, so that rounding decides between them.
+        ties: whether two ways to split a text can be equally likely, so that rounding decides between them.
     """
 
     library: tokenizers.Tokenizer
@@ -61,15 +61,15 @@ class LibraryTokenizer:
     ties: bool = False
 
 
-def as_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryTokenizer:
+def to_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryTokenizer:
     """Convert one of our tokenizers to the library's format.
 
     Args:
-        prefix: for kinds that put a space before a text: "first" puts it before the text only, "always" also after an
-            added or special token.
+        prefix: for tokenizers that put a space before a text: "first" for before the text only, "always" for also
+            after an added or special token.
 
     Raises:
-        CheckpointError: the library has no equivalent.
+        CheckpointError: the library has no equivalent tokenizer.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         library = library_tokenizer(tokenizer.model_bytes(), source=tokenizer.model_file, prefix=prefix)
@@ -87,18 +87,19 @@ def as_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryToke
     if isinstance(tokenizer, ExtendedTokenizer):
         return _extended(tokenizer)
     raise CheckpointError(
-        f"a tokenizer of the class {type(tokenizer).__name__} cannot be written as Hugging Face's files: these support "
-        "WordPiece, byte-level BPE, and sentencepiece's BPE and unigram, but not whole words read as characters"
+        f"a tokenizer of the class {type(tokenizer).__name__} cannot be written in Hugging Face's format, which "
+        "supports WordPiece, byte-level BPE, and sentencepiece's BPE and unigram, but not whole words that are read as "
+        "characters"
     )
 
 
 def _extended(tokenizer: ExtendedTokenizer) -> LibraryTokenizer:
-    """Make each word an added token: it is searched in normalised text, and includes the white space before it.
+    """Make each word an added token, which is matched in normalized text and includes the white space before it.
 
-    If several words begin at one place, the library takes the longest or none; our tokenizer takes the longest that is
-    not inside another word.
+    If several words begin at the same position, the library matches the longest or none; our tokenizer matches the
+    longest that is not inside another word.
     """
-    base = as_library(tokenizer.base, prefix="always")  # text between added words is encoded like a separate text
+    base = to_library(tokenizer.base, prefix="always")  # text between added words is encoded like a separate text
     base.library.add_tokens(
         [
             AddedToken(word, single_word=not (tokenizer.splits_chinese and is_between_chinese(word)), lstrip=True)
@@ -110,7 +111,7 @@ def _extended(tokenizer: ExtendedTokenizer) -> LibraryTokenizer:
 
 
 def _byte_bpe(model: bytes, prefix: Prefix) -> tokenizers.Tokenizer:
-    """Put a space before a text and make any white space one space, which marks the start of a word as ours does."""
+    """Build a library tokenizer that, like ours, puts a space before a text and collapses white space to one space."""
     library = tokenizers.Tokenizer.from_buffer(model)
     blanks = "".join(character for character in map(chr, range(sys.maxunicode)) if character.isspace())
     spaces = [normalizers.Replace(Regex(f"[{blanks}]+"), " "), normalizers.Replace(Regex(r" \z"), "")]
@@ -143,7 +144,7 @@ class WrittenTokenizer:
     """Facts about a written tokenizer that the rest of the export needs.
 
     Attributes:
-        pad_id: id of the padding token; the tokenizer's ``vocab_size`` if the model has no spare row for it.
+        pad_id: id of the padding token; equal to the tokenizer's ``vocab_size`` if the model has no spare row.
         specials: ids by role: "cls", "sep", "mask" and "unk".
         notes: notes for the user on differences from our tokenizer.
     """
@@ -159,7 +160,7 @@ def write_tokenizer(
     *,
     max_length: int,
     num_segments: int,
-    continues: bool = False,
+    continues_text: bool = False,
     pads_left: bool = False,
 ) -> WrittenTokenizer:
     """Write the three files into ``folder``, which must exist.
@@ -169,15 +170,15 @@ def write_tokenizer(
 
     Args:
         tokenizer: a tokenizer of any kind except whole words.
-        max_length: longest input of the model in tokens, specials included.
+        max_length: maximum input length of the model in tokens, including special tokens.
         num_segments: number of segment ids of the model.
-        continues: the family continues text: its files have their own names for the tokens that begin and end it.
+        continues_text: whether the family continues text; then the files name the tokens that begin and end a text.
         pads_left: whether padding is on the left.
 
     Raises:
         CheckpointError: these files cannot express the tokenizer.
     """
-    written = as_library(tokenizer)
+    written = to_library(tokenizer)
     library, specials, notes = written.library, dict(written.specials), []
     pad_id = written.pad_id
     if pad_id is None:
@@ -206,7 +207,7 @@ def write_tokenizer(
     library.no_truncation()
     library.no_padding()
     names = {f"{role}_token": token for role, token in specials.items()}
-    if continues:
+    if continues_text:
         names |= {"bos_token": cls, "eos_token": sep}
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -218,7 +219,7 @@ def write_tokenizer(
     }
     if isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):  # transformers 4 would override tokenizer.json
         settings["add_prefix_space"] = library.pre_tokenizer.add_prefix_space
-    # BERT's class frames pairs with two segments, and lower-cases by its own rule.
+    # BERT's class formats pairs with two segments, and lower-cases by its own rule.
     if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1 and tokenizer.reads_as_bert:
         settings |= _as_bert(tokenizer)
         pieces = [*tokenizer.pieces, *([specials["pad"]] if written.pad_id is None else [])]
@@ -230,20 +231,23 @@ def write_tokenizer(
 
 
 def _notes(specials: Mapping[str, str], *, ties: bool) -> list[str]:
-    """Differences between the written tokenizer and ours."""
+    """Describe the differences between the written tokenizer and ours."""
     notes = []
     if "mask" in specials:
-        notes.append(f"{specials['mask']} in a text becomes the special token; lmtransfer encodes it like other text")
+        notes.append(
+            f"transformers reads {specials['mask']} in a text as the special token; lmtransfer encodes it like any "
+            "other text"
+        )
     if ties:
         notes.append(
-            "if two ways to split a word are equally likely, such as '...', '.' and '.', '...', transformers may "
+            "if two ways to split a word are equally likely, such as '...' + '.' and '.' + '...', transformers may "
             "choose the other one, because it rounds the scores differently"
         )
     return notes
 
 
 def _as_bert(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
-    """The settings of a WordPiece tokenizer as BERT's class reads them."""
+    """Return the settings of a WordPiece tokenizer in the form that BERT's class reads."""
     return {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": tokenizer.lowercase,
@@ -253,22 +257,22 @@ def _as_bert(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
 
 
 def _unused_name(library: tokenizers.Tokenizer, tokenizer: Tokenizer) -> str:
-    """A name for the padding token that no other piece has."""
-    taken = {*library.get_vocab(), *(tokenizer.piece(i) for i in range(tokenizer.num_pieces))}
-    names = ["[PAD]", "<pad>", *(f"[PAD{number}]" for number in range(len(taken)))]
-    return next(name for name in names if name not in taken)
+    """Find a name for the padding token that no other piece has."""
+    pieces = {*library.get_vocab(), *(tokenizer.piece(i) for i in range(tokenizer.num_pieces))}
+    names = ["[PAD]", "<pad>", *(f"[PAD{number}]" for number in range(len(pieces)))]
+    return next(name for name in names if name not in pieces)
 
 
 def _add_specials(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
-    """Make tokens special, so that they are searched in a text before it is normalised.
+    """Make tokens special, so that they are matched in a text before it is normalized.
 
     Args:
-        library: the tokenizer; a token that it has already keeps its other settings.
+        library: the tokenizer; a token that it already has keeps its other settings.
         ids: the id that each token must have.
     """
-    known = {token.content: token for token in library.get_added_tokens_decoder().values()}
+    tokens = {token.content: token for token in library.get_added_tokens_decoder().values()}
     for name in sorted(ids, key=ids.__getitem__):
-        token = known.get(name) or AddedToken(name, normalized=False)
+        token = tokens.get(name) or AddedToken(name, normalized=False)
         token.special = True
         library.add_special_tokens([token])
     _check_ids(library, ids)
@@ -279,7 +283,7 @@ def _check_ids(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
         if library.token_to_id(token) != token_id:
             raise CheckpointError(
                 f"the token {token} has the id {token_id}, but {TOKENIZER_FILE} would give it "
-                f"{library.token_to_id(token)}: another token has the same name, or lower ids are not in use"
+                f"{library.token_to_id(token)}: another token has the same name, or some lower ids are unused"
             )
 
 
@@ -289,32 +293,32 @@ class TokenDifference:
 
     Attributes:
         line: the text.
-        ours: the ids of our tokenizer, [CLS] and [SEP] included.
-        written: the ids of the written files.
+        ours: the ids of our tokenizer, including [CLS] and [SEP].
+        file_ids: the ids of the tokenizer in the files.
     """
 
     line: str
     ours: tuple[int, ...]
-    written: tuple[int, ...]
+    file_ids: tuple[int, ...]
 
     def __str__(self) -> str:
-        place = next((i for i, (a, b) in enumerate(zip(self.ours, self.written, strict=False)) if a != b), None)
-        place = min(len(self.ours), len(self.written)) if place is None else place
+        place = next((i for i, (a, b) in enumerate(zip(self.ours, self.file_ids, strict=False)) if a != b), None)
+        place = min(len(self.ours), len(self.file_ids)) if place is None else place
         around = slice(max(0, place - 2), place + 4)
         return (
             f"{self.line[:80]!r}: token {place} differs: the run's tokenizer gives {list(self.ours[around])}, "
-            f"{TOKENIZER_FILE} gives {list(self.written[around])}"
+            f"{TOKENIZER_FILE} gives {list(self.file_ids[around])}"
         )
 
 
-def tokens_differ(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> TokenDifference | None:
-    """Return the first text whose ids from the files differ from ours, or None.
+def find_token_difference(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> TokenDifference | None:
+    """Find the first text that the written files encode to other ids than our tokenizer; None if there is none.
 
-    Texts that contain a special token or have no UTF-8 form are skipped. For a unigram vocabulary, another split of
-    the same text is not a difference if it is equally likely within float32 rounding.
+    Texts that contain a special token or cannot be encoded as UTF-8 are skipped. With a unigram vocabulary, another
+    split of a text is accepted if it is equally likely within float32 rounding.
 
     Args:
-        tokenizer: the tokenizer that was written.
+        tokenizer: our tokenizer.
         folder: folder with the files from ``write_tokenizer``.
         lines: texts.
 
@@ -350,7 +354,7 @@ def _is_comparable(line: str, specials: Iterable[str]) -> bool:
 def _are_tied(
     library: tokenizers.Tokenizer, scores: list[float], ours: tuple[int, ...], theirs: tuple[int, ...]
 ) -> bool:
-    """Whether both stand for the same text, and their scores differ only by the rounding of partial sums."""
+    """Whether both lists of ids give the same text, and their scores differ only by the rounding of partial sums."""
     joined_pieces, again = ("".join(library.id_to_token(i) or "" for i in ids) for ids in (ours, theirs))
     total, other = (sum(scores[i] for i in ids if i < len(scores)) for ids in (ours, theirs))
     return joined_pieces == again and abs(total - other) <= _SINGLE_ROUNDING * len(ours) * abs(total)

@@ -29,7 +29,7 @@ CharActivation = Literal["relu", "tanh"]
 class Highway(nn.Module):
     """``g * relu(A x) + (1 - g) * x`` with ``g = sigmoid(B x)`` (Srivastava et al. 2015, equation 3).
 
-    The initialisation is that of allenai/bilm-tf: weights from a normal distribution of variance 1 / D and gate biases
+    The initialization is that of allenai/bilm-tf: weights from a normal distribution of variance 1 / D and gate biases
     of -2, so that the output is mostly ``x`` at first.
 
     Args:
@@ -88,7 +88,7 @@ class CharacterCnn(nn.Module):
 
     @torch.no_grad()
     def _start(self, activation: CharActivation) -> None:
-        """Initialise the weights as in bilm-tf."""
+        """Initialize the weights as in bilm-tf."""
         nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
         self.embedding.weight[0] = 0.0
         for convolution in self.convolutions:

@@ -462,10 +462,10 @@ class _SampledCrossEntropies(torch.autograd.Function):
             probabilities = logits.softmax(-1, dtype=accumulate)
             log_sum = top.to(accumulate) - probabilities.gather(-1, best).log_()
             true = true_M[part, None].to(accumulate)
-            normaliser = torch.logaddexp(log_sum, true)
-            losses_M[part] = (normaliser - true)[:, 0]
+            normalizer = torch.logaddexp(log_sum, true)
+            losses_M[part] = (normalizer - true)[:, 0]
             if needs_gradient:
-                torch.mul(probabilities, (log_sum - normaliser).exp_(), out=probabilities)
+                torch.mul(probabilities, (log_sum - normalizer).exp_(), out=probabilities)
                 gradient_MS[part] = probabilities
         ctx.save_for_backward(hidden_MD, samples_SD, gradient_MS, losses_M)
         ctx.dtypes = (true_M.dtype,)
@@ -492,13 +492,13 @@ def sampled_cross_entropies(
     samples_S: Tensor,
     corrects_target: bool = False,
 ) -> Tensor:
-    """Estimate cross entropies (nats), (M,), with a normaliser computed from the sampled ids.
+    """Estimate cross entropies (nats), (M,), with a normalizer computed from the sampled ids.
 
-    Importance sampling (Bengio & Senecal 2003), with the target always in the sample. The normaliser of the full
+    Importance sampling (Bengio & Senecal 2003), with the target always in the sample. The normalizer of the full
     softmax, the sum of ``exp(logit)`` over the vocabulary, is replaced by the sum of ``exp(logit)`` of the target and
     ``exp(logit) / Q`` of each distinct sampled id other than the target. Q = 1 - (1 - p)^S is the probability that the
-    id is among the samples, so the mean is the full normaliser. The loss estimates that of the full softmax: on average
-    it is lower by about half of the relative variance of the normaliser, which falls with S.
+    id is among the samples, so the mean is the full normalizer. The loss estimates that of the full softmax: on average
+    it is lower by about half of the relative variance of the normalizer, which falls with S.
 
     With ``corrects_target``, the target is divided by Q as well, as if it had been sampled (Jean et al. 2015; ELMo was
     trained in this way, with ``tf.nn.sampled_softmax_loss``, which samples until S ids are distinct). The loss is then

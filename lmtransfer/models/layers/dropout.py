@@ -48,5 +48,5 @@ class Dropout(nn.Module):
         return dropout(values, self.probability) if self.training and self.probability else values
 
     def extra_repr(self) -> str:
-        """Show the probability."""
+        """Return the probability, for the module's ``repr``."""
         return f"probability={self.probability}"

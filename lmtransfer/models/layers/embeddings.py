@@ -12,17 +12,17 @@ from lmtransfer.models.layers.dropout import Dropout
 
 
 class InputEmbeddings(nn.Module):
-    """The sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), optionally normalised.
+    """The sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), optionally normalized.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: number of rows of the token embedding.
         dim: width D.
-        max_length: rows of the position embedding.
-        num_segments: rows of the segment embedding; 1 means no segments.
+        max_length: number of rows of the position embedding.
+        num_segments: number of rows of the segment embedding; 1 means no segments.
         norm: whether to apply LayerNorm to the sum (post-norm families).
         norm_eps: epsilon of the LayerNorm.
         dropout: probability of dropping a feature of the result.
-        position_offset: rows at the front of the position embedding that no token uses.
+        position_offset: number of rows at the front of the position embedding that no token uses.
         type_row: whether to add one learned row to every token if there are no segments.
     """
 
@@ -48,7 +48,7 @@ class InputEmbeddings(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
-        """Ids of tokens, positions and segments, int64 (T,) each -> their embeddings, (T, D)."""
+        """Embed tokens, given their ids, positions and segments, int64 (T,) each -> (T, D)."""
         hidden_TD = self.token(tokens_T) + self.position(positions_T + self.position_offset)
         if self.segment is not None:
             hidden_TD = hidden_TD + self._of_segments(self.segment, segments_T)

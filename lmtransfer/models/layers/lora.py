@@ -18,13 +18,13 @@ from lmtransfer.models.layers.stacked_linear import StackedLinear
 
 _PARTS = ("a.weight", "b.weight", "scale")
 #: The name of a tensor in an update: the layer, the number of its matrix, and one of ``_PARTS``.
-_OF_AN_UPDATE = re.compile(rf"(.*)\.updates\.(\d+)\.({'|'.join(map(re.escape, _PARTS))})")
+_UPDATE_NAME = re.compile(rf"(.*)\.updates\.(\d+)\.({'|'.join(map(re.escape, _PARTS))})")
 
 
 class LowRankUpdate(nn.Module):
     """The update ``alpha / R * B A`` of a matrix (section 4.1). B starts at 0, so the update changes nothing at first.
 
-    A is initialised as in the published code (uniform, like torch's linear layers); in the paper it is Gaussian.
+    A is initialized as in the published code (uniform, like torch's linear layers); in the paper it is Gaussian.
 
     Args:
         input_dim: D.
@@ -73,17 +73,17 @@ class LoraLinear(StackedLinear):
 
     def forward(self, input_TD: Tensor) -> Tensor:
         """Return the outputs of all layers side by side."""
-        return self.some(input_TD, 0, len(self.parts))
+        return self.forward_slice(input_TD, 0, len(self.parts))
 
     @override
-    def some(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
-        outputs = list(super().some(input_TD, first, stop).chunk(stop - first, dim=-1))
+    def forward_slice(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
+        outputs = list(super().forward_slice(input_TD, first, stop).chunk(stop - first, dim=-1))
         for number, update in self.updates.items():
             if first <= int(number) < stop:
                 outputs[int(number) - first] = outputs[int(number) - first] + update(input_TD)
         return torch.cat(outputs, dim=-1) if len(outputs) > 1 else outputs[0]
 
-    def merged(self) -> nn.Linear:
+    def merge(self) -> nn.Linear:
         """Return an ordinary layer that computes the same without dropout."""
         bias = self.bias is not None
         with torch.device("meta"):
@@ -92,7 +92,7 @@ class LoraLinear(StackedLinear):
                 layer: nn.Linear = StackedLinear(self.in_features, width, parts=self.parts, bias=bias)
             else:
                 layer = nn.Linear(self.in_features, self.out_features, bias=bias)
-        weight = merged_tensors({f".{name}": tensor for name, tensor in self.state_dict().items()})[".weight"]
+        weight = merge_saved_updates({f".{name}": tensor for name, tensor in self.state_dict().items()})[".weight"]
         layer.weight, layer.bias = nn.Parameter(weight), self.bias
         return layer
 
@@ -106,9 +106,9 @@ def replace_layers(module: nn.Module, replacements: Mapping[nn.Linear, nn.Linear
 
 
 def merge_updates(module: nn.Module) -> None:
-    """Add all low-rank updates in a module to their matrices, turning the layers into ordinary ones."""
+    """Add all low-rank updates in a module to their matrices, which turns the layers into ordinary layers."""
     updated = [layer for layer in module.modules() if isinstance(layer, LoraLinear)]
-    replace_layers(module, {layer: layer.merged() for layer in updated})
+    replace_layers(module, {layer: layer.merge() for layer in updated})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
     """
     of_layers: dict[tuple[str, int], dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        match = _OF_AN_UPDATE.fullmatch(name)
+        match = _UPDATE_NAME.fullmatch(name)
         if match is not None:
             of_layers.setdefault((match[1], int(match[2])), {})[match[3]] = tensor
     own, updates = dict(tensors), []
@@ -169,7 +169,7 @@ def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
 
 
 @torch.no_grad()
-def merged_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def merge_saved_updates(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors with their low-rank updates added to their matrices; see ``split_updates``.
 
     Args:

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 from lmtransfer.data.batch import upload
 
 #: State of all sequences in one direction: projections (B, P) and cells (B, H).
-State = tuple[Tensor, Tensor]
+LstmState = tuple[Tensor, Tensor]
 
 
 class _Recurrence(torch.autograd.Function):
@@ -276,7 +276,7 @@ class ProjectedLstm(nn.Module):
     cells and clipping remain float32. On CUDA, ``compile`` fuses them: according to the compiler's code for a CPU, a
     time step then starts 5 kernels forward and 5 backward, instead of 17 and 34.
 
-    The weights are initialised as in TensorFlow: Glorot uniform matrices and biases of 0, except the two biases of the
+    The weights are initialized as in TensorFlow: Glorot uniform matrices and biases of 0, except the two biases of the
     forget gate, whose sum is 1.
 
     Args:
@@ -304,7 +304,7 @@ class ProjectedLstm(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise the weights at random."""
+        """Initialize the weights at random."""
         into_gates, recurrent, *biases, project = self._weights
         bound = (6.0 / (self.lstm.input_size + self.output_dim + 4 * self.cell_dim)) ** 0.5
         for matrix in (into_gates, recurrent):
@@ -318,7 +318,7 @@ class ProjectedLstm(nn.Module):
         """Compile only the time steps of the exact path on CUDA: the layer itself is not one graph."""
         self._compiles_on_cuda = True
 
-    def forward(self, inputs_TD: Tensor, order: TimeMajor, state: State | None = None) -> tuple[Tensor, State]:
+    def forward(self, inputs_TD: Tensor, order: TimeMajor, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
         """Read sequences.
 
         Args:

@@ -18,7 +18,7 @@ class StackedLinear(nn.Linear):
         bias: whether to add biases.
 
     Attributes:
-        muon_splits: number of layers; an optimiser of whole matrices (Muon) updates each matrix separately.
+        muon_splits: number of layers; an optimizer of whole matrices (Muon) updates each matrix separately.
     """
 
     def __init__(self, input_dim: int, output_dim: int, *, parts: tuple[str, ...], bias: bool) -> None:
@@ -26,7 +26,7 @@ class StackedLinear(nn.Linear):
         self.parts = parts
         self.muon_splits = len(parts)
 
-    def some(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
+    def forward_slice(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
         """Return the outputs of some layers side by side, (T, D) -> (T, S E).
 
         Args:

@@ -28,8 +28,8 @@ class TransformerSettings:
         dim: width D.
         num_heads: number of attention heads.
         hidden_dim: width of the feed-forward layer.
-        norm: "post" normalises each residual sum (Vaswani et al. 2017; BERT); "pre" normalises the input of each
-            branch (GPT-2; Xiong et al. 2020), and the encoder normalises once at the end.
+        norm: "post" normalizes each residual sum (Vaswani et al. 2017; BERT); "pre" normalizes the input of each
+            branch (GPT-2; Xiong et al. 2020), and the encoder normalizes once at the end.
         norm_eps: epsilon of the LayerNorms.
         activation: activation of the feed-forward layer.
         dropout: probability of dropping a feature of either branch.

@@ -13,7 +13,7 @@ from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.objectives.rows.base import Row
 
 
-class Corrupted(NamedTuple):
+class CorruptedRow(NamedTuple):
     """A row as the encoder sees it, and the tokens to predict.
 
     Attributes:
@@ -60,7 +60,7 @@ class Corruption(ABC):
         """Read statistics of the text before the first row, such as word frequencies; by default, do nothing."""
 
     @abstractmethod
-    def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
+    def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
         """Return the corrupted row; it depends only on the row and ``rng``, and special tokens never change."""
 
     @abstractmethod
@@ -73,9 +73,9 @@ class NoCorruption(Corruption):
 
     hides = False
 
-    def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
+    def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
         """Return the unchanged row, without tokens to predict."""
-        return Corrupted(row.tokens, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
+        return CorruptedRow(row.tokens, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
     def expected_targets(self, num_tokens: int) -> int:
         """Return 0, because it predicts no masked tokens."""

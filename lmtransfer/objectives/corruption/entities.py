@@ -1,4 +1,4 @@
-"""Named entities as units (ERNIE), recognised by their capital letters."""
+"""Named entities as units (ERNIE), recognized by their capital letters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.selection import Chosen, Selection, sampled_order
-from lmtransfer.objectives.corruption.words import Words, word_weights, words_of
+from lmtransfer.objectives.corruption.selection import Choice, Selection, sample_order
+from lmtransfer.objectives.corruption.words import WordGroups, word_weights, words_of
 from lmtransfer.tokenizers.base import Tokenizer
 
 _FIRST_WORD = re.compile(r"\w+")
@@ -23,25 +23,25 @@ class WordForm(NamedTuple):
     """What a word's letters indicate about entities.
 
     Attributes:
-        is_capitalised: whether its first letter, after quotes and brackets, is a capital; the pronoun I does not count.
+        is_capitalized: whether its first letter, after quotes and brackets, is a capital; the pronoun I does not count.
         is_name: whether, in addition, nothing precedes the capital letter.
         ends_in_letter: whether no punctuation follows it.
         ends_sentence: whether it ends a sentence.
     """
 
-    is_capitalised: bool
+    is_capitalized: bool
     is_name: bool
     ends_in_letter: bool
     ends_sentence: bool
 
     @classmethod
     def of(cls, text: str) -> WordForm:
-        """Analyse a word."""
+        """Analyze a word."""
         first = _FIRST_WORD.search(text)
-        capitalised = first is not None and first[0][0].isupper() and first[0] != "I"
+        capitalized = first is not None and first[0][0].isupper() and first[0] != "I"
         return cls(
-            is_capitalised=capitalised,
-            is_name=capitalised and text[0].isupper(),
+            is_capitalized=capitalized,
+            is_name=capitalized and text[0].isupper(),
             ends_in_letter=text[-1:].isalnum(),
             ends_sentence=_SENTENCE_END.search(text) is not None,
         )
@@ -53,14 +53,14 @@ class Entities(Selection):
     Entities are masked in random order until they reach their share of the budget; words outside entities use the rest.
     (ERNIE masks words, phrases and entities in successive stages; here each row has masked words and entities.)
 
-    An entity is a run of capitalised words without punctuation between them. Three cases do not count as entities: a
+    An entity is a run of capitalized words without punctuation between them. Three cases do not count as entities: a
     single word that begins a sentence or a row; the pronoun I; and a run of more than ``max_words``, which is
-    considered a headline. The rule does not work for languages that also capitalise other words, or that have no
+    considered a headline. The rule does not work for languages that also capitalize other words, or that have no
     capital letters.
 
     Args:
         entity_share: entities are masked until they reach this share of the budget, which is our own choice.
-        max_words: longest entity in words.
+        max_words: maximum entity length in words.
 
     Raises:
         ConfigError: ``entity_share`` is not between 0 and 1, or ``max_words`` is less than 1.
@@ -91,7 +91,7 @@ class Entities(Selection):
             )
 
     @override
-    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         """Choose at most the budget, or a single word if every unit exceeds the budget."""
         words = words_of(tokens, maskable, self.starts_word)
         weights = word_weights(words, tokens, self.token_weights)
@@ -100,25 +100,25 @@ class Entities(Selection):
         outside = np.ones(len(words.follows), dtype=bool)
         for start, end in entities:
             outside[start:end] = False
-        taken, left = [], budget
-        of_entities = None if weights is None else np.array([weights[start:end].mean() for start, end in entities])
-        for number in sampled_order(np.arange(len(entities)), of_entities, rng).tolist():
-            if budget - left >= self.entity_share * budget:
+        units, rest = [], budget
+        entity_weights = None if weights is None else np.array([weights[start:end].mean() for start, end in entities])
+        for number in sample_order(np.arange(len(entities)), entity_weights, rng).tolist():
+            if budget - rest >= self.entity_share * budget:
                 break
             start, end = entities[number]
-            if edges[end] - edges[start] <= left:
-                taken.append((start, end))
-                left -= edges[end] - edges[start]
-        order = sampled_order(np.flatnonzero(outside), None if weights is None else weights[outside], rng).tolist()
+            if edges[end] - edges[start] <= rest:
+                units.append((start, end))
+                rest -= edges[end] - edges[start]
+        order = sample_order(np.flatnonzero(outside), None if weights is None else weights[outside], rng).tolist()
         for word in order:
-            if not left:
+            if not rest:
                 break
-            if edges[word + 1] - edges[word] <= left:
-                taken.append((word, word + 1))
-                left -= edges[word + 1] - edges[word]
-        return words.chosen(taken or [(word, word + 1) for word in order[:1]] or entities[:1])
+            if edges[word + 1] - edges[word] <= rest:
+                units.append((word, word + 1))
+                rest -= edges[word + 1] - edges[word]
+        return words.choose(units or [(word, word + 1) for word in order[:1]] or entities[:1])
 
-    def entities(self, tokens: np.ndarray, words: Words) -> list[tuple[int, int]]:
+    def entities(self, tokens: np.ndarray, words: WordGroups) -> list[tuple[int, int]]:
         """Return the first word of each entity of a row and the word after its last word, in order."""
         ids = tokens[words.positions]
         has_upper = np.logical_or.reduceat(self.has_upper[ids], words.edges[:-1])
@@ -130,7 +130,7 @@ class Entities(Selection):
         continues = (has_upper & words.follows).tolist()
         spans, end = [], 0
         for start in has_upper.nonzero()[0].tolist():
-            if start < end or not (last := form(start)).is_capitalised:
+            if start < end or not (last := form(start)).is_capitalized:
                 continue
             end = start + 1
             while end < len(continues) and continues[end] and last.ends_in_letter and (after := form(end)).is_name:

@@ -6,8 +6,8 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.base import Corrupted, Corruption
-from lmtransfer.objectives.corruption.selection import Chosen
+from lmtransfer.objectives.corruption.base import CorruptedRow, Corruption
+from lmtransfer.objectives.corruption.selection import Choice
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -25,16 +25,16 @@ class PermutationTargets(Corruption):
     their order does not matter.
 
     Where we differ from the published code: spans consist of tokens instead of whole words, contexts lie at random
-    places in the row, and the span counts as part of its context, so that no further tokens are needed to reach the
-    number.
+    positions in the row, and a span counts as part of its context, so that no more tokens are needed to reach the
+    intended number.
 
     ``per_token["order"]`` is 0 for tokens that are not predicted, and 1, 2, ... for the others.
 
     Args:
         alpha: number of tokens in a context, 6 as published.
         beta: number of predicted tokens per ``alpha`` tokens of context, 1 as published.
-        max_ngram: longest span in tokens.
-        max_predictions: largest number of tokens to predict in a row; null for no limit (85 at 512 tokens in the
+        max_ngram: maximum span length in tokens.
+        max_predictions: maximum number of tokens to predict in a row; null for no limit (85 at 512 tokens in the
             paper).
         static_masking: every epoch repeats the rows, spans and orders of the first epoch.
         tokenizer: defines the special tokens.
@@ -71,7 +71,7 @@ class PermutationTargets(Corruption):
         self.cumulative = np.cumsum(shares / shares.sum())
 
     @override
-    def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
+    def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
         """Choose the targets and their order; the tokens are kept as they are."""
         maskable = np.flatnonzero(self.maskable[row.tokens])
         positions = maskable[self.choose(len(maskable), rng).positions]
@@ -79,12 +79,12 @@ class PermutationTargets(Corruption):
             positions = positions[:0]
         order = np.zeros(len(row.tokens), dtype=np.int64)
         order[positions] = rng.permutation(len(positions)) + 1
-        return Corrupted(row.tokens, positions, row.tokens[positions], per_token={"order": order})
+        return CorruptedRow(row.tokens, positions, row.tokens[positions], per_token={"order": order})
 
-    def choose(self, size: int, rng: np.random.Generator) -> Chosen:
+    def choose(self, size: int, rng: np.random.Generator) -> Choice:
         """Choose spans, each a unit, with ``size * beta / alpha`` of ``size`` tokens, rounded down, at least 1."""
         if size == 0:
-            return Chosen(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+            return Choice(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
         budget = max(int(size / self.context), 1)
         spans = self._spans(budget, rng)
         # Contexts follow one another. The remaining tokens are split at random: some before the contexts, some after.
@@ -96,15 +96,15 @@ class PermutationTargets(Corruption):
             spans = self._shortened(spans, self.max_predictions, rng)
             starts, spans = starts[spans > 0], spans[spans > 0]
         within = np.arange(spans.sum()) - np.repeat(np.cumsum(spans) - spans, spans)
-        return Chosen(np.repeat(starts, spans) + within, np.repeat(np.arange(len(spans)), spans))
+        return Choice(np.repeat(starts, spans) + within, np.repeat(np.arange(len(spans)), spans))
 
     def _spans(self, budget: int, rng: np.random.Generator) -> np.ndarray:
         """Sample lengths whose sum is ``budget``, in random order."""
         lengths: list[int] = []
         while budget:
             longest = min(self.max_ngram, budget)
-            sampled = rng.random() * self.cumulative[longest - 1]
-            lengths.append(int(self.cumulative.searchsorted(sampled, side="right")) + 1)
+            uniform = rng.random() * self.cumulative[longest - 1]
+            lengths.append(int(self.cumulative.searchsorted(uniform, side="right")) + 1)
             budget -= lengths[-1]
         return rng.permutation(np.array(lengths))
 
@@ -112,9 +112,9 @@ class PermutationTargets(Corruption):
         """Keep random spans with ``budget`` tokens in total, the last in part; the lengths of the others become 0."""
         order = rng.permutation(len(spans))
         before = np.cumsum(spans[order]) - spans[order]
-        left = np.zeros_like(spans)
-        left[order] = np.clip(budget - before, 0, spans[order])
-        return left
+        sizes = np.zeros_like(spans)
+        sizes[order] = np.clip(budget - before, 0, spans[order])
+        return sizes
 
     @override
     def expected_targets(self, num_tokens: int) -> int:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from lmtransfer.tokenizers.base import Tokenizer
 
 
-class Chosen(NamedTuple):
+class Choice(NamedTuple):
     """Positions to mask.
 
     Attributes:
@@ -27,7 +27,7 @@ class Chosen(NamedTuple):
     per_target: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
-def sampled_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
+def sample_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
     """Return items in random order: the first is sampled by weight from all items, the second from the rest, and so on.
 
     Args:
@@ -46,7 +46,7 @@ class Selection(ABC):
     """Chooses units of a row until a token budget is used up.
 
     Attributes:
-        provides: names in ``Chosen.per_target``.
+        provides: names in ``Choice.per_target``.
         supports_weights: whether it supports ``token_weights``.
         token_weights: weight of each id, above 0; a unit's weight is the mean of its tokens'. None for equal weights.
     """
@@ -56,14 +56,14 @@ class Selection(ABC):
     token_weights: np.ndarray | None = None
 
     def bind(self, tokenizer: Tokenizer) -> None:  # noqa: B027
-        """Read what it needs from the vocabulary, once, before the first row; by default, do nothing.
+        """Read properties of the vocabulary, once, before the first row; by default, do nothing.
 
         Raises:
-            ConfigError: the vocabulary lacks something that it needs.
+            ConfigError: the vocabulary lacks something that the selection needs.
         """
 
     @abstractmethod
-    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         """Choose about ``budget`` tokens, all of them in ``maskable``.
 
         Args:
@@ -79,8 +79,8 @@ class SingleTokens(Selection):
     supports_weights = True
 
     @override
-    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         weights = None if self.token_weights is None else self.token_weights[tokens[maskable]]
-        positions = sampled_order(maskable, weights, rng)[:budget]
+        positions = sample_order(maskable, weights, rng)[:budget]
         positions.sort()
-        return Chosen(positions, np.arange(budget))
+        return Choice(positions, np.arange(budget))

@@ -11,7 +11,7 @@ from lmtransfer.config.types import PositiveProb
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import token_information
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.base import Corrupted, Corruption
+from lmtransfer.objectives.corruption.base import CorruptedRow, Corruption
 from lmtransfer.objectives.corruption.selection import Selection, SingleTokens
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
@@ -75,7 +75,7 @@ class TokenMasking(Corruption):
         mask_prob: share of the tokens of a row to mask, above 0, at most 1.
         mask_share: share of the masked tokens that become [MASK].
         random_share: share of the masked tokens that become random tokens; the rest stay unchanged.
-        max_predictions: largest number of tokens to mask in a row; null for no limit (20 at 128 tokens in the
+        max_predictions: maximum number of tokens to mask in a row; null for no limit (20 at 128 tokens in the
             original).
         selection: the units that are masked as a whole, such as words or spans; single tokens by default.
         shared_replacement: draw one of the three outcomes for all tokens of a unit together (SpanBERT); otherwise for
@@ -157,25 +157,25 @@ class TokenMasking(Corruption):
             self.selection.token_weights = np.maximum(weights, _LEAST_INFORMATION)
 
     @override
-    def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
+    def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
         tokens = row.tokens
         if self.causal_share and rng.random() < self.causal_share:
             none = np.zeros(0, dtype=np.int64)
-            return Corrupted(tokens, none, tokens[none], dict.fromkeys(self.provides, none), causal=True)
+            return CorruptedRow(tokens, none, tokens[none], dict.fromkeys(self.provides, none), causal=True)
         (maskable,) = self.maskable[tokens].nonzero()
         budget = min(max(1, round(self.mask_prob * len(tokens))), len(maskable))
         if self.max_predictions is not None:
             budget = min(budget, self.max_predictions)
         if budget == 0:
             nothing = {name: maskable for name in self.provides}
-            return Corrupted(tokens, maskable, tokens[maskable], nothing)
-        chosen = self.selection.choose(tokens, maskable, budget, rng)
-        positions = chosen.positions
+            return CorruptedRow(tokens, maskable, tokens[maskable], nothing)
+        choice = self.selection.choose(tokens, maskable, budget, rng)
+        positions = choice.positions
         targets = tokens[positions]
-        units = chosen.units if self.shared_replacement else np.arange(len(positions))
+        units = choice.units if self.shared_replacement else np.arange(len(positions))
         corrupted = tokens.copy()
         corrupted[positions] = self.replacement.draw(targets, units, rng)
-        return Corrupted(corrupted, positions, targets, chosen.per_target)
+        return CorruptedRow(corrupted, positions, targets, choice.per_target)
 
     @override
     def expected_targets(self, num_tokens: int) -> int:

@@ -8,7 +8,7 @@ from typing_extensions import override
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import keep_probabilities, token_shares
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.base import Corrupted, Corruption
+from lmtransfer.objectives.corruption.base import CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -20,7 +20,7 @@ class Quantiles:
     """Samples ids from uniform numbers, as ``cumulative.searchsorted(uniform, side="right")`` does, but faster.
 
     A table gives the id at which the search begins, for each of 65,536 ranges of the uniform number. Only a few steps
-    remain, and they are vectorised.
+    remain, and they are vectorized.
 
     Args:
         cumulative: cumulative probability of the ids, ascending, shape (V,).
@@ -53,7 +53,7 @@ class ContextWindows(Corruption):
     Until ``observe`` is called, all words count as equally frequent.
 
     Args:
-        window: largest number of context words on each side.
+        window: maximum number of context words on each side.
         num_negatives: number of noise words per word.
         noise_power: with 0, all words are equally likely noise words; with 1, they are sampled by their frequency.
         subsample: words with a frequency above this number t are removed at random, with probability ``1 - sqrt(t /
@@ -106,8 +106,8 @@ class ContextWindows(Corruption):
             shares: share of each id among all tokens of the corpus; ids beyond the length of ``shares`` do not occur.
         """
         frequency = np.zeros(len(self.ordinary))
-        known = min(len(frequency), len(shares))
-        frequency[:known] = np.where(self.ordinary[:known], shares[:known], 0.0)
+        size = min(len(frequency), len(shares))
+        frequency[:size] = np.where(self.ordinary[:size], shares[:size], 0.0)
         noise = np.where(frequency > 0, frequency**self.noise_power, 0.0)
         self.noise = Quantiles(np.cumsum(noise) / noise.sum())
         self.keep = self.ordinary.astype(np.float64)
@@ -115,7 +115,7 @@ class ContextWindows(Corruption):
             self.keep *= keep_probabilities(frequency, threshold=self.subsample)
 
     @override
-    def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
+    def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
         """Add the context windows and noise words; the tokens are kept as they are."""
         tokens = row.tokens
         (words,) = (rng.random(len(tokens)) < self.keep[tokens]).nonzero()
@@ -133,7 +133,7 @@ class ContextWindows(Corruption):
         numbers[2:, words] = self.noise(sampled)
         per_token = dict(zip(self._names, numbers, strict=True))
         nothing = np.zeros(0, dtype=np.int64)
-        return Corrupted(tokens, nothing, tokens[nothing], per_token=per_token)
+        return CorruptedRow(tokens, nothing, tokens[nothing], per_token=per_token)
 
     def expected_targets(self, num_tokens: int) -> int:
         """Return 0, because it predicts no masked tokens."""

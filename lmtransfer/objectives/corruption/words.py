@@ -10,11 +10,11 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Prob
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.selection import Chosen, Selection, sampled_order
+from lmtransfer.objectives.corruption.selection import Choice, Selection, sample_order
 from lmtransfer.tokenizers.base import Tokenizer
 
 
-class Words(NamedTuple):
+class WordGroups(NamedTuple):
     """The maskable tokens of a row, grouped into words: a piece that begins a word, and the next pieces that do not.
 
     A special token ends a word. If the start of the row or a special token cuts a word, the rest of the word is a word
@@ -35,7 +35,7 @@ class Words(NamedTuple):
         """The number of tokens in each word, int64, shape (W,)."""
         return self.edges[1:] - self.edges[:-1]
 
-    def chosen(self, units: Sequence[tuple[int, int]]) -> Chosen:
+    def choose(self, units: Sequence[tuple[int, int]]) -> Choice:
         """Choose the tokens of the given runs of words; each run is a unit.
 
         Args:
@@ -47,10 +47,10 @@ class Words(NamedTuple):
         for number, (start, end) in enumerate(sorted(units)):
             places += range(edges[start], edges[end])
             numbers += [number] * (edges[end] - edges[start])
-        return Chosen(self.positions[places], np.array(numbers, dtype=np.int64))
+        return Choice(self.positions[places], np.array(numbers, dtype=np.int64))
 
 
-def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) -> Words:
+def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) -> WordGroups:
     """Group the tokens of a row into words.
 
     Args:
@@ -63,10 +63,10 @@ def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) 
     (begins,) = (starts_word[tokens[maskable]] | ~follows).nonzero()
     edges = np.empty(len(begins) + 1, dtype=np.int64)
     edges[:-1], edges[-1] = begins, len(maskable)
-    return Words(maskable, edges, follows[begins])
+    return WordGroups(maskable, edges, follows[begins])
 
 
-def word_weights(words: Words, tokens: np.ndarray, token_weights: np.ndarray | None) -> np.ndarray | None:
+def word_weights(words: WordGroups, tokens: np.ndarray, token_weights: np.ndarray | None) -> np.ndarray | None:
     """Return the mean weight of the tokens of each word, shape (W,); None without ``token_weights``."""
     if token_weights is None:
         return None
@@ -74,8 +74,8 @@ def word_weights(words: Words, tokens: np.ndarray, token_weights: np.ndarray | N
 
 
 def random_runs(
-    words: Words, lengths: np.ndarray, budget: int, rng: np.random.Generator, weights: np.ndarray | None = None
-) -> Chosen:
+    words: WordGroups, lengths: np.ndarray, budget: int, rng: np.random.Generator, weights: np.ndarray | None = None
+) -> Choice:
     """Choose runs of whole words with random first words, until no further word fits the token budget.
 
     First words are tried in random order. A run ends before a special token, before a word that is already masked, and
@@ -86,23 +86,23 @@ def random_runs(
     Args:
         lengths: number of words of the run that would start at each word, int64, shape (W,).
         budget: number of tokens to mask.
-        weights: weight of each word as a first word; see ``sampled_order``.
+        weights: weight of each word as a first word; see ``sample_order``.
     """
-    order = sampled_order(np.arange(len(lengths)), weights, rng).tolist()
-    sizes, follows, wanted = words.sizes.tolist(), words.follows.tolist(), lengths.tolist()
-    taken = [False] * len(order)
+    order = sample_order(np.arange(len(lengths)), weights, rng).tolist()
+    sizes, follows, limits = words.sizes.tolist(), words.follows.tolist(), lengths.tolist()
+    is_masked = [False] * len(order)
     units = []
     for start in order:
-        end, last = start, min(start + wanted[start], len(order))
-        while end < last and not taken[end] and sizes[end] <= budget and (end == start or follows[end]):
-            taken[end] = True
+        end, last = start, min(start + limits[start], len(order))
+        while end < last and not is_masked[end] and sizes[end] <= budget and (end == start or follows[end]):
+            is_masked[end] = True
             budget -= sizes[end]
             end += 1
         if end > start:
             units.append((start, end))
             if not budget:
                 break
-    return words.chosen(units or [(order[0], order[0] + 1)])
+    return words.choose(units or [(order[0], order[0] + 1)])
 
 
 class WholeWords(Selection):
@@ -118,7 +118,7 @@ class WholeWords(Selection):
         self.starts_word = tokenizer.starts_word
 
     @override
-    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         words = words_of(tokens, maskable, self.starts_word)
         weights = word_weights(words, tokens, self.token_weights)
         return random_runs(words, np.ones(len(words.follows), dtype=np.int64), budget, rng, weights)
@@ -150,7 +150,7 @@ class NGrams(Selection):
         self.starts_word = tokenizer.starts_word
 
     @override
-    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         words = words_of(tokens, maskable, self.starts_word)
         lengths = 1 + self.cumulative.searchsorted(rng.random(len(words.follows)), side="right")
         return random_runs(words, lengths, budget, rng, word_weights(words, tokens, self.token_weights))
@@ -169,7 +169,7 @@ class Spans(Selection):
 
     Args:
         stop_prob: parameter p of the geometric distribution.
-        max_words: longest span in words.
+        max_words: maximum span length in words.
 
     Raises:
         ConfigError: ``stop_prob`` is not above 0 and at most 1, or ``max_words`` is less than 1.
@@ -194,20 +194,20 @@ class Spans(Selection):
         self.starts_word = tokenizer.starts_word
 
     @override
-    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         inner = maskable[(maskable > 0) & (maskable < len(tokens) - 1)]
         if not len(inner):
-            return _with_distances(Chosen(inner, inner))
+            return _with_distances(Choice(inner, inner))
         words = words_of(tokens, inner, self.starts_word)
         lengths = 1 + self.cumulative.searchsorted(rng.random(len(words.follows)), side="right")
         weights = word_weights(words, tokens, self.token_weights)
         return _with_distances(random_runs(words, lengths, budget, rng, weights))
 
 
-def _with_distances(chosen: Chosen) -> Chosen:
+def _with_distances(choice: Choice) -> Choice:
     """Return the same choice, with the distances ``left`` and ``right``."""
-    positions = chosen.positions
+    positions = choice.positions
     edges = np.flatnonzero(np.diff(positions, prepend=-2, append=np.iinfo(np.int64).max) != 1)
     sizes = np.diff(edges)
     left = np.arange(1, len(positions) + 1) - np.repeat(edges[:-1], sizes)
-    return chosen._replace(per_target={"left": left, "right": np.repeat(sizes, sizes) + 1 - left})
+    return choice._replace(per_target={"left": left, "right": np.repeat(sizes, sizes) + 1 - left})

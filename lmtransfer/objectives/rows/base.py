@@ -27,7 +27,7 @@ class Row:
     Attributes:
         tokens: token ids, int32, shape (n,).
         segments: 0 for the first text, 1 for the second, int8, shape (n,).
-        key: the tokens of the corpus that it holds, for error messages, such as ``tokens 128:190``.
+        key: description of its corpus tokens, for error messages, such as ``tokens 128:190``.
         labels: labels of the whole row by objective, such as ``{"nsp": 1}``.
     """
 
@@ -42,7 +42,7 @@ class RowPlan(ABC):
 
     Attributes:
         lengths: number of tokens in each row, including special tokens, int32, shape (N,).
-        text: what rows are read from, as returned by ``Rows.text``; None in a plan from ``take``.
+        text: the source that rows are read from, as returned by ``Rows.text``; None in a plan from ``take``.
     """
 
     lengths: np.ndarray
@@ -54,10 +54,10 @@ class RowPlan(ABC):
 
     @abstractmethod
     def take(self, rows: np.ndarray) -> Self:
-        """Return the plan for some rows only, numbered from 0, without the text: small enough to send to a process."""
+        """Return a plan of some rows only, numbered from 0, without the text, so that it is small enough to send."""
 
-    def copied(self, **changes: Any) -> Self:
-        """Return a copy without text, with the attributes ``changes``."""
+    def copy_without_text(self, **changes: Any) -> Self:
+        """Return a copy without the text and with changed attributes."""
         other = copy(self)
         for name, value in {"text": None, **changes}.items():
             setattr(other, name, value)
@@ -68,7 +68,7 @@ class Rows(ABC):
     """How rows are cut from documents.
 
     Attributes:
-        max_length: longest row in tokens, including special tokens.
+        max_length: maximum row length in tokens, including special tokens.
         frame: the special tokens around a row.
         num_segments: 2 if rows are pairs of texts, else 1.
         label_names: the labels of each row, and the meaning of their values 0, 1, ...
@@ -84,7 +84,7 @@ class Rows(ABC):
     contiguous: bool = False
 
     def text(self, store: TokenStore) -> Any:
-        """Return what plans read rows from: the store, or a view of it."""
+        """Return the source from which plans read rows: the store, or a view of it."""
         return store
 
     @abstractmethod
@@ -96,7 +96,7 @@ class Rows(ABC):
         """
 
 
-def checked_length(max_length: int, *, num_special: int) -> int:
+def text_capacity(max_length: int, *, num_special: int) -> int:
     """Return the number of text tokens in a row of ``max_length`` tokens with ``num_special`` special tokens.
 
     Raises:
@@ -105,8 +105,8 @@ def checked_length(max_length: int, *, num_special: int) -> int:
     least = 2 * max(num_special, 1)
     if max_length < least:
         raise ConfigError(
-            f"objective.max_length={max_length} is too short: {num_special} tokens of each row are special; "
-            f"use {least} or more"
+            f"objective.max_length={max_length} is too short: each row has {num_special} special tokens; use {least} "
+            f"or more"
         )
     return max_length - num_special
 

@@ -17,7 +17,7 @@ from lmtransfer.objectives.rows.base import (
     RowPlan,
     Rows,
     check_not_empty,
-    checked_length,
+    text_capacity,
     with_specials,
 )
 from lmtransfer.tokenizers.base import Tokenizer
@@ -36,7 +36,7 @@ class FullSentences(Rows):
     every epoch.
 
     Args:
-        max_length: longest row in tokens, including special tokens.
+        max_length: maximum row length in tokens, including special tokens.
         cross_documents: whether a row may contain text from several documents.
         tokenizer: defines the special tokens.
 
@@ -46,7 +46,7 @@ class FullSentences(Rows):
 
     def __init__(self, *, max_length: Count, cross_documents: bool = True, tokenizer: Tokenizer) -> None:
         self.max_length, self.cross_documents = max_length, cross_documents
-        self.capacity = checked_length(max_length, num_special=2)
+        self.capacity = text_capacity(max_length, num_special=2)
         self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
 
     @override
@@ -84,7 +84,7 @@ class FullSentencesPlan(RowPlan):
 
     @override
     def take(self, rows: np.ndarray) -> Self:
-        return self.copied(lengths=self.lengths[rows], starts=self.starts[rows], sizes=self.sizes[rows])
+        return self.copy_without_text(lengths=self.lengths[rows], starts=self.starts[rows], sizes=self.sizes[rows])
 
 
 def _plan_block(

@@ -23,7 +23,7 @@ CONTIGUOUS_MIXTURE = (
 
 
 class MixedPlan(RowPlan):
-    """One epoch over a mixture: as many rows as all parts have together, in the mixture's proportions.
+    """One epoch of a mixture: as many rows as all parts have together, in the mixture's proportions.
 
     Part i has n_i rows in its first pass, and contributes a share q_i of the rows of an epoch: q_i ~ n_i^alpha, or by
     token weights, with or without caps (see ``data.corpora.sampling.Sampling``). The rows of a part come pass after
@@ -70,11 +70,11 @@ class MixedPlan(RowPlan):
                 plan = first[part] if number == 0 else planned(part, number)
                 # If rows are sampled again in each pass, the number of rows differs a little between passes.
                 places = np.arange(max(start - number * size, 0), min(stop - number * size, size)) % len(plan.lengths)
-                chosen = permutation(len(plan.lengths), seeds[part], "pass", number)[places]
-                lengths.append(plan.lengths[chosen])
-                numbers.append(chosen)
-                parts.append(np.full(len(chosen), part))
-                plans.append(np.full(len(chosen), len(self._plans)))
+                row_numbers = permutation(len(plan.lengths), seeds[part], "pass", number)[places]
+                lengths.append(plan.lengths[row_numbers])
+                numbers.append(row_numbers)
+                parts.append(np.full(len(row_numbers), part))
+                plans.append(np.full(len(row_numbers), len(self._plans)))
                 self._plans.append(plan)
         self.lengths = np.concatenate(lengths)
         self.parts = np.concatenate(parts)
@@ -89,16 +89,16 @@ class MixedPlan(RowPlan):
 
     @override
     def take(self, rows: np.ndarray) -> Self:
-        of_plan, numbers = self._of_plan[rows], self._numbers[rows]
-        used, of_used = np.unique(of_plan, return_inverse=True)
+        old_plans, numbers = self._of_plan[rows], self._numbers[rows]
+        plan_numbers, plan_indices = np.unique(old_plans, return_inverse=True)
         within = np.empty_like(numbers)
         plans = []
-        for place, number in enumerate(used.tolist()):
-            own = np.flatnonzero(of_used == place)
-            within[own] = np.arange(len(own))
-            plans.append(self._plans[number].take(numbers[own]))
-        return self.copied(
-            lengths=self.lengths[rows], parts=self.parts[rows], _plans=plans, _of_plan=of_used, _numbers=within
+        for place, number in enumerate(plan_numbers.tolist()):
+            indices = np.flatnonzero(plan_indices == place)
+            within[indices] = np.arange(len(indices))
+            plans.append(self._plans[number].take(numbers[indices]))
+        return self.copy_without_text(
+            lengths=self.lengths[rows], parts=self.parts[rows], _plans=plans, _of_plan=plan_indices, _numbers=within
         )
 
 

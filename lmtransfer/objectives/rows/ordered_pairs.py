@@ -10,7 +10,7 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, Prob
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
-from lmtransfer.objectives.rows.base import Rows, check_not_empty, checked_length
+from lmtransfer.objectives.rows.base import Rows, check_not_empty, text_capacity
 from lmtransfer.objectives.rows.pairs import (
     NUM_SPECIAL,
     Pairs,
@@ -38,11 +38,11 @@ class OrderedPairs(Rows):
     equal parts.
 
     Args:
-        max_length: longest row in tokens, including special tokens.
+        max_length: maximum row length in tokens, including special tokens.
         short_seq_prob: share of documents cut to a random shorter target length.
         swap_prob: probability that the two texts are swapped.
         lone_with_other_document: whether a single collected sentence is paired with sentences of another document and
-            labelled as swapped, as in the published code.
+            labeled as swapped, as in the published code.
         tokenizer: defines the special tokens.
 
     Raises:
@@ -62,7 +62,7 @@ class OrderedPairs(Rows):
         tokenizer: Tokenizer,
     ) -> None:
         self.max_length = max_length
-        self.capacity = checked_length(max_length, num_special=NUM_SPECIAL)
+        self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
         check_probability("short_seq_prob", short_seq_prob)
         check_probability("swap_prob", swap_prob)
         self.short_seq_prob, self.swap_prob = short_seq_prob, swap_prob
@@ -103,22 +103,22 @@ def _draw_pairs(rows: OrderedPairs, store: TokenStore, *, seed: int, epoch: int)
     least = 1 if rows.lone_with_other_document else 2
 
     def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:
-        wanted = target[document]
-        stop = reach(starts, sentence, wanted, sentence + least, end)
+        sizes = target[document]
+        stop = reach(starts, sentence, sizes, sentence + least, end)
         stop = np.where(end - stop < least, end, stop)
-        collected = stop - sentence
-        middle = sentence + 1 + (uniform.at(sentence, 0) * (collected - 1)).astype(np.int64)
-        middle = np.where(collected == 1, stop, middle)
+        num_sentences = stop - sentence
+        middle = sentence + 1 + (uniform.at(sentence, 0) * (num_sentences - 1)).astype(np.int64)
+        middle = np.where(num_sentences == 1, stop, middle)
         is_swapped = uniform.at(sentence, 1) < rows.swap_prob
         a_start, a_stop, b_start, b_stop = sentence.copy(), middle, middle.copy(), stop.copy()
-        lone = np.flatnonzero(collected == 1)
+        lone = np.flatnonzero(num_sentences == 1)
         if len(lone):
-            missing = wanted[lone] - (starts[stop[lone]] - starts[sentence[lone]])
+            missing = sizes[lone] - (starts[stop[lone]] - starts[sentence[lone]])
             numbers = tuple(uniform.at(sentence[lone], number) for number in (2, 3))
             b_start[lone], b_stop[lone] = from_other_documents(store, starts, document[lone], missing, numbers)
-        swapped = is_swapped & (collected > 1)
+        swapped = is_swapped & (num_sentences > 1)
         first = np.where(swapped, b_start, a_start), np.where(swapped, b_stop, a_stop)
         second = np.where(swapped, a_start, b_start), np.where(swapped, a_stop, b_stop)
-        return Pairs.of(starts, first, second, swapped | (collected == 1)), stop
+        return Pairs.of(starts, first, second, swapped | (num_sentences == 1)), stop
 
     return draw_pairs(store, draw, least=least)

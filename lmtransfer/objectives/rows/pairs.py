@@ -42,7 +42,7 @@ def check_probability(name: str, value: float) -> None:
         raise ConfigError(f"objective.rows.{name}={value} is not a probability: use a number from 0 to 1")
 
 
-def paired_row(
+def build_pair_row(
     store: TokenStore,
     first: tuple[int, int],
     second: tuple[int, int],
@@ -113,10 +113,10 @@ _DTYPES = (np.int64, np.int32, np.int64, np.int32, np.bool_)
 
 #: Draws one row of each document, given its next sentence, the end of the document, and its number; returns the rows
 #: and the sentence at which the next row begins.
-Draw = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Pairs, np.ndarray]]
+DrawRows = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Pairs, np.ndarray]]
 
 
-def draw_pairs(store: TokenStore, draw: Draw, *, least: int) -> Pairs:
+def draw_pairs(store: TokenStore, draw: DrawRows, *, least: int) -> Pairs:
     """Draw the rows of all documents, in rounds: each takes the next row of every document that has sentences left.
 
     Args:
@@ -136,7 +136,9 @@ def draw_pairs(store: TokenStore, draw: Draw, *, least: int) -> Pairs:
     return Pairs(*(np.concatenate([getattr(block, name) for block in blocks]) for name in Pairs.__slots__))
 
 
-def _draw_block(at: np.ndarray, ends: np.ndarray, documents: np.ndarray, draw: Draw, *, least: int) -> Iterator[Pairs]:
+def _draw_block(
+    at: np.ndarray, ends: np.ndarray, documents: np.ndarray, draw: DrawRows, *, least: int
+) -> Iterator[Pairs]:
     """Yield the rows of some parts, in their order; ``at`` is changed."""
     reading = np.flatnonzero(ends - at >= least)
     num_rows = np.zeros(len(at), dtype=np.int64)
@@ -150,12 +152,12 @@ def _draw_block(at: np.ndarray, ends: np.ndarray, documents: np.ndarray, draw: D
     if not rounds:
         return
     before = np.cumsum(num_rows) - num_rows
-    joined = [np.empty(int(num_rows.sum()), dtype=dtype) for dtype in _DTYPES]
+    arrays = [np.empty(int(num_rows.sum()), dtype=dtype) for dtype in _DTYPES]
     for number, (read, rows) in enumerate(rounds):
         places = before[read] + number
-        for array, name in zip(joined, Pairs.__slots__, strict=True):
+        for array, name in zip(arrays, Pairs.__slots__, strict=True):
             array[places] = getattr(rows, name)
-    yield Pairs(*joined)
+    yield Pairs(*arrays)
 
 
 def _parts(store: TokenStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -188,13 +190,13 @@ def reach(
         low: lower bound of the result.
         high: upper bound of the result.
     """
-    wanted = starts[first] + num_tokens
+    goals = starts[first] + num_tokens
     near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])
-    enough = starts[near] >= wanted[:, None]
+    enough = starts[near] >= goals[:, None]
     enough |= near == high[:, None]
     ends = low + enough.argmax(axis=1)
     far = np.flatnonzero(~enough[:, -1] & ~enough.any(axis=1))
-    ends[far] = np.searchsorted(starts, wanted[far])
+    ends[far] = np.searchsorted(starts, goals[far])
     return np.minimum(np.maximum(ends, low), high)
 
 
@@ -228,7 +230,7 @@ class PairsPlan(RowPlan):
         store: holds the texts.
         pairs: the rows before truncation.
         label: name of the label.
-        capacity: largest total number of tokens in both texts.
+        capacity: maximum total number of tokens in both texts.
         rng: source of random numbers for truncation.
         tokenizer: defines the special tokens.
 
@@ -257,7 +259,7 @@ class PairsPlan(RowPlan):
     def row(self, index: int) -> Row:
         pairs = self.pairs
         a_start, b_start = int(pairs.a_start[index]), int(pairs.b_start[index])
-        return paired_row(
+        return build_pair_row(
             self.text,
             (a_start, a_start + int(pairs.a_size[index])),
             (b_start, b_start + int(pairs.b_size[index])),
@@ -268,7 +270,7 @@ class PairsPlan(RowPlan):
     @override
     def take(self, rows: np.ndarray) -> Self:
         pairs = Pairs(*(getattr(self.pairs, name)[rows] for name in Pairs.__slots__))
-        return self.copied(lengths=self.lengths[rows], pairs=pairs)
+        return self.copy_without_text(lengths=self.lengths[rows], pairs=pairs)
 
 
 def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
@@ -276,7 +278,7 @@ def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
 
     Args:
         pairs: the rows; changed in place.
-        capacity: largest total number of tokens in both texts.
+        capacity: maximum total number of tokens in both texts.
         rng: source of random numbers that choose the ends.
     """
     long = np.flatnonzero(pairs.a_size + pairs.b_size > capacity)

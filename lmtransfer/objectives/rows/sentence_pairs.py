@@ -10,7 +10,7 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, Prob
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
-from lmtransfer.objectives.rows.base import Rows, check_not_empty, checked_length
+from lmtransfer.objectives.rows.base import Rows, check_not_empty, text_capacity
 from lmtransfer.objectives.rows.pairs import (
     NUM_SPECIAL,
     Pairs,
@@ -39,7 +39,7 @@ class SentencePairs(Rows):
     1,024 sentences are read in equal parts.
 
     Args:
-        max_length: longest row in tokens, including special tokens.
+        max_length: maximum row length in tokens, including special tokens.
         short_seq_prob: share of documents cut to a random shorter target length.
         random_prob: probability of a B from another document if more than one sentence was collected.
         tokenizer: defines the special tokens.
@@ -55,7 +55,7 @@ class SentencePairs(Rows):
         self, *, max_length: Count, short_seq_prob: Prob = 0.1, random_prob: Prob = 0.5, tokenizer: Tokenizer
     ) -> None:
         self.max_length = max_length
-        self.capacity = checked_length(max_length, num_special=NUM_SPECIAL)
+        self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
         check_probability("short_seq_prob", short_seq_prob)
         check_probability("random_prob", random_prob)
         self.short_seq_prob, self.random_prob = short_seq_prob, random_prob
@@ -88,16 +88,18 @@ def _draw_pairs(rows: SentencePairs, store: TokenStore, *, seed: int, epoch: int
     )
 
     def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:
-        wanted = target[document]
-        stop = reach(starts, sentence, wanted, sentence + 1, end)
-        collected = stop - sentence
-        a_stop = sentence + 1 + (uniform.at(sentence, 0) * (collected - 1)).astype(np.int64)
-        is_random = (collected == 1) | (uniform.at(sentence, 1) < rows.random_prob)
+        sizes = target[document]
+        stop = reach(starts, sentence, sizes, sentence + 1, end)
+        num_sentences = stop - sentence
+        a_stop = sentence + 1 + (uniform.at(sentence, 0) * (num_sentences - 1)).astype(np.int64)
+        is_random = (num_sentences == 1) | (uniform.at(sentence, 1) < rows.random_prob)
         b_start, b_stop = a_stop.copy(), stop.copy()
-        drawn = np.flatnonzero(is_random)
-        missing = wanted[drawn] - (starts[a_stop[drawn]] - starts[sentence[drawn]])
-        numbers = tuple(uniform.at(sentence[drawn], number) for number in (2, 3))
-        b_start[drawn], b_stop[drawn] = from_other_documents(store, starts, document[drawn], missing, numbers)
+        chosen_rows = np.flatnonzero(is_random)
+        missing = sizes[chosen_rows] - (starts[a_stop[chosen_rows]] - starts[sentence[chosen_rows]])
+        numbers = tuple(uniform.at(sentence[chosen_rows], number) for number in (2, 3))
+        b_start[chosen_rows], b_stop[chosen_rows] = from_other_documents(
+            store, starts, document[chosen_rows], missing, numbers
+        )
         return Pairs.of(starts, (sentence, a_stop), (b_start, b_stop), is_random), np.where(is_random, a_stop, stop)
 
     return draw_pairs(store, draw, least=1)

@@ -18,7 +18,7 @@ from lmtransfer.objectives.rows.base import (
     RowPlan,
     Rows,
     check_not_empty,
-    checked_length,
+    text_capacity,
     with_specials,
 )
 from lmtransfer.randomness import generator
@@ -53,7 +53,7 @@ class LanguageStream(Rows):
                 f"have no special tokens between them; use objective.rows.frame=none"
             )
         self.max_length, self.frame, self.contiguous = max_length, frame, contiguous
-        self.capacity = checked_length(max_length, num_special=NUM_SPECIAL[frame])
+        self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL[frame])
         self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
 
     @override
@@ -93,4 +93,4 @@ class LanguageStreamPlan(RowPlan):
 
     @override
     def take(self, rows: np.ndarray) -> Self:
-        return self.copied(lengths=self.lengths[rows], windows=self.windows[rows])
+        return self.copy_without_text(lengths=self.lengths[rows], windows=self.windows[rows])

@@ -17,7 +17,7 @@ from lmtransfer.config.types import LargeCount
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import keep_probabilities
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.token_vectors import standardise
+from lmtransfer.models.token_vectors import standardize
 from lmtransfer.randomness import derived_seed
 
 _OVERSAMPLING = 16
@@ -298,5 +298,5 @@ class CountedEmbeddings:
             views.append(leading_vectors(matrix, columns=len(shares[-1]), seed=seed))
         joined = nn.Embedding(vocab_size, dim)
         joined.weight.copy_(torch.cat([view / view.std(correction=0).clamp_min(1e-12) for view in views], dim=1))
-        standardise(joined, centre=True, deviation=self.deviation)
+        standardize(joined, center=True, deviation=self.deviation)
         return joined.weight

@@ -106,7 +106,7 @@ class Start:
             objective: the objective, bound to its encoder.
         """
         if self.vectors_VP is not None:
-            for name in objective.vocabulary_sized:
+            for name in objective.vocabulary_tensors:
                 parameter = objective.get_parameter(name)
                 if parameter.shape == self.vectors_VP.shape:
                     with torch.no_grad():
@@ -115,7 +115,7 @@ class Start:
             return
         shares_V = np.pad(self.shares_V, (0, max(0, objective.encoder.vocab_size - len(self.shares_V))))
         log_V = np.log(np.maximum(shares_V, shares_V[shares_V > 0].min() / 2))
-        for name in objective.vocabulary_sized:
+        for name in objective.vocabulary_tensors:
             parameter = objective.get_parameter(name)
             if parameter.shape == log_V.shape:
                 with torch.no_grad():

@@ -56,8 +56,8 @@ class Head(nn.Module):
         graph_outputs: names of the outputs of an exported graph: one for all logits, or one for each logit; empty if
             the head cannot be exported.
         convex: whether ``row_loss`` is defined, so that a linear head can be fitted to its optimum.
-        cancelling: the largest sum of magnitudes that cancel in the first layer after standardisation has been folded
-            into it; rounding errors are proportional to it.
+        cancelling_sum: the largest sum of magnitudes that cancel in the first layer after standardization has been
+            folded into it; rounding errors are proportional to this sum.
     """
 
     loss_name: ClassVar[str]
@@ -76,7 +76,7 @@ class Head(nn.Module):
     ) -> None:
         super().__init__()
         self.num_labels = num_labels
-        self.cancelling = 0.0
+        self.cancelling_sum = 0.0
         self.hidden = None if hidden_dim is None else nn.Linear(input_dim, hidden_dim)
         self.activate = _ACTIVATE[activation]
         self.hidden_dropout = Dropout(hidden_dropout)
@@ -157,7 +157,7 @@ class Head(nn.Module):
 
     def fold(self, standardising: Standardising) -> None:
         """Fold the features' mean and deviation into the first layer, which then reads unscaled features."""
-        self.cancelling = standardising.fold_into(self.output if self.hidden is None else self.hidden)
+        self.cancelling_sum = standardising.fold_into(self.output if self.hidden is None else self.hidden)
 
     @torch.no_grad()
     def reorder(self, order: Sequence[int]) -> None:

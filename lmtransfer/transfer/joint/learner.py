@@ -117,7 +117,7 @@ class JointLearner(Learner):
         encoder, pooler = self.task.encoder, self.task.encoder.pooler
         self.task.arrange(sample)
         unread = set()
-        if pooler is not None and not any(objective.uses_pooler for objective in self.text.listed()):
+        if pooler is not None and not any(objective.uses_pooler for objective in self.text.objective_list()):
             unread = {id(parameter) for parameter in pooler.parameters()}
         for name, parameter in encoder.named_parameters():
             if name not in self.task.depths and id(parameter) not in unread:
@@ -159,7 +159,7 @@ def with_text(part: Part, learner: TaskLearner, stream: BatchStream) -> tuple[Ta
         return learner, stream
     parts = text.parts(learner.encoder)
     objectives, _ = text.learner(parts, seed=part.seed, keep_heads=not part.is_control)
-    for objective in objectives.listed():
+    for objective in objectives.objective_list():
         objective.observe(text.text.prepared.train)
     joint = JointLearner(learner, objectives, text.share)
     train, hardware = part.setting.train, part.setting.hardware

@@ -15,7 +15,7 @@ from lmtransfer.config.plain import resolved
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.continued import TakenHeads, take_heads
 from lmtransfer.pretraining.parts import Parts, parts_over
@@ -117,7 +117,7 @@ class JointText:
             rows=parts.rows,
             corruption=parts.corruption,
             seed=sampled,
-            output_positions=needed_output_positions(parts.objectives),
+            output_positions=collect_output_positions(parts.objectives),
             few_shapes=hardware.device.type == "cpu",
             characters=characters_of(self.text.tokenizer),
         )

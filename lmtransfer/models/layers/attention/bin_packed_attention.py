@@ -47,7 +47,7 @@ class RowSlots:
     sequence_GS: np.ndarray
     _memory: dict[tuple[str, int, int], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def gathering(self, stride: int, num_heads: int) -> Tensor:
+    def gather_indices(self, stride: int, num_heads: int) -> Tensor:
         """Return the indices of the head vectors that fill all slots, one head after the other, (H G S).
 
         Args:
@@ -60,7 +60,7 @@ class RowSlots:
             self._memory[key] = (self.packed_GS * stride + heads_H1).reshape(-1)
         return self._memory[key]
 
-    def restoring(self, num_heads: int) -> Tensor:
+    def restore_indices(self, num_heads: int) -> Tensor:
         """Return the slots that hold the head vectors of each packed row, one row after the other, (N H)."""
         key = ("restore", 0, num_heads)
         if key not in self._memory:
@@ -70,7 +70,7 @@ class RowSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedRows:
+class SharedRows:
     """G rows, each with several sequences side by side.
 
     Attributes:
@@ -102,7 +102,7 @@ class JoinedRows:
         return self._memory[key]
 
     @classmethod
-    def of(cls, lengths: Sequence[int], counts: Sequence[int] | None, device: torch.device) -> JoinedRows:
+    def of(cls, lengths: Sequence[int], counts: Sequence[int] | None, device: torch.device) -> SharedRows:
         """Lay out B sequences.
 
         Args:
@@ -160,11 +160,11 @@ def _slots(counts_B: np.ndarray, row_B: np.ndarray, num_rows: int, size: int, de
     )
 
 
-def joined_attention(
+def shared_row_attention(
     query_NHK: Tensor,
     key_THK: Tensor,
     value_THK: Tensor,
-    rows: JoinedRows,
+    rows: SharedRows,
     *,
     causal: bool = False,
     reach: int | None = None,
@@ -182,12 +182,12 @@ def joined_attention(
         (N, H, K).
     """
     mask_GQS = rows.attention_mask(query_NHK.dtype, causal=causal, reach=reach)
-    return _JoinedAttention.apply(query_NHK, key_THK, value_THK, rows, mask_GQS)
+    return _SharedRowAttention.apply(query_NHK, key_THK, value_THK, rows, mask_GQS)
 
 
-class _JoinedAttention(torch.autograd.Function):
+class _SharedRowAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: JoinedRows, mask_GQS: Tensor) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: SharedRows, mask_GQS: Tensor) -> Tensor:
         heads, width = query.shape[1:]
         q, k, v = _as_slots(query, rows.queries), _as_slots(key, rows.keys), _as_slots(value, rows.keys)
         q = q.mul_(width**-0.5)
@@ -203,7 +203,7 @@ class _JoinedAttention(torch.autograd.Function):
         q, k, v, weights = ctx.saved_tensors
         queries, keys, heads, width = ctx.rows.queries, ctx.rows.keys, ctx.heads, q.shape[2]
         g = torch.zeros_like(q)  # spare slots stay 0
-        g.view(-1, width).index_copy_(0, queries.restoring(heads), grad.reshape(-1, width))
+        g.view(-1, width).index_copy_(0, queries.restore_indices(heads), grad.reshape(-1, width))
         by_weight = torch.bmm(g, v.transpose(1, 2))
         by_score = torch.ops.aten._softmax_backward_data(by_weight, weights, -1, weights.dtype)
         return (
@@ -223,10 +223,10 @@ def _as_slots(packed_NHK: Tensor, slots: RowSlots) -> Tensor:
     stride = packed_NHK.stride(0) // width
     # After a joint projection the other parts lie between the packed rows, so a row starts every ``stride`` vectors.
     vectors = packed_NHK.as_strided(((len(packed_NHK) - 1) * stride + heads, width), (width, 1))
-    return vectors.index_select(0, slots.gathering(stride, heads)).view(-1, slots.size, width)
+    return vectors.index_select(0, slots.gather_indices(stride, heads)).view(-1, slots.size, width)
 
 
 def _as_packed(slotted: Tensor, slots: RowSlots, heads: int) -> Tensor:
     """Arrange slots, one head after the other, as packed rows, (N, H, K)."""
     width = slotted.shape[2]
-    return slotted.view(-1, width).index_select(0, slots.restoring(heads)).view(-1, heads, width)
+    return slotted.view(-1, width).index_select(0, slots.restore_indices(heads)).view(-1, heads, width)

@@ -52,7 +52,7 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DenseBlock:
     """Sequences of similar length that are computed as one dense block.
 
     Attributes:
@@ -80,7 +80,7 @@ class DenseBlocks:
 
     queries: Slots
     keys: Slots
-    blocks: tuple[Block, ...]
+    blocks: tuple[DenseBlock, ...]
 
     @classmethod
     def of(cls, keys_B: np.ndarray, queries_B: np.ndarray | None, device: torch.device | str) -> DenseBlocks:
@@ -103,7 +103,7 @@ class DenseBlocks:
             q_index = k_index if queries_B is None else _slots(starts_q[group], queries)
             ragged = bool((keys != keys.max()).any())
             blocks.append(
-                Block(
+                DenseBlock(
                     size=len(group),
                     num_queries=int(queries.max()),
                     num_keys=int(keys.max()),

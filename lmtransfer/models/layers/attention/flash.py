@@ -19,13 +19,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lmtransfer.data.batch import upload
 
-#: The kernel accepts heads of at most this width, and only multiples of the other number.
+#: Maximum width of a head that the kernel accepts; the width must also be a multiple of the second number.
 _MAX_HEAD_DIM, _HEAD_MULTIPLE = 256, 8
-#: A new number of sequences leaves a quarter to spare: the number of tokens divided by this, or its double, and so on.
+#: A batch is padded to a number of sequences that leaves at least a quarter to spare: the number of tokens divided by
+#: this, doubled as often as necessary.
 _MEAN_LENGTH = 64
 #: The numbers of sequences in use, by number of tokens. A batch uses one of them if it fits.
 _in_use: dict[int, list[int]] = {}
-#: The maximum length is rounded up to this, or its double, and so on. The kernel works on blocks of 128 queries.
+#: The maximum length is rounded up to this, doubled as often as necessary. The kernel works on blocks of 128 queries.
 _LENGTH = 128
 #: From this length on, cuDNN computes sequences of equal length, with kernels designed for Hopper. On an H100, BERT
 #: base with rows of 512 tokens trains 1.10 times as fast; with rows of 128 it trained more slowly.
@@ -65,11 +66,11 @@ class FlashLayout:
         """
         size = _num_sequences(len(lengths), num_tokens=sum(lengths))
         cu_keys = upload(_offsets(lengths, size), device)
-        max_keys = _doubled(max(lengths, default=0), start=_LENGTH)
+        max_keys = _double(max(lengths, default=0), start=_LENGTH)
         if counts is None:
             is_equal = len(set(lengths)) == 1 and lengths[0] >= _EQUAL_LENGTH
             return cls(cu_keys, cu_keys, max_keys, max_keys, causal, lengths[0] if is_equal else None)
-        max_queries = _doubled(max(counts, default=0), start=_LENGTH)
+        max_queries = _double(max(counts, default=0), start=_LENGTH)
         return cls(upload(_offsets(counts, size), device), cu_keys, max_queries, max_keys, causal)
 
 
@@ -78,7 +79,7 @@ def has_kernel(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def can_run_flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether the kernel can compute attention for these tensors."""
     is_16_bit = query.dtype in (torch.bfloat16, torch.float16)
     return is_16_bit and query.dtype == key.dtype == value.dtype and query.shape[-1] <= _MAX_HEAD_DIM
@@ -135,17 +136,22 @@ def _of_equal_length(query: Tensor, key: Tensor, value: Tensor, length: int, *, 
 
 
 def _num_sequences(number: int, *, num_tokens: int) -> int:
-    """Return the number of sequences for the kernel: one in use, at most four times too large, or else a new one."""
+    """Return the number of sequences for the kernel: a number in use, at most four times too large, or a new number.
+
+    Args:
+        number: number of sequences in the batch.
+        num_tokens: number of tokens in the batch.
+    """
     least = max(1, num_tokens // _MEAN_LENGTH)
     in_use = _in_use.setdefault(num_tokens, [])
-    fitting = [size for size in in_use if number <= size <= max(4 * number, least)]
-    if not fitting:
-        fitting = [_doubled(number + number // 4, start=least)]
-        in_use += fitting
-    return min(fitting)
+    candidates = [size for size in in_use if number <= size <= max(4 * number, least)]
+    if not candidates:
+        candidates = [_double(number + number // 4, start=least)]
+        in_use += candidates
+    return min(candidates)
 
 
-def _doubled(number: int, *, start: int) -> int:
+def _double(number: int, *, start: int) -> int:
     """Double ``start`` until it is at least ``number``."""
     while start < number:
         start *= 2
@@ -153,7 +159,7 @@ def _doubled(number: int, *, start: int) -> int:
 
 
 def _offsets(counts: Sequence[int], size: int) -> np.ndarray:
-    """Return the offsets of the sequences and of empty ones after them, ``size`` in all, (size + 1) int32."""
+    """Return the offsets of the sequences and of the empty sequences after them, ``size`` in all, (size + 1) int32."""
     padded = np.zeros(size + 1, dtype=np.int32)
     padded[1 : len(counts) + 1] = counts
     return np.cumsum(padded, dtype=np.int32)

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.layers.attention.bin_packed_attention import JoinedRows
-from lmtransfer.models.layers.attention.blocks import Block, DenseBlocks, Slots
+from lmtransfer.models.layers.attention.bin_packed_attention import SharedRows
+from lmtransfer.models.layers.attention.blocks import DenseBlock, DenseBlocks, Slots
 from lmtransfer.models.layers.attention.flash import FlashLayout, has_kernel
 from lmtransfer.models.layers.attention.per_sequence_attention import RowRange, row_ranges
 
@@ -70,7 +70,7 @@ class Layout:
         """One layout for the causal sequences and one for the others; only this layout if all are of one kind."""
         if self.num_causal is None:
             return (self,)
-        assert not self.selected, "a selection of queries sees everything"
+        assert not self.has_selected_queries, "a selection of queries sees everything"
         kinds = ((self.lengths[: self.num_causal], True), (self.lengths[self.num_causal :], False))
         return tuple(Layout.of(lengths, None, self.device, causal=causal) for lengths, causal in kinds)
 
@@ -80,7 +80,7 @@ class Layout:
         return not self.causal and self.num_causal is None
 
     @property
-    def selected(self) -> bool:
+    def has_selected_queries(self) -> bool:
         """Whether only some of the tokens are queries."""
         return self.counts is not None
 
@@ -93,7 +93,7 @@ class Layout:
     def is_long(self) -> bool:
         """Whether every token is a query, and the sequences are ragged and long."""
         many = max(self.lengths, default=0) > _LONG and 2 * sum(self.lengths) >= _LONG * len(self.lengths)
-        return self.is_ragged and many and not self.selected
+        return self.is_ragged and many and not self.has_selected_queries
 
     @property
     def max_keys(self) -> int:
@@ -107,9 +107,9 @@ class Layout:
         return DenseBlocks.of(np.asarray(self.lengths, dtype=np.int64), counts, self.device)
 
     @cached_property
-    def joined(self) -> JoinedRows:
+    def shared_rows(self) -> SharedRows:
         """The sequences in shared rows; all rows have the same number of key slots and of query slots."""
-        return JoinedRows.of(self.lengths, self.counts, self.device)
+        return SharedRows.of(self.lengths, self.counts, self.device)
 
     @cached_property
     def ranges(self) -> list[RowRange]:
@@ -127,7 +127,7 @@ class Layout:
         return self.dense.keys
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[DenseBlock, ...]:
         """The dense blocks."""
         return self.dense.blocks
 

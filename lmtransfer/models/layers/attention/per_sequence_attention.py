@@ -5,7 +5,7 @@ nothing. Without blocks, no row is copied, and almost no spare slot is computed 
 forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms; in blocks 93 ms.
 
 A sequence is computed in a range of rows. A CPU builds a kernel for each shape of a bfloat16 product, so the number of
-rows is rounded up. The range then extends into neighbouring sequences: their keys are hidden, and the attention weights
+rows is rounded up. The range then extends into neighboring sequences: their keys are hidden, and the attention weights
 of their queries are set to 0.
 
 Shape legend: T packed rows, H heads, K head width, P rows of a range.
@@ -45,12 +45,12 @@ class RowRange:
         """Return a view of the rows of the range, (H, P, K)."""
         return rows_THK[self.first : self.first + self.size].transpose(0, 1)
 
-    def own(self, rows_HPK: Tensor) -> Tensor:
+    def own_rows(self, rows_HPK: Tensor) -> Tensor:
         """Return the rows of the range that belong to the sequence, (stop - start, H, K)."""
         return rows_HPK[:, self.start - self.first : self.stop - self.first].transpose(0, 1)
 
-    def neighbours(self) -> Iterator[slice]:
-        """Yield the places in the range that belong to neighbouring sequences."""
+    def neighbors(self) -> Iterator[slice]:
+        """Yield the places in the range that belong to neighboring sequences."""
         if self.first < self.start:
             yield slice(0, self.start - self.first)
         if self.stop < self.first + self.size:
@@ -111,17 +111,17 @@ class _LongAttention(torch.autograd.Function):
         for around in ranges:
             q, k, v = (around.heads_first(rows) for rows in (query, key, value))
             scores_HPP = torch.bmm(q, k.transpose(1, 2))
-            for neighbours in around.neighbours():
-                scores_HPP[:, :, neighbours] = float("-inf")
+            for neighbors in around.neighbors():
+                scores_HPP[:, :, neighbors] = float("-inf")
             if causal or reach is not None:
                 if around.size not in unseen:
                     hidden_PP = unseen_keys(torch.arange(around.size), causal=causal, reach=reach)
                     unseen[around.size] = attention_mask(hidden_PP, scores_HPP.dtype)
                 scores_HPP += unseen[around.size]
             weights_HPP = scores_HPP.softmax(-1)
-            for neighbours in around.neighbours():
-                weights_HPP[:, neighbours] = 0
-            output[around.start : around.stop] = around.own(torch.bmm(weights_HPP, v))
+            for neighbors in around.neighbors():
+                weights_HPP[:, neighbors] = 0
+            output[around.start : around.stop] = around.own_rows(torch.bmm(weights_HPP, v))
             weights.append(weights_HPP)
         ctx.ranges = ranges
         ctx.save_for_backward(query, key, value, *weights)
@@ -141,5 +141,5 @@ class _LongAttention(torch.autograd.Function):
                 torch.bmm(weights_HPP.transpose(1, 2), g),
             )
             for target, rows in zip(grads, of_sequence, strict=True):
-                target[around.start : around.stop] = around.own(rows)
+                target[around.start : around.stop] = around.own_rows(rows)
         return grads[0].mul_(query.shape[-1] ** -0.5), grads[1], grads[2], None, None, None

@@ -28,7 +28,7 @@ class Rotation(NamedTuple):
     def turn(self, states: Tensor) -> Tensor:
         """Rotate states (T, ..., K); feature p is paired with feature p + K / 2; products are float32 or wider.
 
-        Where we differ from the paper: it pairs neighbours (2p, 2p + 1). The result is the same up to the order of the
+        Where we differ from the paper: it pairs neighbors (2p, 2p + 1). The result is the same up to the order of the
         features, and halves need no reordering. GPT-NeoX and ModernBERT also pair halves.
         """
         shape = (-1, *(1,) * (states.dim() - 2), self.cos_TP.shape[-1])

@@ -42,8 +42,8 @@ class RelativeBiases(nn.Module):
         self.segment = nn.Parameter(0.02 * torch.randn(dim)) if segments else None
         self.same_or_different = nn.Parameter(0.02 * torch.randn(2, dim)) if segments else None
 
-    def unused(self) -> Tensor | float:
-        """Return 0, with a zero gradient for the segment parameters, which rows of one segment do not use."""
+    def unused_segment_term(self) -> Tensor | float:
+        """Zero, with a zero gradient for the segment parameters, which rows with a single segment do not use."""
         if self.segment is None or self.same_or_different is None:
             return 0.0
         return 0.0 * (self.segment.sum() + self.same_or_different.sum())
@@ -110,7 +110,7 @@ class RelativeAttention(AttentionLayer):
             # As in layers.attention: ragged blocks rarely repeat a shape, and each new shape needs a bfloat16 kernel.
             query_ND, key_value_X2D, by_distance_PD = query_ND.float(), key_value_X2D.float(), by_distance_PD.float()
         counts_segments = biases.segment is not None and any(block.differs is not None for block in at.blocks)
-        content_D = biases.content if counts_segments else biases.content + biases.unused()
+        content_D = biases.content if counts_segments else biases.content + biases.unused_segment_term()
         queries_u = to_blocks(_biased(query_ND, content_D, width), layout.queries)
         queries_v = to_blocks(_biased(query_ND, biases.position, width), layout.queries)
         keys_values = to_blocks(key_value_X2D, layout.keys)
@@ -167,7 +167,7 @@ def add_shifted(scores_GHQS: Tensor, by_distance_HGQP: Tensor, offset: int) -> T
     """Add entry ``offset - i + j`` of row i of ``by_distance_HGQP`` to the score of query i and key j.
 
     This is the relative shift of Dai et al. 2019, appendix B, as a view with other strides, so it needs no copy or
-    gather. It changes ``scores_GHQS`` in place. If the entry lies outside the row, the entry of a neighbouring row is
+    gather. It changes ``scores_GHQS`` in place. If the entry lies outside the row, the entry of a neighboring row is
     added; the caller must hide such keys.
     """
     return _AddShifted.apply(scores_GHQS, by_distance_HGQP, offset)
@@ -245,7 +245,7 @@ class RelativeLayer(nn.Module):
         for hidden_ND, at in streams:
             normed_ND = hidden_ND
             if self.pre_norm:
-                normed_ND = self.attention_norm(hidden_ND) if at.layout.selected else normed_XD
+                normed_ND = self.attention_norm(hidden_ND) if at.layout.has_selected_queries else normed_XD
             attended_ND = self.dropout(self.attention(normed_ND, key_value, by_distance_PD, biases, at))
             if self.pre_norm:
                 hidden_ND = hidden_ND + attended_ND

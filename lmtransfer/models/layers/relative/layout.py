@@ -63,7 +63,7 @@ class Keys:
             return together.flatten(0, 1)
         return torch.cat([memory_RMD.flatten(0, 1), rows_TD]).index_select(0, self.order_X)
 
-    def latest(self, keys_XD: Tensor, size: int) -> Tensor:
+    def last_keys(self, keys_XD: Tensor, size: int) -> Tensor:
         """Return each real sequence's last keys, detached: at most ``size``, the same number for each, (R, M, D)."""
         size = min(size, self.memory + min(self.lengths[: self.num_real]))
         if len(set(self.lengths)) == 1:
@@ -127,9 +127,9 @@ class RelativeLayout:
             counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
             positions_N: positions of the queries within their sequences; ``None`` only with ``counts=None``.
             segments_T: segment of each token, if segments are used; memory has segment 0.
-            order_T: place of each token in the factorisation order, or None. With it, a query sees only keys of lower
-                places and all memory. It has one entry per token, even for a selection of queries.
-            attends_to_itself: with ``order_T``, whether a query also sees the keys of its own place.
+            order_T: rank of each token in the factorization order, or None. With an order, a query sees only keys of
+                lower rank and all memory. There is one entry per token, even for a selection of queries.
+            attends_to_itself: with ``order_T``, whether a query also sees the keys of its own rank.
         """
         assert not (causal and counts is not None), "a selection of queries sees all that its order allows"
         num_keys = tuple(keys.memory + length for length in keys.lengths)

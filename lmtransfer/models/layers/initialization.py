@@ -1,4 +1,4 @@
-"""Default weight initialisations, for ``Module.apply``."""
+"""Default weight initialization, for ``Module.apply``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from torch import nn
 
 
 def truncated_normal_(module: nn.Module, *, std: float = 0.02) -> None:
-    """Initialise as BERT: weights from a normal truncated at two standard deviations, biases 0, norms 1 and 0."""
+    """Initialize a module as in BERT: weights from a normal distribution truncated at two deviations, biases 0.
+
+    LayerNorms keep their weights of 1 and biases of 0.
+    """
     if isinstance(module, nn.Linear | nn.Embedding):
         torch.nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     if isinstance(module, nn.Linear) and module.bias is not None:
@@ -15,7 +18,10 @@ def truncated_normal_(module: nn.Module, *, std: float = 0.02) -> None:
 
 
 def normal_(module: nn.Module) -> None:
-    """Initialise as Transformer-XL and XLNet: weights from a normal, biases 0, norms 1 and 0."""
+    """Initialize a module as in Transformer-XL and XLNet: weights from a normal distribution, biases 0.
+
+    LayerNorms keep their weights of 1 and biases of 0.
+    """
     if isinstance(module, nn.Linear | nn.Embedding):
         torch.nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

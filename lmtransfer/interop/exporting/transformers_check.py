@@ -1,4 +1,4 @@
-"""Independent check: load the export with Hugging Face transformers, if it is installed."""
+"""Check an export independently by loading it with Hugging Face transformers, if transformers is installed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import torch
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.exporting.logits import Speaker, Text, TextLogits, compare
+from lmtransfer.interop.exporting.logits import LogitModel, TextInput, TextLogits, compare
 from lmtransfer.system.optional import missing
 
-#: By the end of an architecture's name (the first match counts): the automatic class that loads it, and the hub's
-#: ``pipeline_tag``.
+#: The automatic class that loads an architecture, and the hub's ``pipeline_tag``, by the end of the architecture's
+#: name; the first match counts.
 _CLASSES = {
     "ElectraForPreTraining": ("AutoModelForPreTraining", "feature-extraction"),
     "ForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
@@ -38,19 +38,19 @@ _CLASSES = {
 
 
 def installed_version(package: str = "transformers") -> str | None:
-    """The version of transformers or peft, or None if it is not installed."""
+    """Return the version of transformers or peft, or None if the package is not installed."""
     if missing(package) is not None:
         return None
     return str(importlib.import_module(package).__version__)
 
 
 def auto_class(architecture: str) -> str:
-    """The automatic class of transformers that loads an architecture, such as ``AutoModelForMaskedLM``."""
+    """Return the automatic class of transformers that loads an architecture, such as ``AutoModelForMaskedLM``."""
     return next(names for ending, names in _CLASSES.items() if architecture.endswith(ending))[0]
 
 
 def pipeline_of(architecture: str) -> str:
-    """The hub's ``pipeline_tag`` of an architecture, such as ``fill-mask`` for ``BertForMaskedLM``."""
+    """Return the hub's ``pipeline_tag`` of an architecture, such as ``fill-mask`` for ``BertForMaskedLM``."""
     return next(names for ending, names in _CLASSES.items() if architecture.endswith(ending))[1]
 
 
@@ -60,11 +60,11 @@ class TransformersHead:
 
     Attributes:
         output: attribute of the class's output that holds the logits.
-        of_texts: whether there is one row of logits a text, not one a token.
+        is_per_text: whether there is one row of logits per text, as opposed to one per token.
     """
 
     output: str
-    of_texts: bool
+    is_per_text: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +73,27 @@ class Adapter:
 
     Attributes:
         folder: its folder, with the tokenizer.
-        num_labels: number of outputs of the head; the base has a new head of this size, which the adapter replaces.
+        num_labels: number of outputs of the head; the base is loaded with a new head of this size, which the adapter
+            replaces.
     """
 
     folder: Path
     num_labels: int
 
 
-class TransformersModel(Speaker):
-    """The exported folder, loaded by AutoModel... and AutoTokenizer, over padded batches.
+class TransformersModel(LogitModel):
+    """The exported folder, loaded by AutoModel... and AutoTokenizer, on padded batches.
 
     Args:
         folder: the export.
         architecture: the class that transformers must load.
-        max_length: texts are cut to this many tokens.
-        has_pooler: whether the encoder has a pooler; without one, transformers creates a random pooler.
-        heads: the pretraining heads, by our names.
-        adapter: an adapter to load onto the folder; None: the folder holds the whole model.
+        max_length: maximum number of tokens, to which texts are cut.
+        has_pooler: whether the encoder has a pooler; if it has none, transformers creates a random pooler.
+        heads: the pretraining heads by our names.
+        adapter: an adapter to load onto the folder; None if the folder holds the whole model.
 
     Raises:
-        CheckpointError: transformers cannot load the folder, loads another class, or misses tensors.
+        CheckpointError: transformers cannot load the folder, loads another class, or does not find some tensors.
     """
 
     def __init__(
@@ -107,18 +108,20 @@ class TransformersModel(Speaker):
     ) -> None:
         self._max_length, self._heads = max_length, heads
         transformers: Any = importlib.import_module("transformers")
-        known = {"local_files_only": True, "trust_remote_code": False}
+        options = {"local_files_only": True, "trust_remote_code": False}
         sizes = {} if adapter is None else {"num_labels": adapter.num_labels}
-        with quiet():
+        with silence_transformers():
             try:
                 self._tokenizer = transformers.AutoTokenizer.from_pretrained(
-                    str(folder if adapter is None else adapter.folder), **known
+                    str(folder if adapter is None else adapter.folder), **options
                 )
                 model_and_report = getattr(transformers, auto_class(architecture)).from_pretrained(
-                    str(folder), output_loading_info=True, **known, **sizes
+                    str(folder), output_loading_info=True, **options, **sizes
                 )
             except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
-                raise CheckpointError(f"transformers {transformers.__version__} cannot load it: {error}") from error
+                raise CheckpointError(
+                    f"transformers {transformers.__version__} cannot load the export: {error}"
+                ) from error
         model, loading = model_and_report
         if type(model).__name__ != architecture:
             raise CheckpointError(f"transformers loads {type(model).__name__}, but {architecture} was written")
@@ -127,12 +130,12 @@ class TransformersModel(Speaker):
         if wrong and adapter is None:
             raise CheckpointError(f"transformers does not find these tensors of {architecture}: {', '.join(wrong)}")
         if adapter is not None:
-            model = _adapted(model, adapter.folder)
+            model = _load_adapter(model, adapter.folder)
         self._model = model.float().eval()
 
     @torch.no_grad()
     @override
-    def __call__(self, texts: Sequence[Text]) -> TextLogits:
+    def __call__(self, texts: Sequence[TextInput]) -> TextLogits:
         pairs = [pair for _, pair in texts if pair is not None] or None
         padded = self._tokenizer(
             [text for text, _ in texts],
@@ -146,53 +149,55 @@ class TransformersModel(Speaker):
         real = padded["attention_mask"].bool()
         logits = {}
         for name, values in self._head_values(output).items():
-            if values.dim() == 2:  # one row a text
+            if values.dim() == 2:  # one row per text
                 logits[name] = [row[None].numpy() for row in values.float()]
             else:
                 logits[name] = [row[mask].numpy() for row, mask in zip(values.float(), real, strict=True)]
         ids = [row[mask].numpy().astype(np.int64) for row, mask in zip(padded["input_ids"], real, strict=True)]
         return TextLogits(ids, logits)
 
-    def rounding(self, texts: Sequence[Text]) -> dict[str, float]:
-        """For each head the largest difference between its logits in float32 and in float64.
+    def rounding(self, texts: Sequence[TextInput]) -> dict[str, float]:
+        """Measure, for each head, the largest difference between its logits in float32 and in float64.
 
         Returns:
-            Nothing if the class does not run in float64.
+            The differences; empty if the class does not run in float64.
         """
         exact = copy(self)
         exact._model = deepcopy(self._model).double()
         try:
             return compare(self, exact, texts).differences
-        except RuntimeError:  # a part of the class insists on float32
+        except RuntimeError:  # some part of the class requires float32
             return {}
 
     def _head_values(self, output: Any) -> dict[str, torch.Tensor]:
-        """Return the outputs of the class under our names of its heads: (B, n, K) for tokens, (B, K) for texts."""
+        """Return the outputs of the class by our names of its heads: (B, n, K) for tokens, (B, K) for texts."""
         if hasattr(output, "start_logits"):
             return {"task": torch.stack([output.start_logits, output.end_logits], dim=-1)}
         if self._heads:
             outputs = {name: getattr(output, head.output) for name, head in self._heads.items()}
-            return {n: v[..., None] if v.dim() == 2 and not self._heads[n].of_texts else v for n, v in outputs.items()}
+            return {
+                n: v[..., None] if v.dim() == 2 and not self._heads[n].is_per_text else v for n, v in outputs.items()
+            }
         if hasattr(output, "logits"):
             return {"task": output.logits}
         pooled = getattr(output, "pooler_output", None)
         return {"hidden": output.last_hidden_state, **({} if pooled is None else {"pooled": pooled})}
 
 
-def _adapted(model: Any, folder: Path) -> Any:
-    """A model with an adapter on it."""
+def _load_adapter(model: Any, folder: Path) -> Any:
+    """Load an adapter onto a model."""
     peft: Any = importlib.import_module("peft")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of transformers, about names that peft uses
+            warnings.simplefilter("ignore")  # transformers warns about names that peft uses
             return peft.PeftModel.from_pretrained(model, str(folder))
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
-        raise CheckpointError(f"peft {peft.__version__} cannot load it: {error}") from error
+        raise CheckpointError(f"peft {peft.__version__} cannot load the adapter: {error}") from error
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the progress bars and messages of transformers, which must be installed."""
+def silence_transformers() -> Iterator[None]:
+    """Turn off the progress bars and messages of transformers, which must be installed, within the block."""
     transformers: Any = importlib.import_module("transformers")
     logging = transformers.utils.logging
     before = logging.get_verbosity()
