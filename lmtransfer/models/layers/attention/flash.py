@@ -21,10 +21,10 @@ from lmtransfer.data.batch import upload
 
 #: The kernel accepts heads of at most this width, and only multiples of the other number.
 _MAX_HEAD_DIM, _HEAD_MULTIPLE = 256, 8
-#: A new number of sequences leaves a quarter to spare: the number of tokens divided by this, or its double, and so on.
+#: A new number of sequences leaves as many again to spare: the number of tokens divided by this, or its double, and so on.
 _MEAN_LENGTH = 64
-#: The numbers of sequences in use, by number of tokens. A batch uses one of them if it fits.
-_in_use: dict[int, list[int]] = {}
+#: The numbers of sequences and the maximum lengths in use, by number of tokens. A batch uses one of each if it fits.
+_in_use: dict[int, tuple[list[int], list[int]]] = {}
 #: The maximum length is rounded up to this, or its double, and so on. The kernel works on blocks of 128 queries.
 _LENGTH = 128
 #: From this length on, cuDNN computes sequences of equal length, with kernels designed for Hopper. On an H100, BERT
@@ -63,9 +63,11 @@ class FlashLayout:
             device: device of the offsets.
             causal: see the attributes.
         """
-        size = _num_sequences(len(lengths), num_tokens=sum(lengths))
+        num_tokens = sum(lengths)
+        sizes, maxima = _in_use.setdefault(num_tokens, ([], []))
+        size = _reuse(len(lengths), sizes, spare=len(lengths), start=max(1, num_tokens // _MEAN_LENGTH))
         cu_keys = upload(_offsets(lengths, size), device)
-        max_keys = _doubled(max(lengths, default=0), start=_LENGTH)
+        max_keys = _reuse(max(lengths, default=0), maxima, spare=0, start=_LENGTH)
         if counts is None:
             is_equal = len(set(lengths)) == 1 and lengths[0] >= _EQUAL_LENGTH
             return cls(cu_keys, cu_keys, max_keys, max_keys, causal, lengths[0] if is_equal else None)
@@ -134,13 +136,11 @@ def _of_equal_length(query: Tensor, key: Tensor, value: Tensor, length: int, *, 
     return output.transpose(1, 2).reshape(query.shape)
 
 
-def _num_sequences(number: int, *, num_tokens: int) -> int:
-    """Return the number of sequences for the kernel: one in use, at most four times too large, or else a new one."""
-    least = max(1, num_tokens // _MEAN_LENGTH)
-    in_use = _in_use.setdefault(num_tokens, [])
-    fitting = [size for size in in_use if number <= size <= max(4 * number, least)]
+def _reuse(number: int, in_use: list[int], *, spare: int, start: int) -> int:
+    """Return an upper bound on a number: one in use that is not far too large, or else a new one."""
+    fitting = [bound for bound in in_use if number <= bound <= max(8 * number, 2 * start)]
     if not fitting:
-        fitting = [_doubled(number + number // 4, start=least)]
+        fitting = [_doubled(number + spare, start=start)]
         in_use += fitting
     return min(fitting)
 
