@@ -125,18 +125,19 @@ class Frame:
 
 
 def sentence_queries(
-    tokens: np.ndarray, word_starts: np.ndarray, *, owner: int, mask_id: int, hidden: Hidden
+    tokens: np.ndarray, word_starts: np.ndarray, *, places: np.ndarray, owner: int, mask_id: int, hidden: Hidden
 ) -> Iterator[Query]:
-    """Yield one query for each token of a text, in which that token is masked.
+    """Yield one query for each of some tokens of a text, in which that token is masked.
 
     Args:
         tokens: ids with the special tokens around them, int64, shape (n + 2,).
         word_starts: whether each token begins a word, bool, shape (n,).
+        places: indices of the tokens to predict in ``tokens``.
         owner: index of the text.
         hidden: which tokens of the same word are also masked.
     """
     ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
-    for place in range(1, len(tokens) - 1):
+    for place in places.tolist():
         stop = place + 1 if hidden == "token" else int(ends[np.searchsorted(ends, place, side="right")])
         seen = tokens.copy()
         seen[place:stop] = mask_id

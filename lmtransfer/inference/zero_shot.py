@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lmtransfer.config.component import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.inference.minimal_pairs import score_minimal_pairs
+from lmtransfer.inference.completions import score_choices
 from lmtransfer.inference.pretrained import ZeroShotScores
 from lmtransfer.inference.similarity import score_similarity
 from lmtransfer.runs.predictions import file_name, is_kept, write_predictions
@@ -24,7 +24,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.units import in_percent, shown
 from lmtransfer.tasks.metrics.scored_examples import Predictions, undefined_metrics
-from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
+from lmtransfer.tasks.text.completions import CompletionChoice
 from lmtransfer.tasks.text.similarity import SentenceSimilarity
 from lmtransfer.training import distributed
 from lmtransfer.transfer.open_embedder import run_to_embed
@@ -47,10 +47,10 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     """
     saved = run_to_embed(str(cfg.run), trust=cfg.trust)
     hardware = eager_hardware(cfg)
-    task: MinimalPairs | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
+    task: CompletionChoice | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
     with distributed.process_group():
-        if isinstance(task, MinimalPairs):
-            scores = score_minimal_pairs(task, cfg.split, saved, hardware)
+        if isinstance(task, CompletionChoice):
+            scores = score_choices(task, cfg.split, saved, hardware)
         else:
             scores = score_similarity(task, cfg.split, saved, hardware)
         with open_dict(cfg):
@@ -116,7 +116,7 @@ def _print(
 ) -> None:
     metric = result.main_metric or ""
     unit = " (%)" if in_percent(metric) else ""
-    title = f"{result.task}, {result.split}: {metric}{unit} of {scores.num_scored:,} pairs"
+    title = f"{result.task}, {result.split}: {metric}{unit} of {scores.num_scored:,} items"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
     table.add_column("")
     table.add_column("", justify="right")

@@ -92,7 +92,7 @@ def test_a_causal_run_is_scored_as_by_hand(world: Path) -> None:
         assert found["metrics"][f"paradigm/{name}/accuracy"] == pytest.approx(accuracy)
     assert (found["task"], found["split"], found["main_metric"]) == ("blimp", "test", "accuracy")
     assert (found["chance"], found["num_scored"], found["num_sentences"]) == (0.5, 40, 80)
-    assert (found["num_paradigms"], found["zero_shot"]) == (2, "log-probability by lm")
+    assert (found["num_subsets"], found["zero_shot"]) == (2, "log-probability by lm")
     kept = read_predictions(directory / "predictions" / "test.parquet").examples
     assert (kept.ratios["accuracy"].parts > 0).tolist() == [answer for name in right for answer in right[name]]
     assert kept.ratios["accuracy"].value() == pytest.approx(found["metrics"]["accuracy"])

@@ -21,7 +21,7 @@ from lmtransfer.data.batch import upload
 
 #: The kernel accepts heads of at most this width, and only multiples of the other number.
 _MAX_HEAD_DIM, _HEAD_MULTIPLE = 256, 8
-#: A new number of sequences leaves as many again to spare: the number of tokens divided by this, or its double, and so on.
+#: A new number of sequences leaves as many again to spare: the number of tokens divided by this, or its double, etc.
 _MEAN_LENGTH = 64
 #: The numbers of sequences and the maximum lengths in use, by number of tokens. A batch uses one of each if it fits.
 _in_use: dict[int, tuple[list[int], list[int]]] = {}

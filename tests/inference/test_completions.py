@@ -1,4 +1,4 @@
-"""Sentences' log-probabilities: against published models one sentence and one mask at a time, and closed forms."""
+"""Log-probabilities: against published models one text and one mask at a time, and closed forms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.refusals import refuses
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.minimal_pairs import SentenceScorer
+from lmtransfer.inference.completions import CompletionScorer
 from lmtransfer.inference.pretrained import Frame, masked_predictor, token_predictor
 from lmtransfer.interop.families.bert import BERT, BERT_FAMILY, IGNORED
 from lmtransfer.interop.families.gpt2 import GPT2
@@ -48,9 +48,9 @@ def _sentences(num: int = 9) -> list[list[int]]:
 SENTENCES = _sentences()
 
 
-def _scorer(learner: PretrainingLearner, *, rows: Any = FRAMED, **changes: Any) -> SentenceScorer:
+def _scorer(learner: PretrainingLearner, *, rows: Any = FRAMED, **changes: Any) -> CompletionScorer:
     encoder: Any = learner.encoder
-    return SentenceScorer(
+    return CompletionScorer(
         predictor=token_predictor(learner.eval()),
         tokenizer=TOKENIZER,
         frame=Frame(tokenizer=TOKENIZER, encoder=encoder, rows=rows),
@@ -247,7 +247,7 @@ class _Recording(Objective):
 def _recorded(predictor: _Recording, texts: list[str], tokenizer: Any = TOKENIZER, **changes: Any) -> np.ndarray:
     encoder: Any = SimpleNamespace(max_length=40)
     frame = Frame(tokenizer=tokenizer, encoder=encoder, rows=FRAMED)
-    scorer = SentenceScorer(predictor=predictor, tokenizer=tokenizer, frame=frame, **changes)
+    scorer = CompletionScorer(predictor=predictor, tokenizer=tokenizer, frame=frame, **changes)
     return scorer.score(texts).log_probabilities
 
 
@@ -300,7 +300,7 @@ def test_words_that_the_vocabulary_lacks_are_read_as_they_are_spelt() -> None:
     learner = PretrainingLearner(encoder, [BidirectionalLanguageModel()]).eval()
     frame = Frame(tokenizer=tokenizer, encoder=encoder, rows=FRAMED)
     predictor = token_predictor(learner)
-    scorer = SentenceScorer(predictor=predictor, tokenizer=tokenizer, frame=frame)
+    scorer = CompletionScorer(predictor=predictor, tokenizer=tokenizer, frame=frame)
     texts = ["the red sea", "the blue sea", "the red sea the red"]
     scores = scorer.score(texts).log_probabilities.tolist()
     assert scores[0] != pytest.approx(scores[1], abs=1e-6)  # both are "the [UNK] sea"
