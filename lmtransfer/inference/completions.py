@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +15,6 @@ import torch
 from lmtransfer.inference.pretrained import (
     Frame,
     Hidden,
-    Pretrained,
     Query,
     ZeroShotScores,
     in_batches,
@@ -23,9 +24,10 @@ from lmtransfer.inference.pretrained import (
     token_predictor,
 )
 from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.saved import SavedRun
-from lmtransfer.tasks.file_formats.choices import Choice
 from lmtransfer.tasks.text.completions import CompletionChoice
+from lmtransfer.tasks.text.surprisal import Passage, Surprisal
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
@@ -37,17 +39,26 @@ _BLOCK_TEXTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class CompletionScores:
-    """The log-probabilities of completions.
+    """The log-probabilities of completions, token by token.
 
     Attributes:
-        log_probabilities: one per completion, in nats, float64, shape (N,).
-        num_predicted: number of tokens in each completion, int64, shape (N,).
+        tokens: the log-probability of each token of each completion, in nats, float64.
+        spans: the characters [start, end) of these tokens in the text, int32, shape (n, 2) for each completion.
         num_tokens: number of tokens that the encoder read, including special tokens and repetitions.
     """
 
-    log_probabilities: np.ndarray
-    num_predicted: np.ndarray
+    tokens: Sequence[np.ndarray]
+    spans: Sequence[np.ndarray]
     num_tokens: int
+
+    @property
+    def log_probabilities(self) -> np.ndarray:
+        """The log-probability of each completion, in nats, float64, shape (N,)."""
+        return np.array([logs.sum() for logs in self.tokens], dtype=np.float64)
+
+    def per_token(self) -> np.ndarray:
+        """Return each completion's mean log-probability per token, in nats; 0 for one without tokens."""
+        return np.array([logs.mean() if len(logs) else 0.0 for logs in self.tokens], dtype=np.float64)
 
 
 class CompletionScorer:
@@ -105,8 +116,8 @@ class CompletionScorer:
         blocks = [slice(first, first + _BLOCK_TEXTS) for first in range(0, len(texts), _BLOCK_TEXTS)]
         parts = [self._score_block(texts[block], begins[block]) for block in blocks]
         return CompletionScores(
-            np.concatenate([np.zeros(0), *(part.log_probabilities for part in parts)]),
-            np.concatenate([np.zeros(0, dtype=np.int64), *(part.num_predicted for part in parts)]),
+            [logs for part in parts for logs in part.tokens],
+            [spans for part in parts for spans in part.spans],
             sum(part.num_tokens for part in parts),
         )
 
@@ -118,9 +129,7 @@ class CompletionScorer:
             for encoding, start in zip(encodings, starts, strict=True)
         ]
         first_of: dict[bytes, int] = {}
-        same = np.array(
-            [first_of.setdefault(_content(encodings[i]) + places[i].tobytes(), i) for i in range(len(texts))]
-        )
+        same = [first_of.setdefault(_content(encodings[i]) + places[i].tobytes(), i) for i in range(len(texts))]
         # Shortest first: attention computes sequences of the same length together.
         order = sorted(first_of.values(), key=lambda owner: len(encodings[owner].ids))
         queries = (
@@ -129,7 +138,8 @@ class CompletionScorer:
             if len(places[owner])
             for query in self._queries(encodings[owner], places[owner] + 1, owner, texts[owner])
         )
-        totals, num_tokens = np.zeros(len(texts)), 0
+        logs_of: dict[int, list[np.ndarray]] = {owner: [] for owner in order}
+        num_tokens = 0
         for batch in in_batches(queries, batch_tokens=self.batch_tokens):
             packed, positions = pack_queries(batch)
             ids_M = torch.from_numpy(np.concatenate([query.ids for query in batch])).to(self.device)
@@ -138,10 +148,13 @@ class CompletionScorer:
                     packed.to(self.device), positions, mask_id=self.tokenizer.mask_id
                 )
             logs = torch.stack([softmax.log_probabilities(ids_M).cpu() for softmax in distributions]).double().mean(0)
-            owners = np.repeat([query.owner for query in batch], [len(query.places) for query in batch])
-            np.add.at(totals, owners, logs.numpy())
+            ends = np.cumsum([len(query.places) for query in batch])[:-1]
+            for query, part in zip(batch, np.split(logs.numpy(), ends), strict=True):
+                logs_of[query.owner].append(part)
             num_tokens += packed.num_tokens
-        return CompletionScores(totals[same], np.array([len(place) for place in places], dtype=np.int64), num_tokens)
+        joined = {owner: np.concatenate([np.zeros(0), *parts]) for owner, parts in logs_of.items()}
+        spans = [encoding.offsets[place] for encoding, place in zip(encodings, places, strict=True)]
+        return CompletionScores([joined[owner] for owner in same], spans, num_tokens)
 
     def _queries(self, encoding: Encoding, places: np.ndarray, owner: int, text: str) -> Iterator[Query]:
         tokens = self.frame.around(encoding.ids, text=text)
@@ -172,24 +185,26 @@ def score_choices(task: CompletionChoice, split: str, saved: SavedRun, hardware:
         ConfigError: its objective gives no token probabilities.
         DataError: the split is missing or malformed.
     """
-    pretrained = open_pretrained(saved, hardware=hardware)
-    predictor = token_predictor(pretrained.learner)
+    scoring = _Scoring.of(saved, hidden=task.settings.hidden, hardware=hardware)
     choices = task.examples(split)
     start_time = time.monotonic()
-    answers, num_tokens = _answers(choices, task, saved, pretrained, predictor, hardware)
+    texts = [list(choice.texts) for choice in choices]
+    scores, num_tokens = scoring.scores(texts, [[len(prefix) for prefix in choice.prefixes] for choice in choices])
+    per_token = task.settings.normalize == "tokens"
+    answers = [(part.per_token() if per_token else part.log_probabilities).tolist() for part in scores]
     seconds = time.monotonic() - start_time
     metrics = task.score(choices, answers)
     subsets = {choice.subset for choice in choices}
-    num_ties = sum(scores.count(max(scores)) > 1 for scores in answers)
+    num_ties = sum(values.count(max(values)) > 1 for values in answers)
     counted = {"shared": "which count in part", "wrong": "which count as wrong"}[task.settings.ties]
     category = f"{task.kind.category}/"
     return ZeroShotScores(
         metrics=metrics,
-        method=_method(predictor, task),
+        method=scoring.method(" per token" if per_token else ""),
         chance=task.chance(choices),
         num_scored=len(choices),
         num_tokens=num_tokens,
-        num_parameters=num_parameters(pretrained.learner),
+        num_parameters=num_parameters(scoring.learner),
         seconds=seconds,
         examples=task.scored_examples(choices, answers),
         more={"num_sentences": sum(map(len, answers)), "num_subsets": len(subsets), "num_ties": num_ties},
@@ -198,42 +213,99 @@ def score_choices(task: CompletionChoice, split: str, saved: SavedRun, hardware:
     )
 
 
-def _answers(
-    choices: list[Choice],
-    task: CompletionChoice,
-    saved: SavedRun,
-    pretrained: Pretrained,
-    predictor: Objective,
-    hardware: Hardware,
-) -> tuple[list[list[float]], int]:
-    """Score the alternatives of each item, and count the tokens read; each rank scores a share of the items."""
-    scorer = CompletionScorer(
-        predictor=predictor,
-        tokenizer=saved.tokenizer,
-        frame=pretrained.frame,
-        hidden=task.settings.hidden,
-        device=hardware.device,
-        autocast=hardware.precision.autocast,
+def score_surprisal(task: Surprisal, split: str, saved: SavedRun, hardware: Hardware) -> ZeroShotScores:
+    """Compute the surprisal of each word of a text.
+
+    Raises:
+        RunDirectoryError: the run was not pretrained.
+        ConfigError: its objective gives no token probabilities.
+        DataError: the text is missing or not UTF-8.
+    """
+    scoring = _Scoring.of(saved, hidden=task.settings.hidden, hardware=hardware)
+    passages = task.examples(split)
+    start_time = time.monotonic()
+    scores, num_tokens = scoring.scores([[passage.text] for passage in passages], [[0]] * len(passages))
+    answers = [
+        word_surprisals(passage, part.tokens[0], part.spans[0]) for passage, part in zip(passages, scores, strict=True)
+    ]
+    rows = [
+        f"{passage.id}\t{number}\t{passage.text[slice(*span)]}\t{bits:.6f}"
+        for passage, surprisals in zip(passages, answers, strict=True)
+        for number, (span, bits) in enumerate(zip(passage.words, surprisals.tolist(), strict=True))
+    ]
+    return ZeroShotScores(
+        metrics=task.score(passages, answers),
+        method=f"surprisal in bits, {scoring.method('')}",
+        chance=None,
+        num_scored=len(rows),
+        num_tokens=num_tokens,
+        num_parameters=num_parameters(scoring.learner),
+        seconds=time.monotonic() - start_time,
+        examples=task.scored_examples(passages, answers),
+        shown={"surprisal": "surprisal"},
+        notes=[f"{len(passages):,} texts", "words.tsv has a row for each word"],
+        files={"words.tsv": "\n".join(["text\tnumber\tword\tsurprisal", *rows]) + "\n"},
     )
-    rank, world_size = distributed.rank(), distributed.world_size()
-    own = choices[rank::world_size]
-    scores = scorer.score(
-        [text for choice in own for text in choice.texts], [len(prefix) for choice in own for prefix in choice.prefixes]
-    )
-    values = scores.log_probabilities
-    if task.settings.normalize == "tokens":
-        values = values / np.maximum(scores.num_predicted, 1)
-    ends = np.cumsum([len(choice.completions) for choice in own])
-    parts = distributed.gather(([part.tolist() for part in np.split(values, ends)[:-1]], scores.num_tokens))
-    together: list[list[float]] = [[] for _ in choices]
-    for number, (answers, _) in enumerate(parts):
-        together[number::world_size] = answers
-    return together, sum(num_tokens for _, num_tokens in parts)
 
 
-def _method(predictor: Objective, task: CompletionChoice) -> str:
-    """Describe the scoring method."""
-    per_token = " per token" if task.settings.normalize == "tokens" else ""
-    if predictor.predicts != "masked":
-        return f"log-probability{per_token} by {predictor.name}"
-    return f"pseudo-log-likelihood{per_token} by {predictor.name}, hidden: {task.settings.hidden}"
+def word_surprisals(passage: Passage, logs: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """Add up the surprisals of each word's tokens, in bits, float64, one per word.
+
+    A token belongs to the word that contains its last character.
+
+    Args:
+        logs: log-probability of each token of the text, in nats.
+        spans: characters [start, end) of each token.
+    """
+    starts = np.array([start for start, _ in passage.words])
+    word_of = np.maximum(np.searchsorted(starts, np.maximum(spans[:, 1] - 1, 0), side="right") - 1, 0)
+    return np.bincount(word_of, weights=-logs / np.log(2), minlength=len(starts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scoring:
+    """A pretraining run that scores groups of texts; each rank scores a share of the groups."""
+
+    learner: PretrainingLearner
+    scorer: CompletionScorer
+
+    @classmethod
+    def of(cls, saved: SavedRun, *, hidden: Hidden, hardware: Hardware) -> _Scoring:
+        """Load the run."""
+        pretrained = open_pretrained(saved, hardware=hardware)
+        scorer = CompletionScorer(
+            predictor=token_predictor(pretrained.learner),
+            tokenizer=saved.tokenizer,
+            frame=pretrained.frame,
+            hidden=hidden,
+            device=hardware.device,
+            autocast=hardware.precision.autocast,
+        )
+        return cls(pretrained.learner, scorer)
+
+    def scores(
+        self, texts: Sequence[Sequence[str]], starts: Sequence[Sequence[int]]
+    ) -> tuple[list[CompletionScores], int]:
+        """Score each group of texts; also return the number of tokens that the encoder read."""
+        rank, world_size = distributed.rank(), distributed.world_size()
+        own_texts, own_starts = texts[rank::world_size], starts[rank::world_size]
+        flat = self.scorer.score(
+            [text for group in own_texts for text in group], [s for group in own_starts for s in group]
+        )
+        ends = np.cumsum([0, *map(len, own_texts)])
+        own = [
+            CompletionScores(flat.tokens[first:last], flat.spans[first:last], 0)
+            for first, last in pairwise(ends.tolist())
+        ]
+        parts = distributed.gather((own, flat.num_tokens))
+        together: list[Any] = [None] * len(texts)
+        for number, (groups, _) in enumerate(parts):
+            together[number::world_size] = groups
+        return together, sum(num_tokens for _, num_tokens in parts)
+
+    def method(self, per_token: str) -> str:
+        """Describe the scoring method."""
+        predictor = self.scorer.predictor
+        if predictor.predicts != "masked":
+            return f"log-probability{per_token} by {predictor.name}"
+        return f"pseudo-log-likelihood{per_token} by {predictor.name}, hidden: {self.scorer.hidden}"

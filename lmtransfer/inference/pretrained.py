@@ -37,7 +37,7 @@ class ZeroShotScores:
     Attributes:
         metrics: values by name, the main metric first.
         method: a description of the scoring method.
-        chance: the main metric at chance level.
+        chance: the main metric at chance level; None if there is none.
         num_scored: number of examples.
         num_tokens: number of tokens that the encoder read.
         num_parameters: number of parameters of everything that was run.
@@ -48,11 +48,12 @@ class ZeroShotScores:
         more: further entries of the result.
         shown: the metrics to print below the main one, by displayed name.
         notes: sentences to print after the method.
+        files: text of further files in the run directory, by name.
     """
 
     metrics: dict[str, float]
     method: str
-    chance: float
+    chance: float | None
     num_scored: int
     num_tokens: int
     num_parameters: int
@@ -63,6 +64,7 @@ class ZeroShotScores:
     more: Mapping[str, Any] = field(default_factory=dict)
     shown: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
