@@ -26,6 +26,7 @@ from lmtransfer.inference.pretrained import (
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.saved import SavedRun
+from lmtransfer.tasks.file_formats.choices import Choice
 from lmtransfer.tasks.text.completions import CompletionChoice
 from lmtransfer.tasks.text.surprisal import Passage, Surprisal
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
@@ -43,11 +44,13 @@ class CompletionScores:
 
     Attributes:
         tokens: the log-probability of each token of each completion, in nats, float64.
+        ids: the ids of these tokens.
         spans: the characters [start, end) of these tokens in the text, int32, shape (n, 2) for each completion.
         num_tokens: number of tokens that the encoder read, including special tokens and repetitions.
     """
 
     tokens: Sequence[np.ndarray]
+    ids: Sequence[np.ndarray]
     spans: Sequence[np.ndarray]
     num_tokens: int
 
@@ -117,6 +120,7 @@ class CompletionScorer:
         parts = [self._score_block(texts[block], begins[block]) for block in blocks]
         return CompletionScores(
             [logs for part in parts for logs in part.tokens],
+            [ids for part in parts for ids in part.ids],
             [spans for part in parts for spans in part.spans],
             sum(part.num_tokens for part in parts),
         )
@@ -153,8 +157,9 @@ class CompletionScorer:
                 logs_of[query.owner].append(part)
             num_tokens += packed.num_tokens
         joined = {owner: np.concatenate([np.zeros(0), *parts]) for owner, parts in logs_of.items()}
+        ids = [encoding.ids[place] for encoding, place in zip(encodings, places, strict=True)]
         spans = [encoding.offsets[place] for encoding, place in zip(encodings, places, strict=True)]
-        return CompletionScores([joined[owner] for owner in same], spans, num_tokens)
+        return CompletionScores([joined[owner] for owner in same], ids, spans, num_tokens)
 
     def _queries(self, encoding: Encoding, places: np.ndarray, owner: int, text: str) -> Iterator[Query]:
         tokens = self.frame.around(encoding.ids, text=text)
@@ -194,6 +199,7 @@ def score_choices(task: CompletionChoice, split: str, saved: SavedRun, hardware:
     answers = [(part.per_token() if per_token else part.log_probabilities).tolist() for part in scores]
     seconds = time.monotonic() - start_time
     metrics = task.score(choices, answers)
+    frequency = _frequency_baseline(task, choices, scores, saved, per_token=per_token)
     subsets = {choice.subset for choice in choices}
     num_ties = sum(values.count(max(values)) > 1 for values in answers)
     counted = {"shared": "which count in part", "wrong": "which count as wrong"}[task.settings.ties]
@@ -207,10 +213,33 @@ def score_choices(task: CompletionChoice, split: str, saved: SavedRun, hardware:
         num_parameters=num_parameters(scoring.learner),
         seconds=seconds,
         examples=task.scored_examples(choices, answers),
+        baseline=frequency,
         more={"num_sentences": sum(map(len, answers)), "num_subsets": len(subsets), "num_ties": num_ties},
         shown={name: name.split("/")[1] for name in metrics if name.startswith(category)},
         notes=[f"{len(subsets)} {task.kind.subset}s", *([f"{num_ties:,} ties, {counted}"] if num_ties else [])],
     )
+
+
+def _frequency_baseline(
+    task: CompletionChoice,
+    choices: Sequence[Choice],
+    scores: Sequence[CompletionScores],
+    saved: SavedRun,
+    *,
+    per_token: bool,
+) -> dict[str, float] | None:
+    """Score the items by how frequent the completions' tokens are in the run's training text, whatever the context.
+
+    A token that does not occur there counts like the rarest one that does. None if the run does not know the
+    frequencies, as a published model does not.
+    """
+    shares_V = saved.directory.read_token_shares()
+    if shares_V is None:
+        return None
+    logs_V = np.log(np.where(shares_V > 0, shares_V, shares_V[shares_V > 0].min()))
+    total = np.mean if per_token else np.sum
+    answers = [[float(total(logs_V[ids])) if len(ids) else 0.0 for ids in part.ids] for part in scores]
+    return task.score(choices, answers)
 
 
 def score_surprisal(task: Surprisal, split: str, saved: SavedRun, hardware: Hardware) -> ZeroShotScores:
@@ -294,7 +323,7 @@ class _Scoring:
         )
         ends = np.cumsum([0, *map(len, own_texts)])
         own = [
-            CompletionScores(flat.tokens[first:last], flat.spans[first:last], 0)
+            CompletionScores(flat.tokens[first:last], flat.ids[first:last], flat.spans[first:last], 0)
             for first, last in pairwise(ends.tolist())
         ]
         parts = distributed.gather((own, flat.num_tokens))

@@ -45,6 +45,7 @@ class ZeroShotScores:
         examples: the answer to each example.
         control: the metrics of the same encoder with random weights; None if it was not scored.
         control_examples: the answers of the encoder with random weights.
+        baseline: the metrics of choosing by token frequencies; None if they are unknown or the task has no choices.
         more: further entries of the result.
         shown: the metrics to print below the main one, by displayed name.
         notes: sentences to print after the method.
@@ -61,6 +62,7 @@ class ZeroShotScores:
     examples: ScoredExamples
     control: Mapping[str, float] | None = None
     control_examples: ScoredExamples | None = None
+    baseline: Mapping[str, float] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     shown: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()

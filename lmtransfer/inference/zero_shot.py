@@ -84,6 +84,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
                 "higher_is_better": True,
                 **({} if scores.chance is None else {"chance": scores.chance}),
                 "num_scored": scores.num_scored,
+                **({} if scores.baseline is None else {"token_frequencies": dict(scores.baseline)}),
                 **({"undefined": undefined} if undefined else {}),
                 **scores.more,
             },
@@ -131,6 +132,8 @@ def _print(
     table.add_column("", justify="right")
     if scores.chance is not None:
         table.add_row("chance", shown(scores.chance, metric))
+    if scores.baseline is not None:
+        table.add_row("token frequencies", shown(scores.baseline[metric], metric))
     if scores.control is not None:
         table.add_row("random weights", shown(scores.control[metric], metric))
     table.add_row(saved.name, shown(scores.metrics[metric], metric), style="bold")
