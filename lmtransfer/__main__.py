@@ -7,10 +7,11 @@ import os
 import sys
 
 if not sys.flags.safe_path and sys.path:
-    # "python -m" searches the current folder first, and a study may lie next to someone's yaml.py.
+    # "python -m" searches the current folder first, and a study may lie next to someone's yaml.py. The folder that this
+    # package was found in is searched last, since worker processes import it again.
     with contextlib.suppress(OSError):
         if sys.path[0] in ("", os.getcwd()):
-            del sys.path[0]
+            sys.path[:] = [*sys.path[1:], os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
 
 from lmtransfer.cli import main
 

@@ -37,7 +37,7 @@ class ZeroShotScores:
     Attributes:
         metrics: values by name, the main metric first.
         method: a description of the scoring method.
-        chance: the main metric at chance level.
+        chance: the main metric at chance level; None if there is none.
         num_scored: number of examples.
         num_tokens: number of tokens that the encoder read.
         num_parameters: number of parameters of everything that was run.
@@ -45,14 +45,16 @@ class ZeroShotScores:
         examples: the answer to each example.
         control: the metrics of the same encoder with random weights; None if it was not scored.
         control_examples: the answers of the encoder with random weights.
+        baseline: the metrics of choosing by token frequencies; None if they are unknown or the task has no choices.
         more: further entries of the result.
         shown: the metrics to print below the main one, by displayed name.
         notes: sentences to print after the method.
+        files: text of further files in the run directory, by name.
     """
 
     metrics: dict[str, float]
     method: str
-    chance: float
+    chance: float | None
     num_scored: int
     num_tokens: int
     num_parameters: int
@@ -60,9 +62,11 @@ class ZeroShotScores:
     examples: ScoredExamples
     control: Mapping[str, float] | None = None
     control_examples: ScoredExamples | None = None
+    baseline: Mapping[str, float] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     shown: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +129,19 @@ class Frame:
 
 
 def sentence_queries(
-    tokens: np.ndarray, word_starts: np.ndarray, *, owner: int, mask_id: int, hidden: Hidden
+    tokens: np.ndarray, word_starts: np.ndarray, *, places: np.ndarray, owner: int, mask_id: int, hidden: Hidden
 ) -> Iterator[Query]:
-    """Yield one query for each token of a text, in which that token is masked.
+    """Yield one query for each of some tokens of a text, in which that token is masked.
 
     Args:
         tokens: ids with the special tokens around them, int64, shape (n + 2,).
         word_starts: whether each token begins a word, bool, shape (n,).
+        places: indices of the tokens to predict in ``tokens``.
         owner: index of the text.
         hidden: which tokens of the same word are also masked.
     """
     ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
-    for place in range(1, len(tokens) - 1):
+    for place in places.tolist():
         stop = place + 1 if hidden == "token" else int(ends[np.searchsorted(ends, place, side="right")])
         seen = tokens.copy()
         seen[place:stop] = mask_id

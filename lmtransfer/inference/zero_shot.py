@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lmtransfer.config.component import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.inference.minimal_pairs import score_minimal_pairs
+from lmtransfer.inference.completions import score_choices, score_surprisal
 from lmtransfer.inference.pretrained import ZeroShotScores
 from lmtransfer.inference.similarity import score_similarity
 from lmtransfer.runs.predictions import file_name, is_kept, write_predictions
@@ -21,11 +21,13 @@ from lmtransfer.runs.saved import SavedRun, pretraining_seed
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
+from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.units import in_percent, shown
 from lmtransfer.tasks.metrics.scored_examples import Predictions, undefined_metrics
-from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
+from lmtransfer.tasks.text.completions import CompletionChoice
 from lmtransfer.tasks.text.similarity import SentenceSimilarity
+from lmtransfer.tasks.text.surprisal import Surprisal
 from lmtransfer.training import distributed
 from lmtransfer.transfer.open_embedder import run_to_embed
 
@@ -47,10 +49,14 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     """
     saved = run_to_embed(str(cfg.run), trust=cfg.trust)
     hardware = eager_hardware(cfg)
-    task: MinimalPairs | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
+    task: CompletionChoice | Surprisal | SentenceSimilarity = build(
+        cfg.task, data_root=cfg.data_root or saved.data_root
+    )
     with distributed.process_group():
-        if isinstance(task, MinimalPairs):
-            scores = score_minimal_pairs(task, cfg.split, saved, hardware)
+        if isinstance(task, CompletionChoice):
+            scores = score_choices(task, cfg.split, saved, hardware)
+        elif isinstance(task, Surprisal):
+            scores = score_surprisal(task, cfg.split, saved, hardware)
         else:
             scores = score_similarity(task, cfg.split, saved, hardware)
         with open_dict(cfg):
@@ -76,8 +82,9 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
                 "zero_shot": scores.method,
                 "pretraining_seed": seed,
                 "higher_is_better": True,
-                "chance": scores.chance,
+                **({} if scores.chance is None else {"chance": scores.chance}),
                 "num_scored": scores.num_scored,
+                **({} if scores.baseline is None else {"token_frequencies": dict(scores.baseline)}),
                 **({"undefined": undefined} if undefined else {}),
                 **scores.more,
             },
@@ -98,6 +105,9 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         if distributed.is_main() and answers:
             files = {file_name(predictions, alone=len(answers) == 1): predictions for predictions in answers.values()}
             write_predictions(directory.path, files)
+        if distributed.is_main():
+            for file, text in scores.files.items():
+                write_text(directory.path / file, text)
         directory.write_result(result)
         if distributed.is_main():
             _print(result, scores, saved, directory, Console(highlight=False))
@@ -116,11 +126,14 @@ def _print(
 ) -> None:
     metric = result.main_metric or ""
     unit = " (%)" if in_percent(metric) else ""
-    title = f"{result.task}, {result.split}: {metric}{unit} of {scores.num_scored:,} pairs"
+    title = f"{result.task}, {result.split}: {metric}{unit} of {scores.num_scored:,} items"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
     table.add_column("")
     table.add_column("", justify="right")
-    table.add_row("chance", shown(scores.chance, metric))
+    if scores.chance is not None:
+        table.add_row("chance", shown(scores.chance, metric))
+    if scores.baseline is not None:
+        table.add_row("token frequencies", shown(scores.baseline[metric], metric))
     if scores.control is not None:
         table.add_row("random weights", shown(scores.control[metric], metric))
     table.add_row(saved.name, shown(scores.metrics[metric], metric), style="bold")

@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from lmtransfer.data.store.token_shares import token_shares
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.open_run import open_saved, origin_of
 from lmtransfer.pretraining.text import Text
@@ -50,6 +51,7 @@ def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> Ru
     if distributed.is_main():
         with naming(directory.tokenizer):
             text.tokenizer.save(directory.tokenizer)
+        directory.write_token_shares(token_shares(text.prepared.train))
     origin = _origin(cfg)
     prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
     directory.write_versions(versions(data={**prints, **({"init": origin} if origin else {})}))

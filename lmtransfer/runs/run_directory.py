@@ -6,6 +6,7 @@
         config.yaml        the resolved configuration
         versions.json      versions of Python, PyTorch and other packages, the user's git commit, hashes of the data
         tokenizer/         the tokenizer, which turns text into ids
+        token_shares.safetensors   each token's share of the training text, for a run of pretrain
         checkpoints/       last and best, and the revisions of ``train.save_at`` (see ``training.checkpoints``)
         metrics.jsonl      one object per logged step
         trackers/          the record id of each other tracker, and the files that it keeps in the run
@@ -21,8 +22,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Required, TypeVar, cast, overload
 
+import numpy as np
 import yaml
 from annotated_types import MinLen
+from safetensors.numpy import load_file, save
 from typing_extensions import TypedDict
 
 from lmtransfer.config.revisions import count_text
@@ -30,13 +33,14 @@ from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.lock import acquire
 from lmtransfer.runs.result import RunResult
-from lmtransfer.system.durable import remove, write_text
+from lmtransfer.system.durable import remove, write_bytes, write_text
 from lmtransfer.system.mappings import interpolations
-from lmtransfer.system.safe_files import check_folder, read_json, read_yaml
+from lmtransfer.system.safe_files import check_folder, check_tensor_file, read_json, read_yaml
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoints import Checkpoints, deleted
 
 R = TypeVar("R", bound=RunResult)
+_TOKEN_SHARES = "token_shares.safetensors"
 
 
 class _Component(TypedDict):
@@ -234,6 +238,25 @@ class RunDirectory:
                 f"the run {self.path} was cross-validated, so it has a model for each fold and none for all examples: "
                 f"give one of them, such as {self.folds / 'fold-0'}, or train a model without task.folds"
             )
+
+    def write_token_shares(self, shares_V: np.ndarray) -> None:
+        """Save each token's share of the training text, float, shape (vocabulary,)."""
+        write_bytes(self.path / _TOKEN_SHARES, save({"shares": shares_V.astype(np.float32)}))
+
+    def read_token_shares(self) -> np.ndarray | None:
+        """Return each token's share of the training text, float32, shape (vocabulary,); None if it was not saved.
+
+        Raises:
+            RunDirectoryError: the file is damaged.
+        """
+        path = self.path / _TOKEN_SHARES
+        if not path.is_file():
+            return None
+        check_tensor_file(path, error=RunDirectoryError)
+        shares = load_file(path).get("shares")
+        if shares is None or shares.ndim != 1 or shares.dtype != np.float32 or not (shares > 0).any():
+            raise RunDirectoryError(f"{path}: has no token frequencies; delete the file to score without them")
+        return shares
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Save the resolved configuration as plain values; only rank 0 writes."""

@@ -14,6 +14,7 @@ from fakes.transfer_files import lmtransfer, result
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
+from safetensors.numpy import load_file
 from support.refusals import refuses
 from support.saved_encoder import load_encoder
 
@@ -25,8 +26,10 @@ from lmtransfer.inference.zero_shot import evaluate_zero_shot
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.hardware import setup
 
+SHARES = "runs/pretrain/gpt/token_shares.safetensors"
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
 QUICK = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3", "hardware=exact"]
 QUICK += ["train.seconds=null", "train.steps=3", "train.batch_tokens=128", "objective.max_length=16", "cache_dir=cache"]
@@ -76,6 +79,39 @@ def _by_hand(name: str, sentence: str) -> float:
     return float(sum(logs[place, token] for place, token in enumerate(ids.tolist())))
 
 
+def _frequency_choices(folder: Path) -> float:
+    """The accuracy of the sum of the tokens' log frequencies in the training text; ties count half."""
+    tokenizer, shares = load_tokenizer(Path("runs/pretrain/gpt/tokenizer")), load_file(SHARES)["shares"]
+    assert shares.sum() == pytest.approx(1, abs=1e-4)
+    logs = np.log(np.where(shares > 0, shares, shares[shares > 0].min()))
+    accuracies = []
+    for name in ("first", "second"):
+        pairs = map(json.loads, (folder / f"{name}.jsonl").read_text().splitlines())
+        sums = [
+            [logs[tokenizer.encode(pair[f"sentence_{kind}"]).ids].sum() for kind in ("good", "bad")] for pair in pairs
+        ]
+        accuracies.append(np.mean([(good > bad) + 0.5 * (good == bad) for good, bad in sums]))
+    return float(np.mean(accuracies))
+
+
+def test_surprisals_are_written_for_each_word(world: Path) -> None:
+    (world / "some.txt").write_text("ba de fi\n\nlo mu\n")
+    directory = _evaluate("run=runs/pretrain/gpt", "task=surprisal", "task.file=some.txt", "name=words")
+    head, *rows = [line.split("\t") for line in (directory / "words.tsv").read_text().splitlines()]
+    assert head == ["text", "number", "word", "surprisal"]
+    assert [row[:3] for row in rows] == [
+        ["some.txt:1", "0", "ba"],
+        ["some.txt:1", "1", "de"],
+        ["some.txt:1", "2", "fi"],
+        ["some.txt:3", "0", "lo"],
+        ["some.txt:3", "1", "mu"],
+    ]
+    bits = [float(row[3]) for row in rows]
+    total = -(_by_hand("gpt", "ba de fi") + _by_hand("gpt", "lo mu")) / np.log(2)
+    assert sum(bits) == pytest.approx(total, abs=1e-4)
+    assert result(str(directory))["metrics"]["surprisal"] == pytest.approx(total / 5, abs=1e-4)
+
+
 def test_a_causal_run_is_scored_as_by_hand(world: Path) -> None:
     directory = _evaluate("run=runs/pretrain/gpt")
     assert directory == (world / "runs" / "evaluate" / "pretrain-gpt-blimp-test").resolve()
@@ -92,7 +128,9 @@ def test_a_causal_run_is_scored_as_by_hand(world: Path) -> None:
         assert found["metrics"][f"paradigm/{name}/accuracy"] == pytest.approx(accuracy)
     assert (found["task"], found["split"], found["main_metric"]) == ("blimp", "test", "accuracy")
     assert (found["chance"], found["num_scored"], found["num_sentences"]) == (0.5, 40, 80)
-    assert (found["num_paradigms"], found["zero_shot"]) == (2, "log-probability by lm")
+    assert (found["num_subsets"], found["zero_shot"]) == (2, "log-probability by lm")
+    by_frequency = _frequency_choices(world / "blimp")
+    assert found["token_frequencies"]["accuracy"] == pytest.approx(by_frequency)
     kept = read_predictions(directory / "predictions" / "test.parquet").examples
     assert (kept.ratios["accuracy"].parts > 0).tolist() == [answer for name in right for answer in right[name]]
     assert kept.ratios["accuracy"].value() == pytest.approx(found["metrics"]["accuracy"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,7 +38,8 @@ class NumberTokenizer:
 
     def encode(self, text: str) -> Encoding:
         ids = self.encode_ids([text])[0]
-        return Encoding(ids, np.zeros((len(ids), 2), np.int32), self.starts_word[ids])
+        spans = np.array([match.span() for match in re.finditer(r"\S+", text)], dtype=np.int32).reshape(-1, 2)
+        return Encoding(ids, spans, self.starts_word[ids])
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.array([int(word) for word in text.split()], dtype=np.int32) for text in texts]

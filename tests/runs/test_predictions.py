@@ -21,7 +21,7 @@ from support.refusals import refuses
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.predictions import file_name, prediction_files, read_predictions, write_predictions
 from lmtransfer.tasks.answers import LabelAnswer, LabelSetAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
-from lmtransfer.tasks.file_formats.blimp import MinimalPair
+from lmtransfer.tasks.file_formats.choices import Choice
 from lmtransfer.tasks.metrics.scored_examples import (
     MOST_ID_BYTES,
     MOST_TEXT_BYTES,
@@ -37,8 +37,8 @@ from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.completions import CompletionChoice
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
 from lmtransfer.tasks.text.multi_label import MultiLabel
 from lmtransfer.tasks.text.regression import TextRegression
 
@@ -117,9 +117,10 @@ def questions(file_format: str, *, no_answer: bool, labels: tuple[str, ...] = ()
 def pairs() -> tuple[Any, list[Any], list[Any]]:
     rng = random.Random(5)
     examples = [
-        MinimalPair(f"p{i}", f"good {i}", f"bad {i}", f"paradigm{i % 7}", f"phenomenon{i % 7 // 3}") for i in range(NUM)
+        Choice(f"p{i}", ("", ""), (f"good {i}", f"bad {i}"), 0, f"paradigm{i % 7}", f"phenomenon{i % 7 // 3}")
+        for i in range(NUM)
     ]
-    return MinimalPairs(name="p", folder="none"), examples, [(rng.random(), 0.4) for _ in examples]
+    return CompletionChoice(name="p", format="blimp", folder="none"), examples, [(rng.random(), 0.4) for _ in examples]
 
 
 FAMILIES: dict[str, Callable[[], tuple[Any, list[Any], list[Any]]]] = {

@@ -21,11 +21,11 @@ from lmtransfer.data.batch import upload
 
 #: Maximum width of a head that the kernel accepts; the width must also be a multiple of the second number.
 _MAX_HEAD_DIM, _HEAD_MULTIPLE = 256, 8
-#: A batch is padded to a number of sequences that leaves at least a quarter to spare: the number of tokens divided by
-#: this, doubled as often as necessary.
+#: A batch is padded to a number of sequences that leaves as many again to spare: the number of tokens divided by this,
+#: doubled as often as necessary.
 _MEAN_LENGTH = 64
-#: The numbers of sequences in use, by number of tokens. A batch uses one of them if it fits.
-_in_use: dict[int, list[int]] = {}
+#: The numbers of sequences and the maximum lengths in use, by number of tokens. A batch uses one of each if it fits.
+_in_use: dict[int, tuple[list[int], list[int]]] = {}
 #: The maximum length is rounded up to this, doubled as often as necessary. The kernel works on blocks of 128 queries.
 _LENGTH = 128
 #: From this length on, cuDNN computes sequences of equal length, with kernels designed for Hopper. On an H100, BERT
@@ -64,9 +64,11 @@ class FlashLayout:
             device: device of the offsets.
             causal: see the attributes.
         """
-        size = _num_sequences(len(lengths), num_tokens=sum(lengths))
+        num_tokens = sum(lengths)
+        sizes, maxima = _in_use.setdefault(num_tokens, ([], []))
+        size = _reuse(len(lengths), sizes, spare=len(lengths), start=max(1, num_tokens // _MEAN_LENGTH))
         cu_keys = upload(_offsets(lengths, size), device)
-        max_keys = _double(max(lengths, default=0), start=_LENGTH)
+        max_keys = _reuse(max(lengths, default=0), maxima, spare=0, start=_LENGTH)
         if counts is None:
             is_equal = len(set(lengths)) == 1 and lengths[0] >= _EQUAL_LENGTH
             return cls(cu_keys, cu_keys, max_keys, max_keys, causal, lengths[0] if is_equal else None)
@@ -135,18 +137,18 @@ def _of_equal_length(query: Tensor, key: Tensor, value: Tensor, length: int, *, 
     return output.transpose(1, 2).reshape(query.shape)
 
 
-def _num_sequences(number: int, *, num_tokens: int) -> int:
-    """Return the number of sequences for the kernel: a number in use, at most four times too large, or a new number.
+def _reuse(number: int, in_use: list[int], *, spare: int, start: int) -> int:
+    """Return an upper bound on a number: a bound in use that is not far too large, or a new bound.
 
     Args:
-        number: number of sequences in the batch.
-        num_tokens: number of tokens in the batch.
+        number: number of sequences, or length of the longest one.
+        in_use: the bounds in use, to which a new bound is added.
+        spare: how much larger a new bound is at least.
+        start: smallest new bound.
     """
-    least = max(1, num_tokens // _MEAN_LENGTH)
-    in_use = _in_use.setdefault(num_tokens, [])
-    candidates = [size for size in in_use if number <= size <= max(4 * number, least)]
+    candidates = [bound for bound in in_use if number <= bound <= max(8 * number, 2 * start)]
     if not candidates:
-        candidates = [_double(number + number // 4, start=least)]
+        candidates = [_double(number + spare, start=start)]
         in_use += candidates
     return min(candidates)
 

@@ -1,4 +1,4 @@
-"""Sentences' log-probabilities: against published models one sentence and one mask at a time, and closed forms."""
+"""Log-probabilities: against published models one text and one mask at a time, and closed forms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.refusals import refuses
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.minimal_pairs import SentenceScorer
+from lmtransfer.inference.completions import CompletionScorer, word_surprisals
 from lmtransfer.inference.pretrained import Frame, masked_predictor, token_predictor
 from lmtransfer.interop.families.bert import BERT, BERT_FAMILY, IGNORED
 from lmtransfer.interop.families.gpt2 import GPT2
@@ -32,6 +32,7 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
 from lmtransfer.objectives.softmax import Softmax
+from lmtransfer.tasks.text.surprisal import Passage
 from lmtransfer.tokenizers.words import WordTokenizer
 
 TOKENIZER = NumberTokenizer()
@@ -48,9 +49,9 @@ def _sentences(num: int = 9) -> list[list[int]]:
 SENTENCES = _sentences()
 
 
-def _scorer(learner: PretrainingLearner, *, rows: Any = FRAMED, **changes: Any) -> SentenceScorer:
+def _scorer(learner: PretrainingLearner, *, rows: Any = FRAMED, **changes: Any) -> CompletionScorer:
     encoder: Any = learner.encoder
-    return SentenceScorer(
+    return CompletionScorer(
         predictor=token_predictor(learner.eval()),
         tokenizer=TOKENIZER,
         frame=Frame(tokenizer=TOKENIZER, encoder=encoder, rows=rows),
@@ -125,6 +126,39 @@ def test_pseudo_log_likelihood_is_that_of_a_loop_over_the_peer(
     hidden: Any = "rest_of_word" if rest_of_word else "token"
     found = _scored(learner, hidden=hidden, batch_tokens=batch_tokens)
     assert found == pytest.approx(wanted, abs=1e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_tokens", [40, 8192])
+def test_completions_are_scored_after_their_prefixes(berts: tuple[Any, PretrainingLearner], batch_tokens: int) -> None:
+    """Only the completion's tokens are masked and summed; a token that ends in the prefix is not among them."""
+    peer, learner = berts
+    wanted, texts, starts = [], [], []
+    for number, sentence in enumerate(SENTENCES):
+        first = number % len(sentence)
+        total = 0.0
+        for place in range(first, len(sentence)):
+            ids = [CLS, *sentence, SEP]
+            ids[1 + place] = MASK
+            with torch.no_grad():
+                logits = peer(torch.tensor([ids])).prediction_logits[0, 1 + place]
+            total += float(logits.log_softmax(-1)[sentence[place]])
+        wanted.append(total)
+        texts.append(" ".join(map(str, sentence)))
+        starts.append(len(" ".join(map(str, sentence[:first]))))
+    scores = _scorer(learner, batch_tokens=batch_tokens).score(texts, starts)
+    assert scores.log_probabilities.tolist() == pytest.approx(wanted, abs=1e-5, rel=1e-5)
+    lengths = [len(sentence) - number % len(sentence) for number, sentence in enumerate(SENTENCES)]
+    means = [total / length for total, length in zip(wanted, lengths, strict=True)]
+    assert scores.per_token().tolist() == pytest.approx(means, abs=1e-5, rel=1e-5)
+
+
+def test_surprisals_of_words_add_up_those_of_their_tokens() -> None:
+    passage = Passage("a:1", "The  cat's\u00a0here. ")
+    spans = np.array([[0, 3], [3, 8], [8, 9], [9, 10], [10, 15], [15, 16], [16, 17]])
+    logs = -np.log(2) * np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+    assert passage.words == [(0, 3), (5, 10), (11, 16)]
+    # The last token is the space at the end, which belongs to the word before it.
+    assert word_surprisals(passage, logs, spans).tolist() == pytest.approx([1.0, 14.0, 112.0])
 
 
 def test_what_is_hidden_with_a_token_matters(berts: tuple[Any, PretrainingLearner]) -> None:
@@ -247,7 +281,7 @@ class _Recording(Objective):
 def _recorded(predictor: _Recording, texts: list[str], tokenizer: Any = TOKENIZER, **changes: Any) -> np.ndarray:
     encoder: Any = SimpleNamespace(max_length=40)
     frame = Frame(tokenizer=tokenizer, encoder=encoder, rows=FRAMED)
-    scorer = SentenceScorer(predictor=predictor, tokenizer=tokenizer, frame=frame, **changes)
+    scorer = CompletionScorer(predictor=predictor, tokenizer=tokenizer, frame=frame, **changes)
     return scorer.score(texts).log_probabilities
 
 
@@ -300,7 +334,7 @@ def test_words_that_the_vocabulary_lacks_are_read_as_they_are_spelt() -> None:
     learner = PretrainingLearner(encoder, [BidirectionalLanguageModel()]).eval()
     frame = Frame(tokenizer=tokenizer, encoder=encoder, rows=FRAMED)
     predictor = token_predictor(learner)
-    scorer = SentenceScorer(predictor=predictor, tokenizer=tokenizer, frame=frame)
+    scorer = CompletionScorer(predictor=predictor, tokenizer=tokenizer, frame=frame)
     texts = ["the red sea", "the blue sea", "the red sea the red"]
     scores = scorer.score(texts).log_probabilities.tolist()
     assert scores[0] != pytest.approx(scores[1], abs=1e-6)  # both are "the [UNK] sea"

@@ -1,4 +1,4 @@
-"""Minimal pairs: BLiMP's published results from its published format, and what is said of files that are not it."""
+"""Choices between completions: BLiMP's published results, each published format, and messages about other files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from support.refusals import refuses
 from lmtransfer.config import paths
 from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.file_formats.blimp import MinimalPair, read_pairs
-from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
+from lmtransfer.tasks.file_formats.choices import FORMATS, Choice, read_choices
+from lmtransfer.tasks.text.completions import CompletionChoice
 
 #: GPT-2's thousandths by paradigm, phenomenon by phenomenon, as raw_results/summary/models_summary.jsonl of
 #: github.com/alexwarstadt/blimp has them (CC BY; Warstadt et al. 2020).
@@ -83,7 +83,7 @@ def write(path: Path, records: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in records))
 
 
-def task(folder: Path, **changes: Any) -> MinimalPairs:
+def task(folder: Path, **changes: Any) -> CompletionChoice:
     """The shipped task over files in ``folder``/blimp."""
     shipped = OmegaConf.load(paths.conf_dir() / "task" / "blimp.yaml")
     return build(OmegaConf.merge(shipped, {"hub": None, **changes}), data_root=str(folder))
@@ -95,11 +95,12 @@ def test_published_answers_give_the_published_accuracies(tmp_path: Path) -> None
         for number, right in enumerate(thousandths):
             for place in range(1000):
                 paradigm = f"{phenomenon}_{number}"
-                pairs.append(MinimalPair(f"{paradigm}:{place}", "Dogs bark.", "Dogs barks.", paradigm, phenomenon))
+                texts = ("Dogs bark.", "Dogs barks.")
+                pairs.append(Choice(f"{paradigm}:{place}", ("", ""), texts, 0, paradigm, phenomenon))
                 # A tie, like a preference for the bad sentence, is wrong.
                 scores.append((-9.0, -9.5) if place < right else (-9.0, -9.0 + place % 2))
     assert len(pairs) == 67_000
-    blimp = task(tmp_path)
+    blimp = task(tmp_path, ties="wrong")
     metrics = blimp.score(pairs, scores)
     assert next(iter(metrics)) == blimp.main_metric
     assert metrics["accuracy"] == pytest.approx(PUBLISHED_OVERALL, abs=5e-10)
@@ -121,12 +122,14 @@ def test_paradigms_count_alike_whatever_their_number_of_pairs(tmp_path: Path) ->
 def test_the_data_folder_has_seven_paradigms_of_a_thousand_pairs(data_root: Path) -> None:
     pairs = task(data_root).examples("test")
     assert len(pairs) == 7000
-    assert {pair.paradigm: pair.phenomenon for pair in pairs} == AT_HAND
+    assert {pair.subset: pair.category for pair in pairs} == AT_HAND
     by_id = {pair.id: pair for pair in pairs}
     assert len(by_id) == 7000
-    assert by_id["passive_1:0"].good == "Lucille's sisters are confused by Amy."
-    assert by_id["passive_1:0"].bad == "Lucille's sisters are communicated by Amy."
-    few = task(data_root, pairs_each=5, paradigms=["passive_1", "adjunct_island"]).examples("test")
+    assert by_id["passive_1:0"].texts == (
+        "Lucille's sisters are confused by Amy.",
+        "Lucille's sisters are communicated by Amy.",
+    )
+    few = task(data_root, items_each=5, subsets=["passive_1", "adjunct_island"]).examples("test")
     assert [pair.id for pair in few] == [f"{name}:{i}" for name in ("passive_1", "adjunct_island") for i in range(5)]
 
 
@@ -134,7 +137,7 @@ def test_a_term_of_the_files_that_is_no_phenomenon_of_the_paper_counts_as_the_pa
     """raw_results/summary counts animate_subject_passive, whose lines say s-selection, as argument structure."""
     path = tmp_path / "animate_subject_passive.jsonl"
     write(path, [record("animate_subject_passive", "s-selection")])
-    assert [pair.phenomenon for pair in read_pairs(path)] == ["argument_structure"]
+    assert [pair.category for pair in read_choices(path, FORMATS["blimp"])] == ["argument_structure"]
 
 
 def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
@@ -144,7 +147,7 @@ def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
         line = json.dumps(record(name, "binding", number, sentence_good="Packed.")) + "\n"
         (folder / f"{name}.jsonl.xz").write_bytes(lzma.compress(line.encode()))
     (folder / "NOTICE").write_text("not a paradigm\n")
-    assert [(pair.id, pair.good) for pair in task(tmp_path).examples("test")] == [
+    assert [(pair.id, pair.texts[0]) for pair in task(tmp_path).examples("test")] == [
         ("a:0", "Dogs bark 0."),
         ("b:0", "Packed."),
     ]
@@ -156,8 +159,8 @@ def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
         ('{"sentence_good": "A."', ("a.jsonl:2", "JSON")),
         ("[1, 2]", ("a.jsonl:2", "list")),
         ("", ("a.jsonl:2", "JSON")),
-        ('{"sentence_good": "A.", "UID": "a"}', ("a.jsonl:2: sentence_bad and linguistics_term",)),
-        (json.dumps(record("a", "binding", sentence_good="  ")), ("a.jsonl:2: sentence_good",)),
+        ('{"sentence_good": "A.", "UID": "a"}', ("a.jsonl:2: the field sentence_bad",)),
+        (json.dumps(record("a", "binding", sentence_good="  ")), ("a.jsonl:2: the field sentence_good",)),
     ],
     ids=["cut", "a list", "blank", "two columns missing", "one column blank"],
 )
@@ -165,7 +168,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, names: tuple[str, 
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(record("a", "binding")) + "\n" + line + "\n")
     with refuses(DataError, *names):
-        list(read_pairs(path))
+        list(read_choices(path, FORMATS["blimp"]))
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,14 +178,14 @@ def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write(tmp_path / "blimp" / "a.jsonl", [record("a", "binding")])
     with refuses(DataError, "split=dev", "blimp", "test"):
         task(tmp_path).examples("dev")
-    with refuses(DataError, "task.paradigms", "absent", str(tmp_path / "blimp")) as raised:
-        task(tmp_path, paradigms=["a", "absent"]).examples("test")
+    with refuses(DataError, "task.subsets", "absent", str(tmp_path / "blimp")) as raised:
+        task(tmp_path, subsets=["a", "absent"]).examples("test")
     assert str(raised.value).endswith(" a")  # the paradigms that are there
     write(tmp_path / "blimp" / "copy.jsonl", [record("a", "binding")])
-    with refuses(DataError, "a:0", "UID"):
+    with refuses(DataError, "a:0", "two files"):
         task(tmp_path).examples("test")
-    with refuses(ConfigError, "task.pairs_each=0"):
-        task(tmp_path, pairs_each=0)
+    with refuses(ConfigError, "items_each"):
+        task(tmp_path, items_each=0)
     with refuses(ConfigError, "task=blimp", "lmtransfer evaluate"):
         _ = task(tmp_path).head
 
@@ -195,7 +198,7 @@ def test_the_hub_is_asked_where_there_are_no_files(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: tables[config])
     hub = {"hub": "nyu-mll/blimp"}
     assert [pair.id for pair in task(tmp_path, **hub).examples("test")] == [f"{n}:{i}" for n in "ab" for i in range(3)]
-    few = task(tmp_path, **hub, paradigms=["b"], pairs_each=2).examples("test")
+    few = task(tmp_path, **hub, subsets=["b"], items_each=2).examples("test")
     assert [pair.id for pair in few] == ["b:0", "b:1"]
 
     def absent(name: str) -> list[str]:
@@ -204,3 +207,132 @@ def test_the_hub_is_asked_where_there_are_no_files(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(datasets, "get_dataset_config_names", absent)
     with refuses(DataError, str(tmp_path / "blimp"), "nyu-mll/blimp", "offline", "data_root="):
         task(tmp_path, **hub).examples("test")
+
+
+EWOK = {
+    "Domain": "social-relations",
+    "Context1": "Ann trusts Bo.",
+    "Context2": "Ann doubts Bo.",
+    "Target1": "Ann tells Bo a secret.",
+    "Target2": "Ann hides from Bo.",
+}
+ENTITIES = {"input_prefix": "Box 0 contains", "options": [" the cup", " the key", " the pen"], "numops": 2}
+COMPS = {"prefix_acceptable": "A robin", "prefix_unacceptable": "A trout", "property_phrase": "can fly"}
+PIQA = {"prompt": "To cool tea,", "solution0": "heat it.", "solution1": "wait.", "label": 1, "example_id": "x1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "fields", "texts", "completions", "label", "subset"),
+    [
+        (
+            "ewok",
+            "ewok_filtered/social-relations",
+            EWOK,
+            ["Ann trusts Bo. Ann tells Bo a secret.", "Ann doubts Bo. Ann tells Bo a secret."],
+            [" Ann tells Bo a secret."] * 2,
+            0,
+            "social-relations",
+        ),
+        (
+            "entity_tracking",
+            "entity_tracking/ambiref",
+            ENTITIES,
+            ["Box 0 contains the cup", "Box 0 contains the key", "Box 0 contains the pen"],
+            [" the cup", " the key", " the pen"],
+            0,
+            "ambiref_2_ops",
+        ),
+        (
+            "comps",
+            "comps/comps_wugs_dist-in-between",
+            COMPS,
+            ["A robin can fly", "A trout can fly"],
+            ["can fly"] * 2,
+            0,
+            "wugs_dist_in_between",
+        ),
+        (
+            "global_piqa",
+            "global_piqa_parallel/eng",
+            PIQA,
+            ["To cool tea, heat it.", "To cool tea, wait."],
+            [" heat it.", " wait."],
+            1,
+            "eng",
+        ),
+        (
+            "blimp_supplement",
+            "supplement_filtered/hypernym",
+            {"sentence_good": "A dog is an animal.", "sentence_bad": "An animal is a dog."},
+            ["A dog is an animal.", "An animal is a dog."],
+            ["A dog is an animal.", "An animal is a dog."],
+            0,
+            "hypernym",
+        ),
+        (
+            "multiple_choice",
+            "multiple_choice",
+            {"prompt": "Two and two are", "choices": ["three", " four"], "label": " four", "subset": "sums"},
+            ["Two and two are three", "Two and two are four"],
+            [" three", " four"],
+            1,
+            "sums",
+        ),
+    ],
+)
+def test_each_published_format(
+    tmp_path: Path,
+    name: str,
+    file: str,
+    fields: dict[str, Any],
+    texts: list[str],
+    completions: list[str],
+    label: int,
+    subset: str,
+) -> None:
+    path = tmp_path / f"{file}.jsonl"
+    write(path, [fields])
+    shipped = OmegaConf.load(paths.conf_dir() / "task" / f"{name}.yaml")
+    own = {"folder": file + ".jsonl"} if name == "multiple_choice" else {}
+    (choice,) = build(OmegaConf.merge(shipped, own), data_root=str(tmp_path)).examples("test")
+    assert (list(choice.texts), list(choice.completions)) == (texts, completions)
+    assert (choice.label, choice.subset) == (label, subset)
+
+
+def test_ewok_in_its_earlier_form(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, [EWOK])
+    (choice,) = read_choices(path, FORMATS["ewok_targets"])
+    assert choice.texts == ("Ann trusts Bo. Ann tells Bo a secret.", "Ann trusts Bo. Ann hides from Bo.")
+
+
+def test_entity_tracking_leaves_out_nothing_and_averages_its_settings(tmp_path: Path) -> None:
+    rows = [ENTITIES, {**ENTITIES, "options": [" nothing", " the key"]}, {**ENTITIES, "numops": 3}]
+    write(tmp_path / "entity_tracking" / "regular.jsonl", [*rows, {**ENTITIES, "numops": 3}])
+    write(tmp_path / "entity_tracking" / "ambiref.jsonl", [ENTITIES])
+    shipped = OmegaConf.load(paths.conf_dir() / "task" / "entity_tracking.yaml")
+    entities = build(shipped, data_root=str(tmp_path))
+    choices = entities.examples("test")
+    assert [choice.subset for choice in choices] == ["ambiref_2_ops", "regular_2_ops", *["regular_3_ops"] * 2]
+    right, wrong = [0.0, -1.0, -2.0], [-1.0, 0.0, -2.0]
+    metrics = entities.score(choices, [wrong, right, right, wrong])
+    assert metrics["setting/regular/accuracy"] == pytest.approx((1 + 0.5) / 2)
+    assert metrics["accuracy"] == pytest.approx((0.75 + 0) / 2)
+    examples = entities.scored_examples(choices, [wrong, right, right, wrong])
+    assert examples.ratios["accuracy"].value() == pytest.approx(metrics["accuracy"])
+    assert entities.chance(choices) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("ties", "shares"), [("shared", [0.5, 1.0, 0.0, 1 / 3]), ("wrong", [0.0, 1.0, 0.0, 0.0])])
+def test_ties(tmp_path: Path, ties: str, shares: list[float]) -> None:
+    scores = [[-1.0, -1.0, -2.0], [-1.0, -2.0, -2.0], [-2.0, -1.0, -1.0], [0.0, 0.0, 0.0]]
+    choices = [Choice(str(i), ("",) * 3, ("a", "b", "c"), 0, "all") for i in range(4)]
+    assert task(tmp_path, ties=ties).rights(choices, scores) == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("label", [2, -1, "third", None, True])
+def test_a_label_that_names_no_choice(tmp_path: Path, label: object) -> None:
+    path = tmp_path / "own.jsonl"
+    write(path, [{"choices": ["yes", "no"], "label": label}])
+    with refuses(DataError, "own.jsonl:1", "label=", "0 to 1"):
+        list(read_choices(path, FORMATS["multiple_choice"]))

@@ -1,0 +1,204 @@
+"""Choices between completions: which of several texts a language model prefers, without any training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from typing_extensions import override
+
+from lmtransfer.config.types import Count, Folder
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.file_formats.choices import (
+    FORMATS,
+    Choice,
+    ChoiceFormat,
+    FormatName,
+    choice_files,
+    read_choices,
+    read_hub_choices,
+)
+from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.settings import TaskSettings
+from lmtransfer.tasks.without_head import TaskWithoutHead
+
+
+class CompletionChoice(TaskWithoutHead):
+    """Items that score a pretraining run as it is, without a head, training or labels.
+
+    The run chooses the alternative whose completion has the highest log-probability after its prefix. The accuracy is
+    the mean over subsets; the accuracy of a category is the mean over its subsets. If several alternatives have the
+    highest score, which happens if their tokens are equal, the item counts as one divided by their number if the right
+    one is among them, so that a model that cannot tell them apart is at chance. With ``ties=wrong`` it counts as wrong
+    (BLiMP: Warstadt et al. 2020, section 4, and their result_processing).
+
+    Raises:
+        ConfigError: ``subsets`` is empty.
+    """
+
+    main_metric = "accuracy"
+    splits = ("test",)
+
+    class Settings(TaskSettings):
+        """The settings of a choice between completions; there is no training.
+
+        Attributes:
+            format: format of the files; see ``lmtransfer help tasks``.
+            folder: folder with the ``.jsonl`` files, or one file, below ``data_root`` or the working directory; of
+                several names, the first that exists is used.
+            hub: ``datasets`` name if there are no files; null: files only.
+            subsets: names of the files to score; null: all files.
+            items_each: number of items per file, from the first; null: all items.
+            hidden: for a masked model, the positions that are masked with a token: ``token``, only that token (Salazar
+                et al. 2020), or ``rest_of_word``, also the tokens after it in its word (Kauf and Ivanova 2023).
+            normalize: ``tokens`` divides the log-probability of a completion by its number of tokens; null: the sum.
+            ties: whether an item with several best alternatives counts in part (``shared``) or as wrong (``wrong``).
+            data_root: folder that holds the data folders.
+        """
+
+        format: FormatName
+        folder: str | Sequence[str]
+        hub: str | None = None
+        subsets: Sequence[str] | None = None
+        items_each: Count | None = None
+        hidden: Literal["token", "rest_of_word"] = "token"
+        normalize: Literal["tokens"] | None = None
+        ties: Literal["shared", "wrong"] = "shared"
+        data_root: Folder | None = None
+        max_length: None = None
+        num_train: None = None
+        dev_from_train: None = None
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if self.settings.subsets is not None and not self.settings.subsets:
+            raise ConfigError("task.subsets=[] is not allowed: list subsets, or set null for all")
+        names = [self.settings.folder] if isinstance(self.settings.folder, str) else list(self.settings.folder)
+        roots = [*([] if self.settings.data_root is None else [Path(self.settings.data_root)]), Path.cwd()]
+        self._folders = [root / name for root in roots for name in names]
+
+    @property
+    def kind(self) -> ChoiceFormat:
+        """The format of the files."""
+        return FORMATS[self.settings.format]
+
+    @override
+    def examples(self, split: str) -> list[Choice]:
+        """Read the items, file by file."""
+        if split not in self.splits:
+            raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
+        files = next((files for files in map(choice_files, self._folders) if files), None)
+        if files is None and self.settings.hub is None:
+            raise DataError(
+                f"task {self.name}: no .jsonl files in {self._places()}. Set data_root= or LMTRANSFER_DATA to the "
+                f"folder that contains {self._folders[0].name}, or task.folder= to the folder itself"
+            )
+        most = self.settings.items_each
+        if files is None:
+            assert self.settings.hub is not None
+            places = f"in {self._places()}"
+            everything = read_hub_choices(self.settings.hub, self.kind, self.settings.subsets, places=places)
+            groups = groupby(everything, key=lambda choice: choice.subset)
+            choices = [choice for _, group in groups for choice in islice(group, most)]
+        else:
+            choices = [choice for path in self._chosen(files) for choice in islice(read_choices(path, self.kind), most)]
+        if not choices:
+            raise DataError(f"task {self.name}: the files in {self._places()} contain no items")
+        _check_unique(choices)
+        return choices
+
+    def score(self, examples: Sequence[Choice], answers: Sequence[Sequence[float]]) -> dict[str, float]:
+        """Compute accuracies overall, per category and per subset.
+
+        Args:
+            answers: the score of each alternative of each item.
+        """
+        rights: dict[str, list[float]] = {}
+        category_of: dict[str, str] = {}
+        for choice, right in zip(examples, self.rights(examples, answers), strict=True):
+            rights.setdefault(choice.subset, []).append(right)
+            category_of[choice.subset] = choice.category
+        accuracy = {subset: float(np.mean(values)) for subset, values in rights.items()}
+        by_category: dict[str, list[float]] = {}
+        for subset, category in category_of.items():
+            by_category.setdefault(category, []).append(accuracy[subset])
+        categories = {category: float(np.mean(by_category[category])) for category in sorted(by_category)}
+        averaged = categories if self.kind.averages == "categories" else accuracy
+        named = (
+            {}
+            if self.kind.category is None
+            else {f"{self.kind.category}/{c}/accuracy": categories[c] for c in categories}
+        )
+        return {
+            "accuracy": float(np.mean(list(averaged.values()))),
+            **named,
+            **{f"{self.kind.subset}/{subset}/accuracy": value for subset, value in accuracy.items()},
+        }
+
+    def rights(self, examples: Sequence[Choice], answers: Sequence[Sequence[float]]) -> list[float]:
+        """Return how far each item is answered correctly, 0 to 1."""
+        return [self._right(choice.label, scores) for choice, scores in zip(examples, answers, strict=True)]
+
+    def chance(self, examples: Sequence[Choice]) -> float:
+        """Return the accuracy of guessing."""
+        shared = [[0.0] * len(choice.completions) for choice in examples]
+        weights = self._weights(examples)
+        return float(np.average([1 / len(scores) for scores in shared], weights=weights))
+
+    def scored_examples(self, examples: Sequence[Choice], answers: Sequence[Sequence[float]]) -> ScoredExamples:
+        """Return how far each item is correct, weighted as in ``score``."""
+        weights = self._weights(examples)
+        names = [choice.category or choice.subset for choice in examples]
+        classes, indices = np.unique(names, return_inverse=True)
+        return scored_examples(
+            examples,
+            kind="pairs",
+            ratios={"accuracy": Ratio(np.array(self.rights(examples, answers)) * weights, weights)},
+            classes=indices,
+            class_names=classes.tolist(),
+        )
+
+    def _right(self, label: int, scores: Sequence[float]) -> float:
+        best = [number for number, score in enumerate(scores) if score == max(scores)]
+        if len(best) > 1 and self.settings.ties == "wrong":
+            return 0.0
+        return float(label in best) / len(best)
+
+    def _weights(self, examples: Sequence[Choice]) -> np.ndarray:
+        """Return the weight of each item in the accuracy, float64, shape (N,)."""
+        subsets, rows, sizes = np.unique(
+            [choice.subset for choice in examples], return_inverse=True, return_counts=True
+        )
+        if self.kind.averages == "subsets":
+            return 1 / sizes[rows]
+        category_of: Mapping[str, str] = {choice.subset: choice.category for choice in examples}
+        categories = [category_of[subset] for subset in subsets.tolist()]
+        num_subsets = np.array([categories.count(category) for category in categories])
+        return 1 / (sizes * num_subsets)[rows]
+
+    def _chosen(self, files: dict[str, Path]) -> Iterator[Path]:
+        missing = [name for name in self.settings.subsets or () if name not in files]
+        if missing:
+            raise DataError(
+                f"task.subsets: no file of {', '.join(missing)} in {self._places()}; there are files of "
+                f"{', '.join(files)}"
+            )
+        yield from (files[name] for name in self.settings.subsets or files)
+
+    def _places(self) -> str:
+        return " or ".join(map(str, self._folders))
+
+
+def _check_unique(choices: Sequence[Choice]) -> None:
+    seen: set[str] = set()
+    for choice in choices:
+        if choice.id in seen:
+            raise DataError(
+                f"item {choice.id} occurs twice: two files have items of {choice.subset}; remove one of the files"
+            )
+        seen.add(choice.id)
