@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -112,7 +112,7 @@ class CompletionChoice(TaskWithoutHead):
         _check_unique(choices)
         return choices
 
-    def score(self, examples: Sequence[Choice], answers: Sequence[Sequence[float]]) -> dict[str, float]:
+    def score(self, examples: Sequence[Choice], answers: Iterable[Sequence[float]]) -> dict[str, float]:
         """Compute accuracies overall, per category and per subset.
 
         Args:
@@ -140,7 +140,7 @@ class CompletionChoice(TaskWithoutHead):
             **{f"{self.kind.subset}/{subset}/accuracy": value for subset, value in accuracy.items()},
         }
 
-    def rights(self, examples: Sequence[Choice], answers: Sequence[Sequence[float]]) -> list[float]:
+    def rights(self, examples: Sequence[Choice], answers: Iterable[Sequence[float]]) -> list[float]:
         """Return how far each item is answered correctly, 0 to 1."""
         return [self._right(choice.label, scores) for choice, scores in zip(examples, answers, strict=True)]
 

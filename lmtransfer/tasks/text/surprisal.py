@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -105,14 +105,13 @@ class Surprisal(TaskWithoutHead):
             raise DataError(f"task.file={self.settings.file}: the file has no text")
         return passages
 
-    def score(self, examples: Sequence[Passage], answers: Sequence[np.ndarray]) -> dict[str, float]:
+    def score(self, examples: Sequence[Passage], answers: Iterable[np.ndarray]) -> dict[str, float]:
         """Compute means over words.
 
         Args:
             answers: surprisal of each word of each text, in bits.
         """
-        bits = float(sum(surprisals.sum() for surprisals in answers))
-        mean = bits / sum(map(len, answers))
+        mean = float(np.concatenate(list(answers)).mean())
         return {"log2_probability": -mean, "surprisal": mean}
 
     def scored_examples(self, examples: Sequence[Passage], answers: Sequence[np.ndarray]) -> ScoredExamples:
