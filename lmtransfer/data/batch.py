@@ -24,7 +24,7 @@ class PackedBatch:
         segments_T: segment ids (0 for the first text of a pair, 1 for the second), int64.
         positions_T: position of each token within its own sequence, from 0, int64.
         cu_seqlens: (B + 1) int32 offsets; sequence b is ``tokens_T[cu_seqlens[b]:cu_seqlens[b + 1]]``.
-        lengths: the sequence lengths as Python integers, so that reading them needs no device synchronisation.
+        lengths: the sequence lengths as Python integers, so that reading them needs no device synchronization.
         num_real: number of real sequences; the sequences after them are filler, which no loss counts.
         num_causal: number of leading sequences with causal attention; the others have bidirectional attention. None if
             all sequences have the encoder's own attention. For encoders that support both.
@@ -119,7 +119,8 @@ def pack(
     Args:
         tokens: token ids of each sequence; none may be empty.
         segments: segment ids of each sequence; all 0 if omitted.
-        capacity: if given, filler sequences are added up to exactly this many tokens (static shapes).
+        capacity: exact number of tokens in the batch, reached by adding filler sequences (for static shapes); None to
+            add no filler.
         max_length: maximum length of a filler sequence in tokens; required with ``capacity``.
 
     Raises:
@@ -165,7 +166,7 @@ def upload(numbers: np.ndarray, device: torch.device | str) -> Tensor:
 
 
 def copy_to(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Return the tensor on ``device``, or the tensor itself if it is already there.
+    """Copy a tensor to ``device``; return the tensor itself if it is already there.
 
     A GPU copies from page-locked memory in the order of its other work, so the host does not wait. A tensor in other
     host memory is moved to page-locked memory first.

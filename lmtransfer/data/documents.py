@@ -28,10 +28,10 @@ class Document:
 
 @dataclass(slots=True)
 class Notes:
-    """Irregularities found while reading: how many of each kind, and where the first one was.
+    """Irregularities in the input: the number of each kind, and the place of the first.
 
     Attributes:
-        counts: number by kind, such as ``{"NUL characters dropped": 3}``.
+        counts: number of irregularities by kind, such as ``{"NUL characters dropped": 3}``.
         first: ``file:line`` of the first irregularity, by kind.
     """
 
@@ -39,7 +39,7 @@ class Notes:
     first: dict[str, str] = field(default_factory=dict)
 
     def add(self, kind: str, where: str, count: int = 1) -> None:
-        """Add ``count`` irregularities of ``kind``, found at ``where``."""
+        """Add ``count`` irregularities of ``kind`` at ``where``."""
         self.counts[kind] = self.counts.get(kind, 0) + count
         self.first.setdefault(kind, where)
 
@@ -58,7 +58,7 @@ class Corpus(ABC):
 
     Attributes:
         name: short name, used in cache folders and messages.
-        notes: irregularities found by the last (or current) pass over ``documents()``.
+        notes: irregularities in the last (or current) pass over ``documents()``.
         files: paths of the corpus's files; empty if it does not read files.
     """
 

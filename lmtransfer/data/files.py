@@ -29,7 +29,7 @@ _ZSTD_PIECE = 1 << 12
 
 
 class Meter:
-    """Counts the bytes read from a set of files, before decompression.
+    """A count of the bytes read from a set of files, before decompression.
 
     Attributes:
         total: number of bytes in all files.
@@ -83,8 +83,8 @@ class _Expanding(io.RawIOBase):
         self._num_bytes += len(piece)
         if self._num_bytes > max(_EXPANSION_FROM_BYTES, _MOST_EXPANSION * self._packed.num_read):
             raise DataError(
-                f"{self._path}: expands to more than {_MOST_EXPANSION} times its size, which is not normal for text: "
-                "if you trust the file, unpack it and give the unpacked file"
+                f"{self._path}: expands to more than {_MOST_EXPANSION} times its size, which is unusual for text; "
+                "if you trust the file, unpack it, and use the unpacked file"
             )
         return len(piece)
 
@@ -145,13 +145,13 @@ def find_data(path: str | Path) -> Path | None:
 
 
 def describe_splits(folder: Path) -> str:
-    """Return a message naming the splits of a ``DatasetDict.save_to_disk`` folder; empty for anything else."""
+    """Return a message that names the splits of a ``DatasetDict.save_to_disk`` folder; empty for other folders."""
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and saved_files(path)) if folder.is_dir() else []
     names = [path.name for path in inside]
     if not names:
         return ""
-    one = folder / ("train" if "train" in names else names[0])
-    return f"is a folder of several splits ({', '.join(names)}): give one of them, such as {one}"
+    example = folder / ("train" if "train" in names else names[0])
+    return f"is a folder with several splits ({', '.join(names)}); choose one of them, such as {example}"
 
 
 def saved_files(folder: Path) -> list[Path]:
@@ -166,11 +166,11 @@ def saved_files(folder: Path) -> list[Path]:
     if not state.is_file():
         return sorted(path for path in folder.glob("*.arrow") if not path.name.startswith("cache-"))
     content: Any = read_json(state, object, error=DataError)
-    listed = content.get("_data_files") if isinstance(content, dict) else None
-    names = [file.get("filename") if isinstance(file, dict) else None for file in listed or ()]
+    files = content.get("_data_files") if isinstance(content, dict) else None
+    names = [file.get("filename") if isinstance(file, dict) else None for file in files or ()]
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
-            raise DataError(f"{state}: _data_files has {str(name)[:60]!r}, which is not a file in {folder}")
+            raise DataError(f"{state}: _data_files names {str(name)[:60]!r}, which is not a file in {folder}")
     return [folder / str(name) for name in names]
 
 
@@ -202,12 +202,12 @@ def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
         try:
             if path.suffix == ".gz":
                 with gzip.GzipFile(fileobj=raw) as unzipped:
-                    yield _bounded(cast(BinaryIO, unzipped), packed, path)
+                    yield _limit_expansion(cast(BinaryIO, unzipped), packed, path)
             elif path.suffix == ".xz":
                 with lzma.LZMAFile(raw) as unpacked:
-                    yield _bounded(cast(BinaryIO, unpacked), packed, path)
+                    yield _limit_expansion(cast(BinaryIO, unpacked), packed, path)
             elif path.suffix == ".zst":
-                yield _bounded(_ZstdFile(raw, path), packed, path)
+                yield _limit_expansion(_ZstdFile(raw, path), packed, path)
             else:
                 yield raw
         except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
@@ -216,5 +216,5 @@ def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
             ) from None
 
 
-def _bounded(unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: Path) -> BinaryIO:
+def _limit_expansion(unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: Path) -> BinaryIO:
     return io.BufferedReader(_Expanding(unpacked, packed, path), _BUFFER_BYTES)

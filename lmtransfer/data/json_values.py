@@ -48,8 +48,8 @@ def json_values(lines: Iterator[tuple[int, str]], origin: str, notes: Notes) -> 
             parsed = ValueError(f"not a JSON object ({error})")
             if is_first and line.strip() == "{":
                 raise DataError(
-                    f"{where}: one JSON object over several lines is not a table: write an array of objects, or one "
-                    f"object per line ({AS_LINES})"
+                    f"{where}: a single JSON object over several lines is not a table; write an array of objects, or "
+                    f"one object per line ({AS_LINES})"
                 ) from None
         yield where, parsed
         is_first = False
@@ -63,7 +63,7 @@ def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tupl
     """Yield the items of an array, each with the number of its first line."""
     decoder, depth, last = json.JSONDecoder(), 0, "start"
     waiting: list[str] = []  # lines of an incomplete last item
-    started: int | None = None  # line number where the item starts
+    start: int | None = None  # number of the line where the item starts
     number = 0
     for number, line in lines:
         lowest = depth
@@ -86,13 +86,13 @@ def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tupl
             except (ValueError, RecursionError) as error:
                 if depth <= 1:
                     raise _no_array(origin, number, str(error)) from None
-                started = number if started is None else started
+                start = number if start is None else start
                 break
-            yield (number if started is None else started), value
-            last, started = "item", None
+            yield (number if start is None else start), value
+            last, start = "item", None
         waiting = [text[place:]] if place < len(text) else []
     if last != "]":
-        raise _no_array(origin, number, "it does not end, so the file is cut short")
+        raise _no_array(origin, number, "it does not end: the file is cut short")
 
 
 def _after_space(text: str, place: int) -> int:

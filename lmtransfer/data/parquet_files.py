@@ -53,16 +53,18 @@ class Columns:
         for file in self.files:
             row = 1
             try:
-                with _opened(file, self.meter, names) as (_, batches):
+                with _open(file, self.meter, names) as (_, batches):
                     for batch in batches:
                         for start in range(0, batch.num_rows, _ROWS):
                             yield file, row + start, batch.slice(start, _ROWS)
                         row += batch.num_rows
             except (pa.ArrowException, OSError) as error:
-                raise DataError(f"{file}:row {row}: the file is damaged ({first_line(error)})") from None
+                raise DataError(
+                    f"{file}:row {row}: the file is damaged ({first_line(error)}); write or download it again"
+                ) from None
 
     def records(
-        self, wanted: Sequence[str], encoding_errors: EncodingErrors, notes: Notes
+        self, names: Sequence[str], encoding_errors: EncodingErrors, notes: Notes
     ) -> Iterator[tuple[str, dict[str, Any], frozenset[str]]]:
         """Yield the rows as values.
 
@@ -70,14 +72,14 @@ class Columns:
         label, is replaced by None.
 
         Args:
-            wanted: the columns to read, if present.
+            names: the columns to read, if present.
             encoding_errors: what to do with texts that are not UTF-8.
 
         Yields:
             ``file:row``, from 1, the values, and which columns held label numbers.
         """
         label_names = _label_names(self.schema)
-        columns = [name for name in dict.fromkeys(wanted) if self.schema.names.count(name) == 1]
+        columns = [name for name in dict.fromkeys(names) if self.schema.names.count(name) == 1]
         renamed = frozenset(label_names) & frozenset(columns)
         for file, first, batch in self.batches(columns):
             values = [
@@ -89,7 +91,7 @@ class Columns:
 
 
 def open_columns(path: Path, meter: Meter | None = None) -> Columns:
-    """Open a parquet file, an arrow file or stream, or a ``datasets.save_to_disk`` folder.
+    """Open a parquet file, an arrow file, an arrow stream or a ``datasets.save_to_disk`` folder.
 
     Args:
         path: the file, plain or compressed, or the folder.
@@ -101,12 +103,12 @@ def open_columns(path: Path, meter: Meter | None = None) -> Columns:
     files = saved_files(path) if path.is_dir() else [path]
     if not files:
         raise DataError(f"{path}: the folder has no .arrow files (datasets.save_to_disk writes them)")
-    with _opened(files[0], None, None) as (schema, _):
+    with _open(files[0], None, None) as (schema, _):
         return Columns(tuple(files), schema, meter)
 
 
 @contextmanager
-def _opened(
+def _open(
     path: Path, meter: Meter | None, names: Sequence[str] | None
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     import pyarrow as pa
@@ -123,22 +125,24 @@ def _opened(
         try:
             if is_stream:
                 reader = pa.ipc.open_stream(source)
-                schema, batches = reader.schema, _checked(iter(reader), names)
+                schema, batches = reader.schema, _check(iter(reader), names)
             elif is_file:
                 file = pa.ipc.open_file(source)
                 every = map(file.get_batch, range(file.num_record_batches))
-                schema, batches = file.schema, _checked(every, names)
+                schema, batches = file.schema, _check(every, names)
             else:
                 table = pq.ParquetFile(source)
                 columns = None if names is None else list(names)
                 schema, batches = table.schema_arrow, table.iter_batches(batch_size=_ROWS, columns=columns)
         except (pa.ArrowException, OSError) as error:
             kind = "an arrow" if is_stream or is_file else "a parquet"
-            raise DataError(f"{path}: is damaged or is not {kind} file ({first_line(error)})") from None
+            raise DataError(
+                f"{path}: is damaged or is not {kind} file ({first_line(error)}); write or download it again"
+            ) from None
         yield schema, batches
 
 
-def _checked(batches: Iterator[pa.RecordBatch], names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+def _check(batches: Iterator[pa.RecordBatch], names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     """Yield the columns of batches after checking that no offset leads out of a buffer; texts may have any bytes."""
     for batch in batches:
         for column in batch.columns:
@@ -168,7 +172,9 @@ def check_strings(columns: Columns, name: str, *, key: str) -> None:
 
     kind = columns.schema.field(name).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
-        raise DataError(f"{columns.files[0]}: column `{name}` has {kind}, not strings; set {key}")
+        raise DataError(
+            f"{columns.files[0]}: column `{name}` holds {kind} values, not strings; set {key} to a column of strings"
+        )
 
 
 def texts_of(

@@ -58,15 +58,16 @@ _QUOTED_FIELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\r?\n|\Z)')
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """A wanted column.
+    """A column to read.
 
     Attributes:
-        names: possible names of the column; the first that a file has is used.
+        names: possible names of the column, of which the first one in the file is used.
         setting: the configuration key that names the column, for messages.
         required: whether a file must have the column.
         may_be_list: whether JSON and parquet may hold a list or an object, which is returned as JSON.
-        per_label: if a file has all ``names``, the value is a JSON object with all of them: one column per label.
-        advice: advice if no column has any of the names.
+        per_label: whether a file may have all ``names``, one column per label; the value is then a JSON object with all
+            of them.
+        advice: what a user can do if no column has any of the names, other than set ``setting``.
         is_text: whether the column holds texts; if it is missing, the message suggests the column with the longest
             texts.
     """
@@ -88,10 +89,12 @@ class ColumnSpec:
         Args:
             rows: the table's first rows.
         """
-        known = ", ".join(name[:40] for name in list(names)[:20])
+        present = ", ".join(name[:40] for name in list(names)[:20])
         likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
         hint = "" if likely is None else f" ({likely[:40]} has the longest texts)"
-        return f"no column {self}; the columns are {known}. Set {self.setting} to one of these{hint}, or {self.advice}"
+        return (
+            f"no column {self}; the columns are {present}. Set {self.setting} to one of these{hint}, or {self.advice}"
+        )
 
 
 def longest_texts(rows: Iterable[Mapping[str, Any]]) -> str | None:
@@ -106,7 +109,7 @@ def longest_texts(rows: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def delimiter_of(value: str | None, key: str) -> str | None:
-    """Return the character that a setting names; None if it names none.
+    """Return the delimiter that a setting names; None if the setting is null.
 
     Args:
         key: the setting's key, for the message.
@@ -136,14 +139,14 @@ class TableLayout:
         file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (one object per line, or
             an array of objects) or ``parquet`` (also arrow); None to decide by the file name, with ``tsv`` if the name
             does not decide, and ``quoted_tsv`` if quotation marks enclose its fields.
-        columns: names of all columns, for files without a header line. A first line that names the wanted columns is
+        columns: names of all columns, for files without a header line. A first line that names the requested columns is
             still read as a header.
         optional_columns: how many of the last ``columns`` a row may lack.
         bad_rows: what to do with unreadable rows.
         encoding_errors: ``strict`` rejects bytes that are not UTF-8; ``replace`` replaces them with U+FFFD and counts
             them.
         delimiter: the character between columns; None for a tab or a comma, depending on the format, or the separator
-            with which the first line names the wanted columns.
+            with which the first line names the requested columns.
     """
 
     file_format: TableFormat | None = None
@@ -162,8 +165,8 @@ class TableLayout:
         """
         if self.file_format is not None:
             return self.file_format
-        named = format_by_name(path)
-        table_format: TableFormat = "tsv" if named is None or named == "text" else named
+        name_format = format_by_name(path)
+        table_format: TableFormat = "tsv" if name_format is None or name_format == "text" else name_format
         if table_format != "tsv" or self.delimiter not in (None, "\t"):
             return table_format
         sample, size = [], 0
@@ -188,7 +191,7 @@ class TableRecord:
         number: number of the row in the file, from 0; skipped rows count.
         where: ``file:line`` or ``file:row``, for messages.
         values: the values by column: texts in separated values, JSON values otherwise.
-        names_of: columns of label numbers that were replaced by the names in the file's own metadata.
+        names_of: columns whose label numbers were replaced by the names in the file's own metadata.
     """
 
     number: int
@@ -201,7 +204,7 @@ class TableRecord:
         return next((name for name in column.names if name in self.values), None)
 
     def missing_message(self, column: ColumnSpec) -> str:
-        """Return the message that the row lacks a column; if the first row is no row, with advice on the table."""
+        """Return the message that the row lacks a column, with advice if the first row seems to be a whole table."""
         problem = column.missing_message(list(self.values), [self.values])
         return f"{problem}. {self.table_advice()}".rstrip(". ")
 
@@ -217,7 +220,8 @@ class TableRecord:
         value = self.values[name]
         if value is not None and not isinstance(value, str):
             problem = (
-                f"{name!r} is of type {type(value).__name__}, not a text; correct the row, or set {column.setting}"
+                f"{name!r} is of type {type(value).__name__}, not a text; correct the row, or set {column.setting} to "
+                "another column"
             )
             raise DataError(f"{self.where}: {problem}. {self.table_advice()}".rstrip(". "))
         return value
@@ -249,13 +253,13 @@ class OpenTable:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """The wanted columns of one row.
+    """The requested columns of one row.
 
     Attributes:
         number: number of the row in the file, from 0; skipped rows count.
         where: ``file:line``, for messages.
-        values: values of the wanted columns, in their order; None for a missing column or value.
-        is_label_name: for each wanted column, whether its value is a label name, even if the task's files write labels
+        values: values of the requested columns, in their order; None for a missing column or value.
+        is_label_name: for each column, whether its value is a label name, even if the task's files write labels
             differently.
     """
 
@@ -267,7 +271,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """Handles unreadable rows.
+    """A handler of unreadable rows.
 
     Attributes:
         policy: ``refuse`` raises at the first bad row; ``skip`` skips and counts bad rows.
@@ -337,7 +341,7 @@ class IncomingRows:
 
 def open_table(
     source: Path | IncomingRows,
-    wanted: Sequence[ColumnSpec],
+    columns: Sequence[ColumnSpec],
     *,
     layout: TableLayout,
     bad_rows: BadRows,
@@ -347,7 +351,7 @@ def open_table(
 
     Args:
         source: the file, plain or compressed, a folder of ``datasets.save_to_disk``, or the lines of a pipe.
-        wanted: the columns to be used; rows of parquet may lack other columns.
+        columns: the columns to be used; rows of parquet may lack other columns.
         layout: the table's format; a pipe is tab-separated if ``file_format`` is None.
         bad_rows: handles rows with the wrong number of columns and broken JSON objects. Its notes count blank lines
             between rows, and record what the file's content decided.
@@ -363,12 +367,12 @@ def open_table(
     else:
         origin, file_format = str(source), layout.format_of(source, notes)
         if file_format == "parquet":
-            columns = open_columns(source, meter)
-            names = columns.schema.names
+            parquet = open_columns(source, meter)
+            names = parquet.schema.names
             check_columns(
-                names, wanted, origin, (values for _, values, _ in columns.records(names, "replace", Notes()))
+                names, columns, origin, (values for _, values, _ in parquet.records(names, "replace", Notes()))
             )
-            rows = columns.records([name for column in wanted for name in column.names], errors, notes)
+            rows = parquet.records([name for column in columns for name in column.names], errors, notes)
             return OpenTable(tuple(names), (TableRecord(number, *row) for number, row in enumerate(rows)))
         lines = read_lines(source, encoding_errors=errors, notes=notes, meter=meter)
     if file_format == "jsonl":
@@ -377,7 +381,7 @@ def open_table(
     if first is None:
         return OpenTable(() if layout.columns is None else tuple(layout.columns), iter(()))
     usual = "," if file_format == "csv" else "\t"
-    delimiter = layout.delimiter or _delimiter(first[1], usual, wanted, layout)
+    delimiter = layout.delimiter or _delimiter(first[1], usual, columns, layout)
     if delimiter != usual and layout.delimiter is None:
         kind = f"file whose columns are separated by {_SEPARATORS[delimiter]}, not by {_SEPARATORS[usual]}"
         notes.add(kind, f"{origin}:{first[0]}")
@@ -386,18 +390,18 @@ def open_table(
         records = _quoted_records(every, origin, delimiter)
     else:
         records = ((number, line.split("\t")) for number, line in every)
-    return _delimited_table(records, origin, wanted, layout, bad_rows, quoted=quoted)
+    return _delimited_table(records, origin, columns, layout, bad_rows, quoted=quoted)
 
 
 def read_rows(
-    path: Path, wanted: Sequence[ColumnSpec], *, layout: TableLayout, bad_rows: BadRows
+    path: Path, columns: Sequence[ColumnSpec], *, layout: TableLayout, bad_rows: BadRows
 ) -> Iterator[TableRow]:
-    """Yield the wanted columns of each row of a file as texts; see ``open_table``."""
-    yield from rows_of(open_table(path, wanted, layout=layout, bad_rows=bad_rows).records, wanted, bad_rows)
+    """Yield the requested columns of each row of a file as texts; see ``open_table``."""
+    yield from rows_of(open_table(path, columns, layout=layout, bad_rows=bad_rows).records, columns, bad_rows)
 
 
-def rows_of(records: Iterator[TableRecord], wanted: Sequence[ColumnSpec], bad_rows: BadRows) -> Iterator[TableRow]:
-    """Yield the wanted columns of each record as texts.
+def rows_of(records: Iterator[TableRecord], columns: Sequence[ColumnSpec], bad_rows: BadRows) -> Iterator[TableRow]:
+    """Yield the requested columns of each record as texts.
 
     Args:
         records: rows with all their columns.
@@ -409,24 +413,24 @@ def rows_of(records: Iterator[TableRecord], wanted: Sequence[ColumnSpec], bad_ro
     """
     for record in records:
         try:
-            values = tuple(_text_of(column, record) for column in wanted)
+            values = tuple(_text_of(column, record) for column in columns)
         except ValueError as problem:
             if record.table_advice():
                 raise DataError(f"{record.where}: {problem}. {record.table_advice()}") from None
-            bad_rows.report("rows that are no proper JSON objects", record.where, str(problem))
+            bad_rows.report("invalid rows", record.where, str(problem))
             continue
-        named = tuple(any(name in record.names_of for name in column.names) for column in wanted)
-        yield TableRow(record.number, record.where, values, named)
+        is_label_name = tuple(any(name in record.names_of for name in column.names) for column in columns)
+        yield TableRow(record.number, record.where, values, is_label_name)
 
 
-def _delimiter(line: str, usual: str, wanted: Sequence[ColumnSpec], layout: TableLayout) -> str:
-    """Return the separator with which the first line names the wanted columns, or has the given number of columns."""
+def _delimiter(line: str, usual: str, columns: Sequence[ColumnSpec], layout: TableLayout) -> str:
+    """Return the separator that splits the first line into the requested columns or the given number of columns."""
     parts = {mark: _split(line, mark) for mark in (usual, *_SEPARATORS)}
     for mark, fields in parts.items():
         has_number = layout.columns is not None and (
             len(layout.columns) - layout.optional_columns <= len(fields) <= len(layout.columns)
         )
-        if has_number or _names_columns(fields, wanted):
+        if has_number or _names_columns(fields, columns):
             return mark
     if len(parts[usual]) > 1:
         return usual
@@ -443,17 +447,17 @@ def _split(line: str, delimiter: str) -> list[str]:
 def _delimited_table(
     records: Iterator[tuple[int, list[str]]],
     origin: str,
-    wanted: Sequence[ColumnSpec],
+    columns: Sequence[ColumnSpec],
     layout: TableLayout,
     bad_rows: BadRows,
     *,
     quoted: bool,
 ) -> OpenTable:
     first_line, first = next(records)
-    is_header = layout.columns is None or _names_columns(first, wanted)
+    is_header = layout.columns is None or _names_columns(first, columns)
     names = first if is_header or layout.columns is None else list(layout.columns)
     check_columns(
-        names, wanted, f"{origin}:{first_line}", (dict(zip(names, fields, strict=False)) for _, fields in records)
+        names, columns, f"{origin}:{first_line}", (dict(zip(names, fields, strict=False)) for _, fields in records)
     )
     optional = 0 if is_header else layout.optional_columns
     once = [name if names.count(name) == 1 else "" for name in names]
@@ -471,32 +475,32 @@ def _delimited_table(
                 problem = f"{len(fields)} columns, but {at_least}{len(names)} are expected ({', '.join(names)})"
                 if not quoted and any('"' in field for field in fields):
                     problem += "; quotation marks are read as text: set task.file_format=quoted_tsv for quoted fields"
-                bad_rows.report("rows with another number of columns", where, problem)
+                bad_rows.report("rows with a different number of columns", where, problem)
                 continue
             yield TableRecord(number, where, dict(zip(once, fields, strict=False)))
 
     return OpenTable(tuple(names), read())
 
 
-def _names_columns(fields: Sequence[str], wanted: Sequence[ColumnSpec]) -> bool:
-    """Whether a line is a header that names the wanted columns."""
-    return all(any(name in fields for name in column.names) for column in wanted if column.required)
+def _names_columns(fields: Sequence[str], columns: Sequence[ColumnSpec]) -> bool:
+    """Whether a line is a header that names the requested columns."""
+    return all(any(name in fields for name in column.names) for column in columns if column.required)
 
 
 def check_columns(
-    names: Sequence[str], wanted: Sequence[ColumnSpec], where: str, rows: Iterable[Mapping[str, Any]] = ()
+    names: Sequence[str], columns: Sequence[ColumnSpec], where: str, rows: Iterable[Mapping[str, Any]] = ()
 ) -> None:
-    """Check that a table has the wanted columns.
+    """Check that a table has the requested columns.
 
     Args:
-        wanted: the columns that the table must have, unless they are not required.
+        columns: the columns that the table must have, unless they are not required.
         where: ``file:line``, for messages.
         rows: the table's first rows, which are read if a text column is missing.
 
     Raises:
         DataError: a column is missing, or several columns have its name.
     """
-    for column in wanted:
+    for column in columns:
         name = next((name for name in column.names if name in names), None)
         if name is None and column.required:
             raise DataError(f"{where}: {column.missing_message(names, rows)}")
@@ -505,12 +509,12 @@ def check_columns(
                 f"{where}: {name!r} is the name of several columns; rename them, or set {column.setting} to another "
                 "column"
             )
-        there = [name for name in column.names if name in names]
-        if column.per_label and 1 < len(there) < len(column.names):
+        present = [name for name in column.names if name in names]
+        if column.per_label and 1 < len(present) < len(column.names):
             absent = ", ".join(name for name in column.names if name not in names)
             raise DataError(
-                f"{where}: {column.setting} names the columns {', '.join(there)} and also {absent}, which the file "
-                "does not have; name one column, or only columns of single labels that it has"
+                f"{where}: {column.setting} names the columns {', '.join(present)} and also {absent}, which the file "
+                "does not have; name a single column, or only label columns that the file has"
             )
 
 
@@ -523,7 +527,7 @@ def _quoted_records(lines: Iterator[tuple[int, str]], origin: str, delimiter: st
             yield start, fields
             start = reader.line_num + 1
     except csv.Error as error:
-        kind = "comma-separated" if delimiter == "," else "quoted, separated"
+        kind = "comma-separated" if delimiter == "," else "quoted"
         raise DataError(
             f"{origin}:{start}: not {kind} values ({error}); correct the quotation marks"
             + (", or set task.file_format=tsv to read them as text" if delimiter == "\t" else "")
@@ -535,10 +539,10 @@ def _json_records(lines: Iterator[tuple[int, str]], origin: str, bad_rows: BadRo
         if isinstance(value, dict):
             yield TableRecord(number, where, value)
             continue
-        problem = f"found {type(value).__name__}, but JSON objects are expected"
+        problem = f"expected a JSON object, found a value of type {type(value).__name__}"
         if isinstance(value, ValueError):
             problem = str(value)
-        bad_rows.report("rows that are no proper JSON objects", where, problem)
+        bad_rows.report("invalid rows", where, problem)
 
 
 def _text_of(column: ColumnSpec, record: TableRecord) -> str | None:
@@ -548,9 +552,9 @@ def _text_of(column: ColumnSpec, record: TableRecord) -> str | None:
         ValueError: a required column is missing, or the value is a list, an object or a non-finite number.
     """
     values = record.values
-    if column.per_label and len(there := [name for name in column.names if name in values]) > 1:
-        if len(there) < len(column.names):
-            raise ValueError(f"of {column.setting} there are only {', '.join(there)}")
+    if column.per_label and len(present := [name for name in column.names if name in values]) > 1:
+        if len(present) < len(column.names):
+            raise ValueError(f"of the columns in {column.setting}, the row has only {', '.join(present)}")
         return json.dumps({name: values[name] for name in column.names}, ensure_ascii=False)
     name = record.name_of(column)
     if name is None and column.required:

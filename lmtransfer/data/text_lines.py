@@ -53,18 +53,35 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
         if encoding_errors == "replace":
             notes.add("lines with bytes that are not UTF-8, replaced", where)
             return raw.decode("utf-8", "replace")
-        octets = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
         if b"\0" in raw or raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise DataError(f"{where}: not UTF-8 but UTF-16, as it seems: {_CONVERT.format('UTF-16')}") from None
-        raise DataError(
-            f"{where}: not UTF-8 at byte {error.start} of the line: {octets}. Convert the file to UTF-8 (iconv -f "
-            "LATIN1 -t UTF-8, or with another encoding than LATIN1), or set encoding_errors=replace "
-            "(corpus.encoding_errors, task.encoding_errors) to replace these bytes with U+FFFD and count them"
+            raise DataError(f"{where}: seems to be UTF-16, not UTF-8: {_CONVERT.format('UTF-16')}") from None
+        raise not_utf8(
+            where,
+            raw[error.start :],
+            error.start,
+            alternative=", or set encoding_errors=replace (corpus.encoding_errors, task.encoding_errors) to replace "
+            "these bytes with U+FFFD and count them",
         ) from None
 
 
+def not_utf8(where: str, rest: bytes, position: int, *, alternative: str = "") -> DataError:
+    """Build the error for text that is not UTF-8.
+
+    Args:
+        where: ``file:line``.
+        rest: the text from its first invalid byte on.
+        position: position of that byte in the line.
+        alternative: what a user can do other than convert the file.
+    """
+    octets = " ".join(f"{byte:02x}" for byte in rest[:4])
+    return DataError(
+        f"{where}: not UTF-8 at byte {position} of the line: {octets}. Convert the file to UTF-8 (iconv -f LATIN1 -t "
+        f"UTF-8, or with an encoding other than LATIN1){alternative}"
+    )
+
+
 def check_text(path: Path, start: bytes) -> None:
-    """Raise an error if a file is not text, or is UTF-16 text.
+    """Raise an error if a file is not text, or is text in UTF-16 or UTF-32.
 
     Args:
         start: the file's first line, or a part of it.
@@ -88,7 +105,7 @@ def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
     while line:
         if len(line) > LONGEST_LINE_BYTES:
             raise DataError(
-                f"{path}:{number}: the line has more than {LONGEST_LINE_BYTES:,} bytes, which is the maximum: split it "
+                f"{path}:{number}: the line has more than {LONGEST_LINE_BYTES:,} bytes, which is the maximum; split it "
                 "into shorter lines (for example with fold -s -w 100000)"
             )
         yield line

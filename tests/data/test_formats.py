@@ -230,6 +230,15 @@ def test_a_separator_is_one_character() -> None:
         FileCorpus(path=__file__, delimiter="ab")
 
 
+@pytest.mark.parametrize(("name", "file_format"), [("a.jsonl", "jsonl"), ("a.parquet", "parquet"), ("a.txt", "text")])
+def test_a_corpus_refuses_a_delimiter_for_files_without_one(name: str, file_format: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.touch()
+    with refuses(ConfigError, "corpus.delimiter=;", str(path), f"is read as {file_format}", "corpus.format"):
+        FileCorpus(path=str(path), delimiter=";")
+    FileCorpus(path=str(path), delimiter=";", format="csv")
+
+
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"])
 def test_which_column_is_the_text_is_asked(name: str, reader: str, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_loaded_data_set_is_known_by_its_bytes(tmp_path: Path) -> None:
 
     def corpus() -> HubCorpus:
         source = hub("owner/name")
-        source.__dict__["_loaded"] = loaded
+        source.__dict__["_dataset"] = loaded
         return source
 
     first = corpus().fingerprint()

@@ -210,7 +210,7 @@ class TestNearDuplicates:
         near = NearDuplicates(folder, threshold=threshold)
         for text in texts:
             near.add(shingles(word_hashes(text), num_words))
-        return {one.document: (one.of, one.similarity) for one in near.find()}
+        return {one.document: (one.original, one.similarity) for one in near.find()}
 
     def expected(self, texts: list[str], *, threshold: float, num_words: int) -> dict[int, tuple[int, float]]:
         """Brute force over all pairs: the first earlier document that remains and is similar enough."""

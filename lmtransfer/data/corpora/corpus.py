@@ -135,8 +135,8 @@ class FileCorpus(BaseCorpus):
     """A corpus of local files: text, or a column of tables, each plain or as .gz, .xz or .zst.
 
     Args:
-        path: a file, a folder (searched at any depth, or of ``datasets.save_to_disk``) or a pattern, or a list of
-            them; ``train.txt`` also finds ``train.txt.xz``. Relative paths start at the folder where the command was
+        path: a file, a folder (searched at any depth, or written by ``datasets.save_to_disk``), a pattern, or a list of
+            these; ``train.txt`` also finds ``train.txt.xz``. Relative paths start at the folder where the command was
             started.
         name: short name, used in cache folders and messages.
         format: ``text``, or a table: ``tsv``, ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects), ``parquet``
@@ -146,8 +146,8 @@ class FileCorpus(BaseCorpus):
             ``<doc ...>``). ``auto``: ``doc`` for a file that begins with ``<doc id=...>``, else ``blank_line`` for a
             single file, ``file`` for a folder, a pattern or a list.
         text_field: the column of a table, or field of JSON, with the text; None for ``text`` or ``sentence``.
-        delimiter: the character between the columns of tables, or ``tab``; None for the separator with which the first
-            line names the columns.
+        delimiter: the character between the columns of tables (tsv, quoted_tsv or csv), or ``tab``; None for the
+            separator with which the first line names the columns.
         line_break: a mark for a line end in the rows of tables, such as ``<br />``.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8 and names the line; ``replace`` replaces and
             counts them.
@@ -158,7 +158,7 @@ class FileCorpus(BaseCorpus):
         cache_dir: folder for cached digests of large source files; None computes the digests each time.
 
     Raises:
-        ConfigError: a value is out of range.
+        ConfigError: a value is out of range, or a file with a ``delimiter`` has a format without one.
         DataError: there is no file to read at ``path``.
     """
 
@@ -186,28 +186,31 @@ class FileCorpus(BaseCorpus):
             validation_fraction=validation_fraction,
             split_unit=split_unit,
         )
-        located = locate(path if isinstance(path, str) else list(path))
-        self.files: Sequence[str] = located.files
-        self._left_out = located.left_out
+        corpus_files = locate(path if isinstance(path, str) else list(path))
+        self.files: Sequence[str] = corpus_files.files
+        self._skipped_files = corpus_files.skipped_files
         self.format: TextFormat | None = None if format == "auto" else format
-        single: Boundary = "blank_line" if located.named and len(located.files) == 1 else "file"
+        single: Boundary = "blank_line" if corpus_files.named and len(self.files) == 1 else "file"
         self.boundary: Boundary = single if boundary == "auto" else boundary
         self._finds_boundary = boundary == "auto"
         self.delimiter = delimiter_of(delimiter, "corpus.delimiter")
+        if self.delimiter is not None:
+            self._check_delimiter()
         self.text_field = text_field
         self.line_break = line_break
         self.encoding_errors: EncodingErrors = encoding_errors
         self._memo_folder = None if cache_dir is None else Path(cache_dir)
 
+    @override
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
-        if self._left_out:
-            kind = "files of tables and JSON in the folder, left out (a pattern such as folder/*.csv reads them)"
-            notes.add(kind, self._left_out[0], len(self._left_out))
+        if self._skipped_files:
+            kind = "table and JSON files in the folder, left out (a pattern such as folder/*.csv reads them)"
+            notes.add(kind, self._skipped_files[0], len(self._skipped_files))
         meter.total = sum(Path(file).stat().st_size for file in self.files)
         for file in map(Path, self.files):
             extracted = self._is_extracted(file)
             if extracted:
-                notes.add("files of WikiExtractor, read with corpus.boundary=doc", str(file))
+                notes.add("files from WikiExtractor, read with corpus.boundary=doc", str(file))
             yield from read_documents(
                 file,
                 file_format=self.format,
@@ -220,12 +223,22 @@ class FileCorpus(BaseCorpus):
                 meter=meter,
             )
 
+    def _check_delimiter(self) -> None:
+        for file in self.files:
+            file_format = self._format_of(Path(file))
+            if file_format not in ("tsv", "quoted_tsv", "csv"):
+                raise ConfigError(
+                    f"corpus.delimiter={self.delimiter}: {file} is read as {file_format}, which has no delimiter; set "
+                    "corpus.delimiter=null, or corpus.format to tsv, quoted_tsv or csv"
+                )
+
     def _is_extracted(self, file: Path) -> bool:
         return self._finds_boundary and self._format_of(file) == "text" and is_extracted(file)
 
     def _format_of(self, file: Path) -> TextFormat:
         return self.format or format_of(file)
 
+    @override
     def _content(self) -> dict[str, Any]:
         digest = blake2b(digest_size=16)
         for file in map(Path, self.files):

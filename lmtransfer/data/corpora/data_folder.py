@@ -113,7 +113,7 @@ class DataFolderCorpus(Corpus):
 
     @override
     def documents(self) -> Iterator[Document]:
-        return self._opened.documents()
+        return self._open_source.documents()
 
     @override
     def is_validation(self, document: Document) -> bool:
@@ -121,10 +121,10 @@ class DataFolderCorpus(Corpus):
 
     @override
     def fingerprint(self) -> str:
-        return self._opened.fingerprint()
+        return self._open_source.fingerprint()
 
     @cached_property
-    def _opened(self) -> FileCorpus | HubCorpus:
+    def _open_source(self) -> FileCorpus | HubCorpus:
         if isinstance(self._source, HubCorpus):
             try:
                 self._source.open()
@@ -133,9 +133,9 @@ class DataFolderCorpus(Corpus):
         return self._source
 
     def _missing(self, hub: str) -> str:
-        looked = f"they are not all in {self._data_root}" if self._data_root else "no data folder is set"
+        search = f"they are not all in {self._data_root}" if self._data_root else "no data folder is set"
         text = (
             f"corpus={self.name}: its text was not found. Set data_root= or LMTRANSFER_DATA to the folder that "
-            f"contains {', '.join(self._files)}, plain or compressed ({looked}). {hub}"
+            f"contains {', '.join(self._files)}, plain or compressed ({search}). {hub}"
         )
         return f"{text} {self._instead}".rstrip()

@@ -257,9 +257,9 @@ def read_docstrings(
             status = file.path.stat()
             stamp.update(f"{file.path} {status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
     memo = Path(cache_dir) / "python_docs" / f"{stamp.hexdigest()}.json"
-    known = _recall(memo)
-    if known is not None:
-        return known
+    cached_set = _recall(memo)
+    if cached_set is not None:
+        return cached_set
     files.sort(key=lambda file: (file.module, file.library, str(file.path)))
     notes = Notes()
     items = tuple(_unique(_read(files, notes, num_workers, on_progress), notes))
@@ -288,16 +288,16 @@ def _read(
             pending = [pool.submit(_read_sources, files[at : at + _AT_ONCE]) for at in range(0, len(files), _AT_ONCE)]
             results = chain.from_iterable(future.result() for future in pending)
         try:
-            for number, (docstrings, met) in enumerate(results, start=1):
+            for number, (docstrings, file_notes) in enumerate(results, start=1):
                 yield from docstrings
-                for kind, count in met.counts.items():
-                    notes.add(kind, met.first[kind], count)
+                for kind, count in file_notes.counts.items():
+                    notes.add(kind, file_notes.first[kind], count)
                 if on_progress is not None:
                     on_progress(number / len(files))
         except BrokenProcessPool:
             raise DataError(
-                "python_docs: a process that reads source files was killed, probably because memory ran out; run again "
-                "while fewer other programs run"
+                "corpus=python_docs: a process that reads source files was killed, probably because memory ran out; "
+                "close other programs, and run the command again"
             ) from None
 
 

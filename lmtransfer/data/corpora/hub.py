@@ -11,6 +11,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from typing_extensions import override
+
 from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit
 from lmtransfer.data.corpora.readers import build_document, join_lines
@@ -36,7 +38,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def shuffle(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
-    """Yield the items in random order, with at most ``buffer`` of them in memory.
+    """Shuffle a stream of items, with at most ``buffer`` of them in memory.
 
     The first ``buffer`` items fill the buffer. Each later item replaces a random item in the buffer, which is yielded.
     At the end, the remaining items are yielded in random order. An item therefore comes at most ``buffer`` places
@@ -70,23 +72,23 @@ def check_dataset_folder(folder: Path) -> None:
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     check_folder(folder, error=DataError)
-    named: dict[Path, Any] = {}
+    contents: dict[Path, Any] = {}
     if any((folder / mark).is_file() for mark in (SAVED_SET, SAVED_SPLITS)):
         paths = [folder / SAVED_SPLITS, folder / SAVED_SET, *folder.glob(f"*/{SAVED_SET}")]
-        named = {path: read_json(path, object, error=DataError) for path in paths if path.is_file()}
+        contents = {path: read_json(path, object, error=DataError) for path in paths if path.is_file()}
     card, settings = folder / "README.md", folder / ".huggingface.yaml"
     if card.is_file():
         front = REGEX_YAML_BLOCK.search(read_bytes(card, error=DataError).decode("utf-8", "replace"))
         if front:
-            named[card] = _configs(parse_yaml(front[2].encode(), object, source=str(card), error=DataError))
+            contents[card] = _configs(parse_yaml(front[2].encode(), object, source=str(card), error=DataError))
     if settings.is_file():
-        named[settings] = _configs(read_yaml(settings, object, error=DataError))
-    for path, content in named.items():
+        contents[settings] = _configs(read_yaml(settings, object, error=DataError))
+    for path, content in contents.items():
         for key, text in texts(content):
             if "://" in text or "::" in text or text.startswith(("/", "~")) or ".." in Path(text).parts:
                 raise DataError(
                     f"{path}: {key} is {text[:60]!r}, which is not a file in {folder}: a local data set may only name "
-                    "its own files; correct it, or give the name of a data set on the hub"
+                    "its own files; correct the path, or use a data set on the hub"
                 )
 
 
@@ -102,7 +104,7 @@ class HubCorpus(BaseCorpus):
     can be used in place of a name: one written by ``save_to_disk``, or a copy of the hub repository.
 
     With ``streaming``, only the required text is read: with ``max_words`` or ``max_documents``, the first part of a
-    large data set. It is tokenised once into the cache, from which training reads, so a resumed run needs no network if
+    large data set. It is tokenized once into the cache, from which training reads, so a resumed run needs no network if
     ``revision`` is a commit.
 
     Args:
@@ -110,12 +112,12 @@ class HubCorpus(BaseCorpus):
         name: short name, used in cache folders and messages.
         subset: the data set's configuration, if it has several.
         split: the split to read.
-        validation_split: a split that is held out completely; None holds out ``validation_fraction`` of ``split``.
-        revision: commit, tag or branch on the hub; None is the newest.
-        streaming: read from the hub without a copy on disk.
+        validation_split: a split to hold out completely; None to hold out ``validation_fraction`` of ``split``.
+        revision: commit, tag or branch on the hub; None for the newest version.
+        streaming: whether to read from the hub without a copy on disk.
         shuffle_buffer: number of documents in a shuffle buffer (see ``shuffle``), which are in memory. The caps then
             take a mixed sample rather than the first documents. With ``streaming``, the files of the data set are also
-            read in random order, if a record is a document. 0: the order of the source.
+            read in random order, if a record is a document. 0 keeps the order of the source.
         text_field: the column with the text.
         boundary: ``record``: a record is a document; ``heading``: a record is a line, and a document begins at a line
             ``= Title =``, as in WikiText.
@@ -177,7 +179,7 @@ class HubCorpus(BaseCorpus):
         self._memo_folder = None if cache_dir is None else Path(cache_dir)
 
     @cached_property
-    def _loaded(self) -> datasets.Dataset | datasets.IterableDataset:
+    def _dataset(self) -> datasets.Dataset | datasets.IterableDataset:
         return self._load(self.split)
 
     @cached_property
@@ -208,17 +210,20 @@ class HubCorpus(BaseCorpus):
         columns = loaded.column_names or list(next(self._records(loaded, f"{self.dataset}[{split}]"), {}))
         if columns and self.text_field not in columns:
             names = ", ".join(columns)
-            raise DataError(f"{self.dataset}: no column `{self.text_field}` (found: {names}); set corpus.text_field")
+            raise DataError(
+                f"{self.dataset}: no column `{self.text_field}`; the columns are {names}. Set corpus.text_field to "
+                "one of them"
+            )
         return loaded.select_columns([self.text_field])
 
     def open(self) -> None:
         """Load the data set, so that a missing one raises before any work."""
-        _ = self._loaded, self._held_out
+        _ = self._dataset, self._held_out
 
     def _missing(self, reason: str, split: str) -> str:
-        wanted = ", ".join(str(part) for part in (self.dataset, self.subset, split) if part)
+        name = ", ".join(str(part) for part in (self.dataset, self.subset, split) if part)
         return (
-            f"corpus={self.name}: the data set {wanted} cannot be loaded ({reason.strip()}).\nEither connect to a "
+            f"corpus={self.name}: the data set {name} cannot be loaded ({reason.strip()}).\nEither connect to a "
             "network once, so that `datasets` downloads it from the hub (then it works offline from the cache, "
             "HF_HOME),\nor set corpus.dataset=<folder> to a local copy (a clone of the hub repository, or the output "
             "of save_to_disk), or read plain files with corpus=text corpus.path=<files>."
@@ -232,7 +237,7 @@ class HubCorpus(BaseCorpus):
         held_out = {text_hash(document.text) for document in self._read_held_out(Notes())}
         for document in super().documents():
             if text_hash(document.text) in held_out:
-                self.notes.add("training documents left out, copies of held-out ones", document.key)
+                self.notes.add("training documents left out as copies of held-out documents", document.key)
             else:
                 yield replace(document, held_out=False)
         for document in self._read_held_out(self.notes):
@@ -242,15 +247,16 @@ class HubCorpus(BaseCorpus):
         assert self._held_out is not None
         return self._documents_of(self._held_out, f"{self.dataset}[{self.validation_split}]", notes, Meter())
 
+    @override
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
-        meter.total = 0 if self.streaming else len(self._loaded)  # in records
+        meter.total = 0 if self.streaming else len(self._dataset)  # in records
         label = f"{self.dataset}[{self.split}]"
         if not self.shuffle_buffer:
-            return self._documents_of(self._loaded, label, notes, meter)
-        records: Iterable[Any] = self._loaded
+            return self._documents_of(self._dataset, label, notes, meter)
+        records: Iterable[Any] = self._dataset
         if self.streaming and self.boundary == "record":
-            order = permutation(self._loaded.num_shards, 0, "files of a stream").tolist()
-            records = chain.from_iterable(self._loaded.shard(len(order), index) for index in order)
+            order = permutation(self._dataset.num_shards, 0, "files of a stream").tolist()
+            records = chain.from_iterable(self._dataset.shard(len(order), index) for index in order)
         return shuffle(self._documents_of(records, label, notes, meter), buffer=self.shuffle_buffer)
 
     def _documents_of(self, records: Iterable[Any], label: str, notes: Notes, meter: Meter) -> Iterator[Document]:
@@ -276,14 +282,15 @@ class HubCorpus(BaseCorpus):
             except Exception as error:  # the class depends on the HTTP library and on the file format
                 raise DataError(
                     f"corpus={self.name}: {label} cannot be read after row {number} ({type(error).__name__}: "
-                    f"{first_line(error)}); check the network and the data set. The same command continues: completed "
-                    "work is kept"
+                    f"{first_line(error)}); check the network and the data set, and run the same command again: "
+                    "completed work is kept"
                 ) from error
             if record is None:
                 return
             number += 1
             yield record
 
+    @override
     def _content(self) -> dict[str, Any]:
         return {
             "source": self._source_digest(),
@@ -303,8 +310,8 @@ class HubCorpus(BaseCorpus):
         elif self.streaming:
             return f"{self.dataset}@{self.commit}"
         else:
-            loaded = [self._loaded, *([] if self._held_out is None else [self._held_out])]
-            files = [Path(file["filename"]) for part in loaded for file in part.cache_files]
+            parts = [self._dataset, *([] if self._held_out is None else [self._held_out])]
+            files = [Path(file["filename"]) for part in parts for file in part.cache_files]
         digest = blake2b(digest_size=16)
         for path in files:
             digest.update(f"{source_digest(path, self._memo_folder)}\n".encode())

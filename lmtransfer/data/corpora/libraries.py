@@ -40,7 +40,7 @@ _OF_TWO_WORDS = re.compile(
 _RUN = re.compile(r"[^\W_]+")
 _CAMEL_ALIAS = re.compile(r"Hf(?=[A-Z])")
 _MARK = "\x00"  # temporary mark of a blank, until adjacent blanks are merged
-_NEIGHBOURS = re.compile(rf"{_MARK}(?:[\s_.-]*{_MARK})+")
+_NEIGHBORS = re.compile(rf"{_MARK}(?:[\s_.-]*{_MARK})+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def source_files(library: Library) -> list[SourceFile]:
     if not files:
         raise DataError(
             f"python_docs: there are no Python sources of {library.name} in {library.root}, because it was installed "
-            "without them: install it again from a normal wheel or package"
+            "without them; install it again from an ordinary wheel or package"
         )
     return sorted(files, key=lambda file: (file.module, str(file.path)))
 
@@ -135,7 +135,7 @@ def blank_names(text: str) -> str:
     """
     text = _OF_TWO_WORDS.sub(_MARK, text.replace(_MARK, " "))
     text = _RUN.sub(lambda match: _blank_run(match[0]), text)
-    return _NEIGHBOURS.sub(_MARK, text).replace(_MARK, BLANK)
+    return _NEIGHBORS.sub(_MARK, text).replace(_MARK, BLANK)
 
 
 @cache

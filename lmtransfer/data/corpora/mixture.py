@@ -56,7 +56,7 @@ class MixtureCorpus(Corpus):
         if len(parts) < 2:
             problems.append(f"corpus.parts={list(parts)}: a mixture needs at least two parts, such as [enwiki,fra]")
         problems += [
-            f"corpus.parts.{part}: the name of a part may only have letters, digits, '_' and '-'"
+            f"corpus.parts.{part}: a part's name may contain only letters, digits, '_' and '-'"
             for part in parts
             if not re.fullmatch(r"[\w-]+", part)
         ]
@@ -92,9 +92,9 @@ class MixtureCorpus(Corpus):
     def training_lines(self) -> Iterator[str]:
         """Yield the training documents' lines, with each part's share of the characters (see ``Sampling.shares``).
 
-        The total is about the number of characters of all parts together. Each line is repeated by the ratio of the
-        wanted to the original share. The fractional part is decided by a random draw that depends only on the part's
-        name and the line's number.
+        The total is about the number of characters of all parts together. The mean number of copies of a line is the
+        ratio of its part's target share to the original share. A random draw, which depends only on the part's name and
+        the line's number, rounds it up or down.
         """
         characters = {part: sum(map(len, corpus.training_lines())) for part, corpus in self.parts.items()}
         total = sum(characters.values())
@@ -104,9 +104,9 @@ class MixtureCorpus(Corpus):
         for part, corpus in self.parts.items():
             whole, fraction = divmod(shares[part] * total / max(characters[part], 1), 1.0)
             draws = generator(0, "mixture lines", part)
-            sampled = draws.random(_BLOCK)
+            uniforms = draws.random(_BLOCK)
             for number, line in enumerate(corpus.training_lines()):
                 if number and number % _BLOCK == 0:
-                    sampled = draws.random(_BLOCK)
-                for _ in range(int(whole) + int(sampled[number % _BLOCK] < fraction)):
+                    uniforms = draws.random(_BLOCK)
+                for _ in range(int(whole) + int(uniforms[number % _BLOCK] < fraction)):
                     yield line

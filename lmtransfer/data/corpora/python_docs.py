@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.corpus import BaseCorpus
 from lmtransfer.data.corpora.docstrings import Docstring, DocstringSet, read_docstrings
@@ -78,14 +80,16 @@ class PythonDocs(BaseCorpus):
     def _pretraining(self) -> list[Docstring]:
         return pretraining_docstrings(self._docstrings.items)
 
+    @override
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
-        met = self._docstrings.notes
-        for kind, count in met.counts.items():
-            notes.add(kind, met.first[kind], count)
+        read_notes = self._docstrings.notes
+        for kind, count in read_notes.counts.items():
+            notes.add(kind, read_notes.first[kind], count)
         meter.total = len(self._pretraining)
         for meter.done, item in enumerate(self._pretraining, start=1):
             yield Document(item.text, f"{item.module}:{item.name}" if item.name else item.module)
 
+    @override
     def _content(self) -> dict[str, Any]:
         digest = blake2b(digest_size=16)
         for item in self._pretraining:
@@ -155,7 +159,7 @@ def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = N
     groups: dict[Split, dict[str, dict[int, Docstring]]] = {
         split: {library: {} for library in LIBRARIES} for split in SPLITS
     }
-    known = {
+    train_paragraphs = {
         paragraph
         for item in items
         if splits[item.library, item.module] == "train"
@@ -163,22 +167,22 @@ def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = N
     }
     for item in items:
         split = splits[item.library, item.module]
-        if len(owners[item.identity]) == 1 and (split == "train" or overlap_share(item.text, known) < 0.5):
+        if len(owners[item.identity]) == 1 and (split == "train" or overlap_share(item.text, train_paragraphs) < 0.5):
             groups[split][item.library].setdefault(item.identity, item)
     return {
-        split: _balanced([_blanked(members.values(), max_per_library) for members in group.values()])
+        split: _balance([_blank(members.values(), max_per_library) for members in group.values()])
         for split, group in groups.items()
     }
 
 
-def overlap_share(text: str, known: Set[str]) -> float:
-    """Return the share of a text's words whose paragraph is in ``known`` (case-folded)."""
-    paragraphs = text.casefold().split("\n")
-    words = [len(paragraph.split()) for paragraph in paragraphs]
-    return sum(n for n, paragraph in zip(words, paragraphs, strict=True) if paragraph in known) / sum(words)
+def overlap_share(text: str, paragraphs: Set[str]) -> float:
+    """Return the share of a text's words whose paragraph is one of ``paragraphs``, which are case-folded."""
+    own_paragraphs = text.casefold().split("\n")
+    words = [len(paragraph.split()) for paragraph in own_paragraphs]
+    return sum(n for n, paragraph in zip(words, own_paragraphs, strict=True) if paragraph in paragraphs) / sum(words)
 
 
-def _blanked(docstrings: Iterable[Docstring], most: int) -> list[Docstring]:
+def _blank(docstrings: Iterable[Docstring], most: int) -> list[Docstring]:
     """Return the first ``most`` docstrings by hash that have enough words, not counting blanks."""
     ordered = sorted(docstrings, key=lambda item: item.identity)
     texts = ((item, blank_names(item.text).split()) for item in ordered)
@@ -190,7 +194,7 @@ def _blanked(docstrings: Iterable[Docstring], most: int) -> list[Docstring]:
     return list(islice(enough, most))
 
 
-def _balanced(groups: Sequence[list[Docstring]]) -> list[Docstring]:
+def _balance(groups: Sequence[list[Docstring]]) -> list[Docstring]:
     size = min(len(group) for group in groups)
     return [item for group in groups for item in group[:size]]
 

@@ -58,7 +58,9 @@ def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Note
         if is_tag and boundary == "doc":
             blank = True
         elif is_tag:
-            notes.add("lines <doc ...> and </doc> of WikiExtractor, read as text (corpus.boundary=doc)", where)
+            notes.add(
+                "lines <doc ...> and </doc> from WikiExtractor, read as text (corpus.boundary=doc drops them)", where
+            )
         starts = boundary == "heading" and blank_before and not blank and bool(_HEADING.match(line))
         ends = starts or boundary == "line" or (boundary == "blank_line" and blank) or (boundary == "doc" and is_tag)
         if not ends and size + len(line) > MAX_DOCUMENT_CHARACTERS and paragraphs:
@@ -68,7 +70,7 @@ def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Note
             yield Document("\n".join(paragraphs), key)
             paragraphs, size = [], 0
         blank_before = blank
-        text = "" if blank else _stripped(clean(line, where, notes), where, notes)
+        text = "" if blank else _strip_line(clean(line, where, notes), where, notes)
         if text:
             key = key if paragraphs else where
             paragraphs.append(text)
@@ -77,18 +79,18 @@ def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Note
         yield Document("\n".join(paragraphs), key)
 
 
-def _stripped(line: str, where: str, notes: Notes) -> str:
+def _strip_line(line: str, where: str, notes: Notes) -> str:
     """Return a line without the white space at its ends; count text that a model will not see."""
     if _INDENTED.match(line):
         notes.add("indented lines, whose indentation is lost (every tokenizer reads white space as one space)", where)
     line = line.strip()
     if "\r" in line:
-        notes.add("carriage returns inside lines, read as spaces (save the file with line feeds to end lines)", where)
+        notes.add("carriage returns inside lines, read as spaces (end lines with line feeds instead)", where)
     return line
 
 
 def build_document(text: object, where: str, notes: Notes, line_break: str | None = None) -> Document | None:
-    """Build a document from a record's text: strip lines and drop blank ones; None (counted) if no text is left.
+    """Build a document from a record's text, without blank lines; None, counted in ``notes``, if no text is left.
 
     Args:
         text: the record's text; None counts as empty.
@@ -101,10 +103,12 @@ def build_document(text: object, where: str, notes: Notes, line_break: str | Non
     if text is None:
         text = ""
     if not isinstance(text, str):
-        raise DataError(f"{where}: the text is a {type(text).__name__}, not a string; set corpus.text_field")
+        raise DataError(
+            f"{where}: the text is a {type(text).__name__}, not a string; set corpus.text_field to another column"
+        )
     if line_break:
         text = text.replace(line_break, "\n")
-    lines = (_stripped(line, where, notes) for line in clean(text, where, notes).split("\n"))
+    lines = (_strip_line(line, where, notes) for line in clean(text, where, notes).split("\n"))
     text = "\n".join(line for line in lines if line)
     if not text:
         notes.add("empty documents skipped", where)
@@ -140,17 +144,17 @@ def _is_object(line: str) -> bool:
 def _table_documents(
     path: Path, layout: TableLayout, text_field: str | None, line_break: str | None, notes: Notes, meter: Meter
 ) -> Iterator[Document]:
-    wanted = ColumnSpec(
+    text_column = ColumnSpec(
         TEXT_COLUMNS if text_field is None else (text_field,),
         "corpus.text_field",
         advice="corpus.format=text to read its lines as text",
         is_text=True,
     )
     bad_rows = BadRows("refuse", notes, "or remove it")
-    for record in open_table(path, [wanted], layout=layout, bad_rows=bad_rows, meter=meter).records:
-        document = build_document(record.text(wanted), record.where, notes, line_break)
+    for record in open_table(path, [text_column], layout=layout, bad_rows=bad_rows, meter=meter).records:
+        document = build_document(record.text(text_column), record.where, notes, line_break)
         if record.number == 0 and Path(plain_name(path)).suffix.lower() not in FOLDER_SUFFIXES:
-            kind = f"table, of which {record.name_of(wanted)!r} is read (corpus.format=text reads its lines)"
+            kind = f"table whose column {record.name_of(text_column)!r} is read (corpus.format=text reads its lines)"
             notes.add(kind, str(path))
         if document is not None:
             yield document

@@ -51,19 +51,19 @@ class Sampling:
     def problems(self, parts: Iterable[str]) -> Iterator[str]:
         """Yield one message for each problem with the settings for a mixture of these parts."""
         names = list(parts)
-        there = f"the parts are {', '.join(names)}"
+        part_list = f"the parts are {', '.join(names)}"
         if not 0 <= self.alpha <= 1:
             yield f"corpus.alpha={self.alpha}: must be from 0 (all parts equally) to 1 (by their size)"
         settings = {"weights": self.weights or {}, "max_tokens": self.max_tokens, "max_epochs": self.max_epochs}
         for key, values in settings.items():
             for name, value in values.items():
                 if name not in names:
-                    yield f"corpus.{key}.{name}: there is no such part; {there}"
+                    yield f"corpus.{key}.{name}: there is no such part; {part_list}"
                 if not (math.isfinite(value) and value > 0):
                     yield f"corpus.{key}.{name}={value:g}: must be greater than 0"
-        without = [name for name in names if self.weights is not None and name not in self.weights]
-        if without:
-            yield f"corpus.weights: has no weight of {', '.join(without)}; give every part a weight ({there})"
+        missing = [name for name in names if self.weights is not None and name not in self.weights]
+        if missing:
+            yield f"corpus.weights: has no weight for {', '.join(missing)}; give every part a weight ({part_list})"
 
     @property
     def has_caps(self) -> bool:
@@ -93,7 +93,7 @@ class Sampling:
         most_tokens = np.array([self.max_tokens.get(name, np.inf) for name in names])
         most_epochs = np.array([self.max_epochs.get(name, np.inf) for name in names])
         most = np.floor(np.minimum(most_tokens / length, np.where(size > 0, most_epochs, 0.0) * size) + 1e-9)
-        amounts = _filled(self._shares(sizes, length), size.sum(), most)
+        amounts = _fill(self._shares(sizes, length), size.sum(), most)
         return dict(zip(names, amounts.tolist(), strict=True))
 
     def _shares(self, sizes: Mapping[str, float], tokens_per_unit: np.ndarray) -> np.ndarray:
@@ -108,8 +108,8 @@ class Sampling:
         return ("by weights" if self.weights is not None else f"with alpha {self.alpha:g}") + caps
 
 
-def _filled(shares: np.ndarray, total: float, most: np.ndarray) -> np.ndarray:
-    """Divide ``total`` by ``shares``, up to ``most`` per part; what exceeds a part's maximum goes to the others.
+def _fill(shares: np.ndarray, total: float, most: np.ndarray) -> np.ndarray:
+    """Divide ``total`` by ``shares``, up to ``most`` per part; the other parts get what exceeds a part's maximum.
 
     Args:
         shares: float64, shape (parts,), summing to 1.

@@ -36,17 +36,17 @@ _UNCHANGED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CorpusFiles:
-    """Files of a corpus.
+    """The files of a corpus.
 
     Attributes:
         files: absolute paths.
         named: whether the user named each file individually (not a folder or a pattern that matches several files).
-        left_out: unread tables and JSON files in a folder.
+        skipped_files: tables and JSON files in a folder, which are not read.
     """
 
     files: tuple[str, ...]
     named: bool
-    left_out: tuple[str, ...] = ()
+    skipped_files: tuple[str, ...] = ()
 
 
 def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFiles:
@@ -67,7 +67,7 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
     if not entries:
         raise DataError(f"{key}: the list is empty; give a file, a folder or a pattern")
     files: list[str] = []
-    left_out: list[str] = []
+    skipped_files: list[str] = []
     named = True
     for entry in entries:
         path = Path(os.path.abspath(Path(entry).expanduser()))
@@ -77,28 +77,28 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
             continue
         if path.is_dir():
             matches, others = _search(path, key)
-            left_out.extend(others)
+            skipped_files.extend(others)
             if not matches:
                 pattern = f"{entry}/**/*{Path(others[0]).suffix}" if others else f"{entry}/**/*"
                 raise DataError(
-                    f"{key}={entry}: there is no file of a known format in {path} (known: "
+                    f"{key}={entry}: no file in {path} has a known format ("
                     f"{', '.join(FOLDER_SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}); rename the files, or "
-                    f"select them by a pattern such as {pattern}"
+                    f"select them with a pattern such as {pattern}"
                 )
         else:
             matches = sorted(name for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
             if not matches:
                 raise DataError(
-                    f"{key}={entry}: no such file, folder or pattern (looked for {path}; relative paths start at the "
+                    f"{key}={entry}: no file or folder matches (searched for {path}; relative paths start at the "
                     "folder where the command was started)"
                 )
         files.extend(matches)
         named = named and len(matches) == 1
-    return CorpusFiles(tuple(dict.fromkeys(files)), named, tuple(left_out))
+    return CorpusFiles(tuple(dict.fromkeys(files)), named, tuple(skipped_files))
 
 
 def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
-    """Return the texts in a folder, and the tables and JSON, sorted by path, without copies of uncompressed files."""
+    """Return a folder's text files, and its table and JSON files, by path, without copies of uncompressed files."""
     texts: dict[str, str] = {}
     others: dict[str, str] = {}
     for parent, folders, names in os.walk(folder):
@@ -129,24 +129,24 @@ def source_digest(path: Path, memo_folder: Path | None = None) -> str:
     if memo_folder is None or before[0] < _WORTH_REMEMBERING_BYTES:
         return file_hash(path)
     memo = memo_folder / "source_digests.json"
-    known = _remembered(memo)
-    entry = known.get(str(path))
+    digests = _read_memo(memo)
+    entry = digests.get(str(path))
     if entry and entry["stamp"] == before:
         return str(entry["digest"])
     digest = file_hash(path)
     unchanged = max(before[2:]) < time.time_ns() - int(_UNCHANGED_SECONDS * 1e9)
     if unchanged and _stamp(path) == before:
         memo_folder.mkdir(parents=True, exist_ok=True)
-        write_json(memo, {**_remembered(memo), str(path): {"stamp": before, "digest": digest}})
+        write_json(memo, {**_read_memo(memo), str(path): {"stamp": before, "digest": digest}})
     return digest
 
 
-def _remembered(memo: Path) -> dict[str, dict[str, object]]:
+def _read_memo(memo: Path) -> dict[str, dict[str, object]]:
     try:
-        known = json.loads(memo.read_text(encoding="utf-8"))
+        digests = json.loads(memo.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # the cache file is missing or damaged: the digests are computed again
         return {}
-    return known if isinstance(known, dict) else {}
+    return digests if isinstance(digests, dict) else {}
 
 
 def _stamp(path: Path) -> list[int]:

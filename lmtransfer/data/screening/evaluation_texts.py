@@ -34,14 +34,14 @@ class EvaluationTexts:
         self.num_searched: dict[str, int] = {}
         self._texts: list[tuple[str, str]] = []
         grams: list[np.ndarray] = []
-        for name, of_set in texts.items():
-            different = list(dict.fromkeys(of_set))
-            hashes = [word_hashes(text) for text in different]
+        for name, set_texts in texts.items():
+            distinct = list(dict.fromkeys(set_texts))
+            hashes = [word_hashes(text) for text in distinct]
             long = [place for place, words in enumerate(hashes) if len(words) >= ngram_words]
-            self.num_texts[name], self.num_searched[name] = len(different), len(long)
-            self._texts += [(name, different[place]) for place in long]
+            self.num_texts[name], self.num_searched[name] = len(distinct), len(long)
+            self._texts += [(name, distinct[place]) for place in long]
             grams += [shingles(hashes[place], ngram_words) for place in long]
-        sizes = np.array([len(one) for one in grams], dtype=np.int64)
+        sizes = np.array([len(text_grams) for text_grams in grams], dtype=np.int64)
         self._needed = np.maximum(np.ceil(sizes * min_overlap - 1e-9), 1)
         flat = np.concatenate([np.zeros(0, dtype=np.uint64), *grams])
         order = np.argsort(flat, kind="stable")

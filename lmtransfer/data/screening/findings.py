@@ -70,7 +70,7 @@ class Findings:
     def read(cls, folder: Path) -> Findings:
         """Read the counts."""
         value: Mapping[str, Any] = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
-        return cls(**{**value, "overlaps": {name: Overlap(**one) for name, one in value["overlaps"].items()}})
+        return cls(**{**value, "overlaps": {name: Overlap(**counts) for name, counts in value["overlaps"].items()}})
 
 
 def matching_documents(folder: Path) -> np.ndarray:

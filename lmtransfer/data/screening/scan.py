@@ -43,12 +43,12 @@ class NearDuplicate:
 
     Attributes:
         document: index of the document.
-        of: index of the earlier document.
+        original: index of the earlier document.
         similarity: exact Jaccard similarity of their shingles, 0 to 1.
     """
 
     document: int
-    of: int
+    original: int
     similarity: float
 
 
@@ -68,7 +68,7 @@ def banding(threshold: float) -> tuple[int, int]:
 
 
 class NearDuplicates:
-    """Finds near-duplicates of earlier documents.
+    """A search for near-duplicates of earlier documents.
 
     A document is a near-duplicate if its similarity to an earlier document that is not itself a near-duplicate reaches
     the threshold. Thus the first document of each group of similar documents remains, and each near-duplicate has a
@@ -99,8 +99,8 @@ class NearDuplicates:
 
         Args:
             shingles: the document's shingles, sorted uint64, without duplicates.
-            skipped: whether the document is dropped for another reason: it is then no near-duplicate, nor is another
-                document a near-duplicate of it.
+            skipped: whether the document matches for another reason; it then neither is a near-duplicate nor has
+                near-duplicates.
         """
         self._lengths.append(0 if skipped else len(shingles))
         if not self._lengths[-1]:
@@ -148,13 +148,13 @@ class NearDuplicates:
             documents.append(places[shared])
             buckets.append(inverse[shared] + num_buckets)
             num_buckets += len(counts)
-        joined = np.concatenate(documents)
-        order = np.argsort(joined, kind="stable")
-        joined, of_bucket = joined[order], np.concatenate(buckets)[order]
-        edges = [0, *(np.flatnonzero(np.diff(joined)) + 1).tolist(), len(joined)]
+        document_ids = np.concatenate(documents)
+        order = np.argsort(document_ids, kind="stable")
+        document_ids, bucket_ids = document_ids[order], np.concatenate(buckets)[order]
+        edges = [0, *(np.flatnonzero(np.diff(document_ids)) + 1).tolist(), len(document_ids)]
         for first, last in zip(edges[:-1], edges[1:], strict=True):
             if last > first:
-                yield int(joined[first]), of_bucket[first:last].tolist()
+                yield int(document_ids[first]), bucket_ids[first:last].tolist()
 
 
 def scan(
@@ -167,8 +167,8 @@ def scan(
 ) -> None:
     """Screen a corpus and write the findings to ``folder``.
 
-    A document that contains an evaluation text is not compared with others, so that its near-duplicates are found in
-    their own right.
+    A document that contains an evaluation text is not compared with other documents, so that they are not dropped for
+    being similar to it.
 
     Args:
         corpus: the documents; read once.
@@ -184,30 +184,30 @@ def scan(
     held_out, words = array("b"), array("l")
     seen: dict[str, set[str]] = {name: set() for name in findings.overlaps}
     overlapping = array("q")
-    with (spool / "documents.jsonl").open("w", encoding="utf-8") as listed:
+    with (spool / "documents.jsonl").open("w", encoding="utf-8") as document_list:
         for number, document in enumerate(corpus.documents()):
             hashes = word_hashes(document.text)
-            held = evaluation.find_in(shingles(hashes, evaluation.ngram_words))
-            for name in {name for name, _ in held}:
+            contained = evaluation.find_in(shingles(hashes, evaluation.ngram_words))
+            for name in {name for name, _ in contained}:
                 findings.overlaps[name].documents += 1
-            for name, text in held:
+            for name, text in contained:
                 seen[name].add(text)
-            if held:
+            if contained:
                 overlapping.append(number)
             if near is not None:
-                near.add(shingles(hashes, shingle_words), skipped=bool(held))
+                near.add(shingles(hashes, shingle_words), skipped=bool(contained))
             held_out.append(corpus.is_validation(document))
             words.append(len(hashes))
             line: dict[str, Any] = {"key": document.key, "text": document.text[:_SHOWN]}
-            if held:
-                line["holds"] = [{"set": name, "text": text[:_SHOWN]} for name, text in held]
-            listed.write(json.dumps(line) + "\n")
+            if contained:
+                line["holds"] = [{"set": name, "text": text[:_SHOWN]} for name, text in contained]
+            document_list.write(json.dumps(line) + "\n")
     matches: dict[int, NearDuplicate | None] = dict.fromkeys(overlapping)
     for pair in () if near is None else near.find():
         matches[pair.document] = pair
         findings.near_duplicates += 1
         findings.same_shingles += pair.similarity == 1
-        findings.across_split += held_out[pair.document] != held_out[pair.of]
+        findings.across_split += held_out[pair.document] != held_out[pair.original]
     for name, texts in seen.items():
         findings.overlaps[name].found = len(texts)
     findings.documents, findings.overlapping = len(words), len(overlapping)
@@ -223,14 +223,14 @@ def scan(
 
 def _lines(documents: Path, matches: dict[int, NearDuplicate | None]) -> Iterator[dict[str, Any]]:
     """Yield a line for each matching document, in order; the text of an earlier document is looked up first."""
-    wanted = {pair.of for pair in matches.values() if pair is not None}
+    originals = {pair.original for pair in matches.values() if pair is not None}
     keys: dict[int, str] = {}
     with documents.open(encoding="utf-8") as lines:
         for number, raw in enumerate(lines):
-            if number in wanted:
+            if number in originals:
                 keys[number] = json.loads(raw)["key"]
             if number in matches:
                 pair, line = matches[number], json.loads(raw)
                 if pair is not None:
-                    line |= {"near_duplicate_of": keys[pair.of], "jaccard": round(pair.similarity, 4)}
+                    line |= {"near_duplicate_of": keys[pair.original], "jaccard": round(pair.similarity, 4)}
                 yield line

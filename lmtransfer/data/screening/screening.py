@@ -55,7 +55,7 @@ class Screening:
     ) -> None:
         if min_jaccard is None and not overlap_with:
             raise ConfigError(
-                "screening.min_jaccard=null: without near-duplicates, give the evaluation texts to search for, such as "
+                "screening.min_jaccard=null: without near-duplicates, name evaluation texts to search for, such as "
                 "screening.overlap_with=[sst2]"
             )
         self.action = action

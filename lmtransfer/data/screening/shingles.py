@@ -49,12 +49,12 @@ def shingles(hashes: np.ndarray, num_words: int) -> np.ndarray:
     return np.unique(mixed)
 
 
-def jaccard(one: np.ndarray, other: np.ndarray) -> float:
+def jaccard(first: np.ndarray, second: np.ndarray) -> float:
     """Return the Jaccard similarity of two sets: the size of their intersection divided by the size of their union.
 
     Args:
-        one: sorted, without duplicates.
-        other: sorted, without duplicates.
+        first: sorted, without duplicates.
+        second: sorted, without duplicates.
     """
-    common = len(np.intersect1d(one, other, assume_unique=True))
-    return common / (len(one) + len(other) - common) if common else 0.0
+    common = len(np.intersect1d(first, second, assume_unique=True))
+    return common / (len(first) + len(second) - common) if common else 0.0

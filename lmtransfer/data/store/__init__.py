@@ -1,1 +1,1 @@
-"""Token stores: tokenised corpora in memory-mapped files."""
+"""Token stores: tokenized corpora in memory-mapped files."""

@@ -1,4 +1,4 @@
-"""The cache of tokenised corpora and trained tokenizers, with keys that depend on the content.
+"""The cache of tokenized corpora and trained tokenizers, with keys that depend on the content.
 
 The key of a prepared corpus is a hash of four things: the content of its sources, the settings that select documents,
 the tokenizer, and the format version. Names and dates alone never decide whether an entry is up to date. The work is
@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.store.filling import PreparationProgress, fill, no_text
+from lmtransfer.data.store.filling import PreparationProgress, fill, no_text_error
 from lmtransfer.data.store.statistics import CorpusStatistics
 from lmtransfer.data.store.store import STORE_FORMAT, MixedStore, TokenStore
 from lmtransfer.data.store.tokenizing import BLOCK_CHARACTERS
@@ -44,7 +44,7 @@ CACHE_FORMAT = 1  # increase when the same text and tokenizer would produce diff
 
 @dataclass(frozen=True, slots=True)
 class PreparedCorpus:
-    """A tokenised corpus.
+    """A tokenized corpus.
 
     Attributes:
         train: the training part; a ``MixedStore`` for a mixture.
@@ -72,7 +72,7 @@ def prepare(
     on_progress: Callable[[PreparationProgress], None] | None = None,
     min_tokens: int = 1,
 ) -> PreparedCorpus:
-    """Tokenise a corpus, or read it from the cache; each part of a mixture is cached separately.
+    """Tokenize a corpus, or read it from the cache; each part of a mixture is cached separately.
 
     Args:
         tokenizer: turns sentences into ids; must be picklable, because worker processes get a copy.
@@ -98,7 +98,7 @@ def prepare(
             )
             for name, part in corpus.parts.items()
         }
-        return _mixed(corpus, parts, cache_dir / "corpora")
+        return _mix(corpus, parts, cache_dir / "corpora")
     fingerprint = corpus.fingerprint()
     folder = cache_dir / "corpora" / f"{_slug(corpus.name)}-{_key(fingerprint, tokenizer.fingerprint)}"
     with lock_folder(folder):
@@ -126,7 +126,7 @@ def prepare(
     return prepared
 
 
-def _mixed(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: Path) -> PreparedCorpus:
+def _mix(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: Path) -> PreparedCorpus:
     train = {name: cast(TokenStore, part.train) for name, part in parts.items()}
     held_out = {name: cast(TokenStore, part.validation) for name, part in parts.items() if part.validation.num_tokens}
     statistics = CorpusStatistics()
@@ -157,18 +157,18 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
     with lock_folder(folder):
         if not folder.is_dir():
             with staged_folder(folder) as staged:
-                trainer.train(_some(corpus.training_lines(), corpus), staged)
+                trainer.train(_require_text(corpus.training_lines(), corpus), staged)
     return load_tokenizer(folder)
 
 
-def _some(lines: Iterator[str], corpus: Corpus) -> Iterator[str]:
+def _require_text(lines: Iterator[str], corpus: Corpus) -> Iterator[str]:
     """Yield the lines, after checking that at least one of them has text."""
     blank: list[str] = []
     for line in lines:
         if line and not line.isspace():
             return chain(blank, [line], lines)
         blank = [line]
-    raise no_text(corpus)
+    raise no_text_error(corpus)
 
 
 def _key(*parts: str) -> str:
@@ -184,7 +184,7 @@ def _slug(name: str) -> str:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock the folder; a second process prints a message, waits, and then finds the finished work."""
     try:
-        with naming(folder), _locked(folder):
+        with naming(folder), _wait_for_lock(folder):
             for staged in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):  # left by a killed process
                 remove(staged)
             yield
@@ -199,7 +199,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _wait_for_lock(folder: Path) -> Iterator[None]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:

@@ -71,36 +71,36 @@ def fill(
     Raises:
         DataError: there is no text, text cannot be read, or a worker was killed.
     """
-    started = time.monotonic()
+    start = time.monotonic()
     for staged in chain.from_iterable((folder / part).glob(".*.tmp") for part in (*SIDES, "blocks", "")):
         shutil.rmtree(staged) if staged.is_dir() else staged.unlink()
     (folder / "blocks").mkdir(parents=True, exist_ok=True)
     total = CorpusStatistics()
     records: list[BlockRecord] = []
-    num_kept = 0
+    num_reused = 0
     with closing(_records(folder, corpus, tokenizer, num_workers)) as block_records:  # closing ends the workers
-        for record, was_kept in block_records:
+        for record, was_reused in block_records:
             records.append(record)
             total.add(record.statistics)
-            num_kept += was_kept
+            num_reused += was_reused
             if on_progress:
-                on_progress(PreparationProgress(total.documents, total.tokens, corpus.fraction_read(), num_kept))
+                on_progress(PreparationProgress(total.documents, total.tokens, corpus.fraction_read(), num_reused))
     if total.tokens == 0:
-        raise no_text(corpus)
+        raise no_text_error(corpus)
     for side in SIDES:
         finish_store(folder / side, [record.shards[side] for record in records if side in record.shards])
     total.duplicate_documents = _count_duplicates([hashes_path(folder, index) for index in range(len(records))])
-    total.seconds = round(time.monotonic() - started, 2)
+    total.seconds = round(time.monotonic() - start, 2)
     total.notes = corpus.notes.as_dict()
     return total
 
 
-def no_text(corpus: Corpus) -> DataError:
+def no_text_error(corpus: Corpus) -> DataError:
     """Return the error for a corpus without text, naming its files, if any."""
     files = list(corpus.files)
     among = f"{', '.join(files[:3])}{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
     where = f" ({among} {'is' if len(files) == 1 else 'are'} empty or blank)" if files else ""
-    return DataError(f"corpus={corpus.name}: there is no text in it{where}; give a corpus that has text")
+    return DataError(f"corpus={corpus.name}: there is no text in it{where}; use a corpus with text")
 
 
 def _records(
@@ -122,9 +122,9 @@ def _records(
                 record = _earlier_record(folder, block)
                 pending.append((record or pool.submit(work, block, folder), record is not None))
                 if len(pending) > num_workers + 1:
-                    yield _finished(*pending.popleft())
+                    yield _wait(*pending.popleft())
             while pending:
-                yield _finished(*pending.popleft())
+                yield _wait(*pending.popleft())
     except BrokenProcessPool:
         raise DataError(
             f"corpus={corpus.name}: a worker process was killed, probably because memory ran out; run again with fewer "
@@ -132,8 +132,8 @@ def _records(
         ) from None
 
 
-def _finished(result: Future[BlockRecord] | BlockRecord, was_kept: bool) -> tuple[BlockRecord, bool]:
-    return (result.result() if isinstance(result, Future) else result), was_kept
+def _wait(result: Future[BlockRecord] | BlockRecord, was_reused: bool) -> tuple[BlockRecord, bool]:
+    return (result.result() if isinstance(result, Future) else result), was_reused
 
 
 def _earlier_record(folder: Path, block: DocumentBlock) -> BlockRecord | None:

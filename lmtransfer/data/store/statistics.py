@@ -23,7 +23,7 @@ class CorpusStatistics:
         text_bytes: bytes of the documents' text as UTF-8.
         longest_sentence_tokens: tokens of the longest sentence.
         seconds: wall-clock time of the preparation, excluding interrupted attempts.
-        notes: irregularities found while reading: count and first place by kind.
+        notes: irregularities in the input: their count and first place, by kind.
     """
 
     documents: int = 0

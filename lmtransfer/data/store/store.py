@@ -1,4 +1,4 @@
-"""A tokenised corpus on disk: memory-mapped shards with sentence and document boundaries.
+"""A tokenized corpus on disk: memory-mapped shards with sentence and document boundaries.
 
 A store is a folder::
 
@@ -98,7 +98,7 @@ def _write_starts(path: Path, folder: Path, shards: Sequence[Shard], lengths_nam
 
 
 class TokenStore:
-    """A tokenised corpus, opened from its folder with ``TokenStore.open``.
+    """A tokenized corpus, opened from its folder with ``TokenStore.open``.
 
     It can be pickled; the other process reopens the folder.
 

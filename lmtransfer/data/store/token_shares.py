@@ -37,19 +37,19 @@ def token_information(store: TokenStore | MixedStore, *, size: int) -> np.ndarra
         store: the training part.
         size: size of the vocabulary. A token that does not occur gets the value of the rarest token that does.
     """
-    shares = _padded(token_shares(store), size)[:size]
+    shares = _pad(token_shares(store), size)[:size]
     return -np.log(np.where(shares > 0, shares, shares[shares > 0].min()))
 
 
 def keep_probabilities(shares_V: np.ndarray, *, threshold: float) -> np.ndarray:
-    """Return each token's probability of being kept in subsampling: sqrt(threshold / share), at most 1.
+    """Return each token's probability of surviving subsampling: sqrt(threshold / share), at most 1.
 
     After Mikolov et al. 2013 (``Distributed ...``, section 2.3), float64, shape (vocabulary,).
     """
-    kept_V = np.ones(len(shares_V))
+    probabilities_V = np.ones(len(shares_V))
     often = shares_V > threshold
-    kept_V[often] = np.sqrt(threshold / shares_V[often])
-    return kept_V
+    probabilities_V[often] = np.sqrt(threshold / shares_V[often])
+    return probabilities_V
 
 
 def unigram_entropy(store: TokenStore | MixedStore) -> float:
@@ -99,9 +99,7 @@ def part_shares(
         return {}
     is_special, unknown_id = tokenizer.is_special, tokenizer.unk_id
     sampled, amounts, size = store.proportions(), store.amounts(), len(is_special)
-    frequencies = np.stack(
-        [_padded(token_shares(part, most_tokens=most_tokens), size) for part in store.parts.values()]
-    )
+    frequencies = np.stack([_pad(token_shares(part, most_tokens=most_tokens), size) for part in store.parts.values()])
     ordinary = np.where(is_special, 0.0, frequencies)
     pieces = int((~is_special).sum())
     owner = np.where(ordinary.max(axis=0) > 0, ordinary.argmax(axis=0), -1)
@@ -112,7 +110,7 @@ def part_shares(
             sampled=sampled[name],
             passes=amounts[name] / part.num_tokens if part.num_tokens else 0.0,
             unknown_rate=float(frequencies[place, unknown_id]),
-            vocabulary=_catching_up(ordinary[place], 0.999) / pieces,
+            vocabulary=_num_covering(ordinary[place], 0.999) / pieces,
             own=float((owner == place).sum()) / pieces,
         )
         for place, (name, part) in enumerate(store.parts.items())
@@ -124,15 +122,15 @@ def _counts(store: TokenStore, most_tokens: int) -> np.ndarray:
     counts = np.zeros(1, dtype=np.int64)
     for start in range(0, end, _BLOCK):
         seen = np.bincount(store.tokens(start, min(start + _BLOCK, end)), minlength=len(counts))
-        counts = _padded(counts, len(seen)) + seen
+        counts = _pad(counts, len(seen)) + seen
     return counts
 
 
-def _padded(numbers: np.ndarray, size: int) -> np.ndarray:
+def _pad(numbers: np.ndarray, size: int) -> np.ndarray:
     return np.pad(numbers, (0, max(0, size - len(numbers))))
 
 
-def _catching_up(frequencies: np.ndarray, share: float) -> int:
+def _num_covering(frequencies: np.ndarray, share: float) -> int:
     """Return the number of most frequent pieces whose frequencies add up to ``share`` of the total."""
     ordered = np.sort(frequencies)[::-1].cumsum()
     return int(ordered.searchsorted(share * ordered[-1])) + 1 if ordered[-1] else 0

@@ -1,4 +1,4 @@
-"""Tokenise one block of documents into a training and a validation shard: the work of a worker process."""
+"""Tokenize one block of documents into a training and a validation shard: the work of a worker process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DocumentBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """The record of a tokenised and written block.
+    """The record of a complete block.
 
     Attributes:
         digest: digest of the block's texts.
@@ -135,7 +135,7 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray
 
 
 def tokenize_block(block: DocumentBlock, folder: Path, tokenizer: Tokenizer) -> BlockRecord:
-    """Tokenise a block and write its shards and its record to the corpus's folder.
+    """Tokenize a block and write its shards and its record to the corpus's folder.
 
     Args:
         folder: the corpus's folder.

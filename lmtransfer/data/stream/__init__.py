@@ -1,1 +1,1 @@
-"""Endless streams of optimiser steps, and evaluation batches, built from rows."""
+"""Endless streams of optimizer steps, and evaluation batches, built from rows."""

@@ -41,9 +41,9 @@ def evaluation_batches(
     plan = source.plan(0)
     if num_streams is not None:
         streams = _streams(plan.lengths, num_streams, max_tokens)
-        wide = max(micro_batch_tokens // int(plan.lengths.max(initial=1)), 1)
+        width = max(micro_batch_tokens // int(plan.lengths.max(initial=1)), 1)
         local = share(len(streams), rank, world_size)
-        for group in _groups(streams[local.start : local.stop], plan.lengths, wide):
+        for group in _groups(streams[local.start : local.stop], plan.lengths, width):
             for place, rows in enumerate(np.stack(group, axis=1)):
                 yield source.build(0, plan, rows, follows=place > 0)
         return
@@ -72,9 +72,9 @@ def _streams(lengths: np.ndarray, num_streams: int, max_tokens: int | None) -> l
     return [stream for stream in streams if len(stream)]
 
 
-def _groups(streams: list[np.ndarray], lengths: np.ndarray, wide: int) -> Iterator[list[np.ndarray]]:
-    """Yield groups of at most ``wide`` consecutive streams with the same number of tokens."""
+def _groups(streams: list[np.ndarray], lengths: np.ndarray, width: int) -> Iterator[list[np.ndarray]]:
+    """Yield groups of at most ``width`` consecutive streams with the same number of tokens."""
     for _, alike in groupby(streams, key=lambda rows: int(lengths[rows].sum())):
         together = list(alike)
-        for start in range(0, len(together), wide):
-            yield together[start : start + wide]
+        for start in range(0, len(together), width):
+            yield together[start : start + width]

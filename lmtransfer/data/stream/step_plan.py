@@ -1,4 +1,4 @@
-"""Assign rows to optimiser steps and micro-batches by the rows' lengths alone."""
+"""Assign rows to optimizer steps and micro-batches by the rows' lengths alone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def contiguous_streams(
     longest = int(lengths.max(initial=1))
     num_rows = int((lengths == longest).sum())
     if batch_tokens is not None and batch_tokens < longest:
-        raise ConfigError(f"train.batch_tokens={batch_tokens} is less than a row ({longest} tokens): raise it")
+        raise ConfigError(
+            f"train.batch_tokens={batch_tokens} is less than a row ({longest} tokens): raise it to {longest} or more"
+        )
     num_streams = batch_tokens // longest if batch_tokens is not None else batch_examples
     assert num_streams is not None
     num_steps = num_rows // num_streams

@@ -1,4 +1,4 @@
-"""An endless stream of optimiser steps from a source of rows: step k is a pure function of (config, seed, k).
+"""An endless stream of optimizer steps from a source of rows: step k is a pure function of (config, seed, k).
 
 Workers send batches as bytes. PyTorch would put each tensor into shared memory; if that is full (containers often have
 64 MB), the tensor is lost and training hangs. Bytes go through the worker's pipe, which blocks until they are read.
@@ -61,12 +61,12 @@ class SerializedBatch:
 
 
 def receive(item: Any) -> Any:
-    """Return the batch from a loader's item, whether or not the loader has pinned it."""
+    """Return the batch from a loader's item, which the loader may already have deserialized and pinned."""
     return item.batch() if isinstance(item, SerializedBatch) else item
 
 
 class _Pickler(pickle.Pickler):
-    """Writes only a tensor's own numbers, where PyTorch writes the memory that it shares with other tensors."""
+    """A pickler that writes only a tensor's own numbers, while PyTorch writes all memory that tensors share."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor) and obj.dtype != torch.bfloat16:  # NumPy has no bfloat16
@@ -152,13 +152,13 @@ class PlannedStream:
         contiguous: bool = False,
     ) -> None:
         if (batch_tokens is None) == (batch_examples is None):
-            raise ConfigError("set either train.batch_tokens or train.batch_examples, not both")
-        named = {
+            raise ConfigError("set either train.batch_tokens or train.batch_examples, but not both")
+        sizes = {
             "batch_tokens": batch_tokens,
             "batch_examples": batch_examples,
             "micro_batch_tokens": micro_batch_tokens,
         }
-        for name, value in named.items():
+        for name, value in sizes.items():
             if value is not None and value < 1:
                 raise ConfigError(f"train.{name}={value} is not allowed: use 1 or more")
         self.source, self.seed = source, seed
@@ -170,7 +170,7 @@ class PlannedStream:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of optimiser steps in the first epoch."""
+        """Number of optimizer steps in the first epoch."""
         return self.steps_in(0)
 
     @property
@@ -179,7 +179,7 @@ class PlannedStream:
         return float(np.mean(self._plans[0].lengths))
 
     def steps_in(self, epoch: int) -> int:
-        """Return the number of optimiser steps in an epoch."""
+        """Return the number of optimizer steps in an epoch."""
         return len(self._edges(epoch, self._plans[epoch].lengths)[1]) - 1
 
     def steps(self, start: int = 0) -> Iterator[Step]:
@@ -187,9 +187,9 @@ class PlannedStream:
         micro_batch_tokens = self.micro_batch_tokens  # the same value for all steps of this call
         batches = self._batches(start, micro_batch_tokens)
         for planned in self._planned(start, micro_batch_tokens):
-            built = tuple(next(batches) for _ in planned.local)
-            fillers = range(len(built) - planned.num_fillers, len(built))
-            yield Step(planned.number, planned.progress, built, planned.first, fillers=fillers)
+            micro_batches = tuple(next(batches) for _ in planned.local)
+            fillers = range(len(micro_batches) - planned.num_fillers, len(micro_batches))
+            yield Step(planned.number, planned.progress, micro_batches, planned.first, fillers=fillers)
 
     def step_at(self, epoch: float) -> int:
         """Return the number of the step after ``epoch`` passes over the rows, to continue reading a text.
@@ -232,14 +232,14 @@ class PlannedStream:
         )
         if self.num_workers == 0:
             return (self.source.build(key[0], self._plans[key[0]], key[1], follows=key[2]) for key in keys)
-        sent = ((*key, self.source.part(self._plans[key[0]], key[1])) for key in keys)
+        tasks = ((*key, self.source.part(self._plans[key[0]], key[1])) for key in keys)
         loader: DataLoader[Any] = DataLoader(
             _Builder(self.source),
             batch_size=None,
-            sampler=sent,
+            sampler=tasks,
             num_workers=self.num_workers,
             prefetch_factor=_PREFETCHED,
-            collate_fn=_as_it_is,
+            collate_fn=_identity,
             worker_init_fn=_ignore_signals,
             pin_memory=self.pin_memory,
             generator=torch.Generator(),  # separate, so that starting workers does not use the global generator
@@ -336,7 +336,7 @@ class _Plans:
 
 
 class _Builder(Dataset[Any]):
-    """Builds batches in a worker process, which gets its part of the plan, and sends them as bytes."""
+    """A data set that builds batches in a worker process, from its part of the plan, and sends them as bytes."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -346,7 +346,7 @@ class _Builder(Dataset[Any]):
         return SerializedBatch(self._source.build(epoch, part, rows, follows=follows))
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 

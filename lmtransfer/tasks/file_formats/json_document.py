@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lmtransfer.data.files import open_binary
-from lmtransfer.data.text_lines import check_text
+from lmtransfer.data.text_lines import check_text, not_utf8
 from lmtransfer.errors import DataError
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -51,8 +51,8 @@ class JsonNode:
             question = question or node.question
             node = node._parent
         question = question or node.question
-        way = f": {''.join(reversed(steps)).removeprefix('.')}" if steps else ""
-        return f"{node._step}{way}" + (f" (question {question})" if question is not None else "")
+        path = f": {''.join(reversed(steps)).removeprefix('.')}" if steps else ""
+        return f"{node._step}{path}" + (f" (question {question})" if question is not None else "")
 
     def field(self, key: str) -> JsonNode:
         """Return the value of a required key.
@@ -62,8 +62,8 @@ class JsonNode:
         """
         node = self.get(key)
         if node is None:
-            there = ", ".join(list(self.value)[:_MOST_SHOWN]) or "none"
-            raise DataError(f"{self.where}: no key {key!r}; the keys are {there}")
+            keys = ", ".join(list(self.value)[:_MOST_SHOWN]) or "none"
+            raise DataError(f"{self.where}: no key {key!r}; the keys are {keys}")
         return node
 
     def get(self, key: str) -> JsonNode | None:
@@ -73,7 +73,7 @@ class JsonNode:
             DataError: this is not an object.
         """
         if not isinstance(self.value, dict):
-            raise self._not("an object")
+            raise self._wrong_type("an object")
         return JsonNode(self.value[key], self, key) if key in self.value else None
 
     def fields(self) -> list[tuple[str, JsonNode]]:
@@ -83,7 +83,7 @@ class JsonNode:
             DataError: this is not an object.
         """
         if not isinstance(self.value, dict):
-            raise self._not("an object")
+            raise self._wrong_type("an object")
         return [(key, JsonNode(value, self, key)) for key, value in self.value.items()]
 
     def items(self) -> list[JsonNode]:
@@ -93,7 +93,7 @@ class JsonNode:
             DataError: this is not a list.
         """
         if not isinstance(self.value, list):
-            raise self._not("a list")
+            raise self._wrong_type("a list")
         return [JsonNode(value, self, place) for place, value in enumerate(self.value)]
 
     def text(self) -> str:
@@ -104,7 +104,7 @@ class JsonNode:
                 accepts.
         """
         if not isinstance(self.value, str):
-            raise self._not("a text")
+            raise self._wrong_type("a text")
         if not self.value.isascii() and (half := _SURROGATES.search(self.value)):
             raise DataError(
                 f"{self.where}: character {half.start()} is half of a surrogate pair (\\u{ord(half.group()):04x}), "
@@ -139,7 +139,7 @@ class JsonNode:
             DataError: this is not a whole number.
         """
         if not isinstance(self.value, int) or isinstance(self.value, bool):
-            raise self._not("a whole number")
+            raise self._wrong_type("a whole number")
         return self.value
 
     def boolean(self) -> bool:
@@ -149,13 +149,13 @@ class JsonNode:
             DataError: this is not a boolean.
         """
         if not isinstance(self.value, bool):
-            raise self._not("true or false")
+            raise self._wrong_type("true or false")
         return self.value
 
-    def _not(self, wanted: str) -> DataError:
+    def _wrong_type(self, expected: str) -> DataError:
         content = json.dumps(self.value)
         content = content if len(content) <= _MOST_SHOWN else content[: _MOST_SHOWN - 3] + "..."
-        return DataError(f"{self.where}: must be {wanted}; it is {content}")
+        return DataError(f"{self.where}: must be {expected}; it is {content}")
 
 
 class UniqueIds:
@@ -174,7 +174,7 @@ class UniqueIds:
         if other is not node:
             raise DataError(
                 f"{node.where}: {other.where} has the same id. Answers are matched to questions by id: give each "
-                "question a different id, or remove one of them"
+                "question a unique id, or remove one of the two"
             )
 
 
@@ -196,15 +196,11 @@ def load_json(path: Path) -> JsonNode:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - raw.rfind(b"\n", 0, error.start)
-        octets = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
-        raise DataError(
-            f"{path}:{line}: not UTF-8 at byte {column} of the line: {octets}. Convert the file to UTF-8 (iconv -f "
-            "LATIN1 -t UTF-8, or with another encoding than LATIN1)"
-        ) from None
+        raise not_utf8(f"{path}:{line}", raw[error.start :], column) from None
     if not text.strip():
         raise DataError(f"{path}: is empty; one JSON object is expected")
 
-    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
         if len(record) < len(pairs):
             keys = [key for key, _ in pairs]
@@ -215,10 +211,10 @@ def load_json(path: Path) -> JsonNode:
         return record
 
     try:
-        value = json.loads(text, object_pairs_hook=checked)
+        value = json.loads(text, object_pairs_hook=check_keys)
     except json.JSONDecodeError as error:
         hint = "; a file with one object per line has another format (.jsonl)" if error.msg == "Extra data" else ""
         raise DataError(f"{path}:{error.lineno}:{error.colno}: not JSON ({error.msg}){hint}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON that can be parsed ({error})") from None
+        raise DataError(f"{path}: the JSON cannot be parsed ({error})") from None
     return JsonNode(value, None, str(path))
