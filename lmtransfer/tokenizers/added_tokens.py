@@ -1,4 +1,4 @@
-"""Words that the user adds to a tokenizer as single tokens: read from a file, and found in texts."""
+"""Words that the user adds to a tokenizer as single tokens: read them from a file, and find them in texts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Match:
 
 
 class WordFinder:
-    """Finds words from a list in a text: the longest match at each position, never inside another word.
+    """A finder of listed words in a text: the longest match at each position, never inside another word.
 
     A match is inside a word if the character next to it is a letter, a digit, an underscore or an accent: "cat" is
     found in "(cat-like)", but not in "cats", and "C++" is not found in "C++11".
@@ -80,7 +80,7 @@ class WordFinder:
                 self._by_first.setdefault(first[0], []).append((word, place, is_apart))
 
     def fold(self, text: str) -> str:
-        """Return the text in the form for comparison: case-folded and without accents, if these are ignored."""
+        """Return the text in the form for comparison: without case or accents, if the finder ignores them."""
         return self._fold(text)[0]
 
     def has_any(self, text: str) -> bool:
@@ -150,22 +150,22 @@ def is_between_chinese(word: str) -> bool:
 def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
     """Build a finder that ignores case or accents if the tokenizer ignores them."""
 
-    def same(pairs: Iterable[tuple[str, str]]) -> bool:
+    def is_same(pairs: Iterable[tuple[str, str]]) -> bool:
         encoded = [(base.encode(first).ids, base.encode(second).ids) for first, second in pairs]
-        known = [(first, second) for first, second in encoded if len(first) and base.unk_id not in first]
-        return bool(known) and all(np.array_equal(first, second) for first, second in known)
+        pairs_of_ids = [(first, second) for first, second in encoded if len(first) and base.unk_id not in first]
+        return bool(pairs_of_ids) and all(np.array_equal(first, second) for first, second in pairs_of_ids)
 
     return WordFinder(
         words,
-        folds_case=same((letter, letter.upper()) for letter in "aeimnorst"),
-        drops_accents=same(("e", "e" + accent) for accent in "\u0301\u0308"),
+        folds_case=is_same((letter, letter.upper()) for letter in "aeimnorst"),
+        drops_accents=is_same(("e", "e" + accent) for accent in "\u0301\u0308"),
         splits_chinese=base.splits_chinese,
         keeps_marks=base.keeps_marks,
     )
 
 
 def _joins(character: str) -> bool:
-    """Whether a character joins its neighbours into one word."""
+    """Whether a character joins its neighbors into one word."""
     return character.isalnum() or character in _JOINERS or unicodedata.category(character) in ("Mn", "Mc", "Me", "Pc")
 
 
@@ -206,7 +206,7 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
         raise DataError("\n".join(wrong[:_SHOWN]) + more)
     words: dict[str, str] = {}
     repeated: list[str] = []
-    known: list[str] = []
+    single_tokens: list[str] = []
     for _, line in lines:
         if finder.fold(line) in words:
             repeated.append(line)
@@ -214,12 +214,12 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
             words[finder.fold(line)] = line
     new_words: list[str] = []
     for word, ids in zip(words.values(), base.encode_ids([" " + word for word in words.values()]), strict=True):
-        (known if len(ids) == 1 and ids[0] != base.unk_id else new_words).append(word)
+        (single_tokens if len(ids) == 1 and ids[0] != base.unk_id else new_words).append(word)
     if not new_words:
         raise DataError(
-            f"{path}: there is no word to add: {_counted(known, 'already one token') or 'the file is empty'}"
+            f"{path}: there is no word to add: {_count(single_tokens, 'already one token') or 'the file is empty'}"
         )
-    notes = (_counted(repeated, "repeated in the file"), _counted(known, "already one token"))
+    notes = (_count(repeated, "repeated in the file"), _count(single_tokens, "already one token"))
     return WordList(tuple(new_words), tuple(f"{path}: left out: {note}" for note in notes if note))
 
 
@@ -247,11 +247,11 @@ def _reason_against(line: str, specials: set[str], base: Tokenizer, finder: Word
     if finder.fold(plain) != finder.fold(line):
         ids, same = base.encode_ids([" " + line, " " + plain])
         if np.array_equal(ids, same):
-            return f"is {plain!r} for this tokenizer, which replaces such characters: write it so"
+            return f"is {plain!r} for this tokenizer, which replaces such characters: write {plain!r} instead"
     return None
 
 
-def _counted(words: Sequence[str], what: str) -> str:
+def _count(words: Sequence[str], what: str) -> str:
     if not words:
         return ""
     listing = ", ".join(words[:_SHOWN]) + (", ..." if len(words) > _SHOWN else "")

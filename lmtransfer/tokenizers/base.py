@@ -25,7 +25,7 @@ class Encoding:
     Attributes:
         ids: token ids, int32, shape (n,).
         offsets: character span [start, end) of each token in the original text, int32, shape (n, 2). The spans are
-            monotone and together cover every character except white space. A span may be empty if normalisation turned
+            monotone and together cover every character except white space. A span may be empty if normalization turned
             one character into several tokens.
         word_starts: True if a token begins a word, bool, shape (n,).
         characters: character ids of each token, int16, shape (n, 50), if tokens are whole words and the tokenizer
@@ -39,7 +39,7 @@ class Encoding:
 
 
 class Tokenizer(ABC):
-    """Text to ids and back.
+    """A converter of text to ids and back.
 
     A text with a leading space is the continuation of another text. This matters only for vocabularies in which the
     first word of a text has other ids (GPT-2 and RoBERTa).
@@ -111,11 +111,11 @@ class Tokenizer(ABC):
             "fingerprint": self.fingerprint,
             "num_pieces": self.num_pieces,
             "vocab_size": self.vocab_size,
-            **self._described(),
+            **self._details(),
         }
         write_model(folder, self.model_file, self.model_bytes(), description)
 
-    def _described(self) -> dict[str, Any]:
+    def _details(self) -> dict[str, Any]:
         """Return the entries of ``tokenizer.json`` that are specific to the kind."""
         return {"training": dict(self.training)}
 
@@ -125,8 +125,8 @@ class Tokenizer(ABC):
 
     @property
     def unknown_advice(self) -> str:
-        """Advise what to do if many tokens of a text are ``[UNK]``, in this kind of tokenizer's settings."""
-        return "the text has characters that this vocabulary lacks: use another one"
+        """Advice for a text with many ``[UNK]`` tokens, in terms of this kind of tokenizer's settings."""
+        return "the text has characters that this vocabulary lacks: use another vocabulary"
 
     @property
     def is_exact(self) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 import tokenizers
+from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer, special_flags
@@ -32,7 +33,7 @@ from lmtransfer.tokenizers.spans import replace_surrogates
 META: Final = "\u2581"
 
 _VERSION = 1  # increase it when the same model would give other ids or word starts
-_KNOWN_WORDS = 1 << 17  # words whose ids are cached; about 30 MB
+_MOST_CACHED_WORDS = 1 << 17  # words whose ids are cached; about 30 MB
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -40,7 +41,7 @@ class ByteBpeTokenizer(Tokenizer):
     """A byte-level model of the ``tokenizers`` library as a ``Tokenizer``.
 
     Args:
-        model: the serialised tokenizer (the bytes of ``byte_bpe.json``).
+        model: the serialized tokenizer (the bytes of ``byte_bpe.json``).
         training: counts and settings of its training, for information; not part of the fingerprint.
 
     Raises:
@@ -79,7 +80,7 @@ class ByteBpeTokenizer(Tokenizer):
         self.starts_word[: len(SPECIALS)] = True
         self.starts_word[len(SPECIALS) : self.num_pieces] = [piece.startswith(b" ") for piece in self._bytes]
         self.fingerprint: str = sha256(b"%s %d " % (self.kind.encode(), _VERSION) + model).hexdigest()
-        self._known: dict[str, list[int]] = {}
+        self._word_ids: dict[str, list[int]] = {}
 
     def __reduce__(self) -> tuple[type[ByteBpeTokenizer], tuple[bytes, dict[str, Any]]]:
         return type(self), (self._model, self.training)
@@ -110,14 +111,14 @@ class ByteBpeTokenizer(Tokenizer):
         return Encoding(ids, np.stack([starts, ends], axis=1).astype(np.int32), self.starts_word[ids])
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32), encoding each distinct word once, which is several times as fast."""
+        """Encode many texts, ids only (int32); each distinct word is encoded once, which is several times as fast."""
         words = [_words(text) for text in texts]
-        if len(self._known) > _KNOWN_WORDS:
-            self._known.clear()
-        new = list(dict.fromkeys(word for text in words for word in text if word not in self._known))
+        if len(self._word_ids) > _MOST_CACHED_WORDS:
+            self._word_ids.clear()
+        new = list(dict.fromkeys(word for text in words for word in text if word not in self._word_ids))
         encodings = self._library.encode_batch_fast([" " + word for word in new])
-        self._known.update((word, encoding.ids) for word, encoding in zip(new, encodings, strict=True))
-        return [np.fromiter(chain.from_iterable(map(self._known.__getitem__, text)), np.int32) for text in words]
+        self._word_ids.update((word, encoding.ids) for word, encoding in zip(new, encodings, strict=True))
+        return [np.fromiter(chain.from_iterable(map(self._word_ids.__getitem__, text)), np.int32) for text in words]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids, with one space between words, special tokens in brackets, and U+FFFD for invalid bytes."""
@@ -139,12 +140,13 @@ class ByteBpeTokenizer(Tokenizer):
             return SPECIALS[token_id]
         return format_piece(self._bytes[token_id - len(SPECIALS)])
 
-    def model_bytes(self) -> bytes:  # noqa: D102
+    @override
+    def model_bytes(self) -> bytes:
         return self._model
 
 
 def space_words(text: str) -> str:
-    """Return the text in the library's form: one space before each word and no other white space.
+    """Put one space before each word of a text and drop other white space, as the library expects.
 
     Lone surrogates, which have no UTF-8 form, become U+FFFD.
     """

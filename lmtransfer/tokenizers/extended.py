@@ -140,9 +140,7 @@ class ExtendedTokenizer(Tokenizer):
             if part.place is None
         ]
         encoded = iter(self.base.encode_ids(plain))
-        return [
-            self._joined([next(encoded) if part.place is None else self._id(part) for part in its]) for its in parts
-        ]
+        return [self._join([next(encoded) if part.place is None else self._id(part) for part in its]) for its in parts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids: added words have one space around them, and the base decodes the other ids."""
@@ -158,11 +156,13 @@ class ExtendedTokenizer(Tokenizer):
         parts += [self.base.decode(run)] if run else []
         return " ".join(parts)
 
+    @override
     def _piece(self, token_id: int) -> str:
         first = self.base.num_pieces
         return self.base.piece(token_id) if token_id < first else self.words[token_id - first]
 
-    def _described(self) -> dict[str, Any]:
+    @override
+    def _details(self) -> dict[str, Any]:
         return {"base": self.base.fingerprint}
 
     @property
@@ -197,14 +197,16 @@ class ExtendedTokenizer(Tokenizer):
         return np.array([self.base.num_pieces + part.place], dtype=np.int32)
 
     @staticmethod
-    def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     @property
-    def unknown_advice(self) -> str:  # noqa: D102
+    @override
+    def unknown_advice(self) -> str:
         return self.base.unknown_advice
 
-    def model_bytes(self) -> bytes:  # noqa: D102
+    @override
+    def model_bytes(self) -> bytes:
         return "".join(f"{word}\n" for word in self.words).encode("utf-8", "replace")
 
 

@@ -23,8 +23,8 @@ _DEEPEST: Final = 16
 #: The loader of each ``kind`` in ``tokenizer.json``; add an entry for a new kind.
 _LOADERS: Mapping[str, Callable[[Path], Tokenizer]] = {
     **{
-        one.kind: one.load
-        for one in (
+        tokenizer.kind: tokenizer.load
+        for tokenizer in (
             ByteBpeTokenizer,
             PublishedTokenizer,
             SentencePieceTokenizer,
@@ -49,7 +49,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
             f"{folder / DESCRIPTION_FILE}: kind is {kind!r}; this version can read {', '.join(_LOADERS)}"
         )
     if len(list(takewhile(lambda above: above.name == BASE_FOLDER, (folder, *folder.parents)))) > _DEEPEST:
-        raise CheckpointError(f"{folder}: is damaged: it is the base of more than {_DEEPEST} other tokenizers")
+        raise CheckpointError(f"{folder}: is damaged: it is nested in more than {_DEEPEST} other tokenizers")
     try:
         return _LOADERS[kind](folder)
     except CheckpointError as error:

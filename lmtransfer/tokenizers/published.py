@@ -61,8 +61,8 @@ class PublishedModel:
         pieces: the token of each id, as written in the file; ids may be missing.
         texts: the UTF-8 text of each token that is not special, with a space at the beginning of a word.
         unk: the unknown token, if there is one.
-        added: ids of ordinary tokens that are matched before text is split.
-        strips: whether it normalises text, so that a character may be dropped.
+        added_ids: ids of ordinary tokens that are matched before text is split.
+        has_normalizer: whether it normalizes text, so that a character may be dropped.
     """
 
     library: tokenizers.Tokenizer
@@ -70,8 +70,8 @@ class PublishedModel:
     pieces: dict[int, str]
     texts: dict[int, bytes]
     unk: str | None
-    added: frozenset[int]
-    strips: bool
+    added_ids: frozenset[int]
+    has_normalizer: bool
 
 
 def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedModel:
@@ -91,16 +91,19 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         described["added_tokens"] = described.get("added_tokens") or []
         piece_kind = _piece_kind(described)
         unk = _unknown(described["model"])
-        named = {entry["content"] for entry in described["added_tokens"] if entry.get("special")}
-        hidden = {name: _UNSPELLABLE + name for name in named | set(specials) | ({unk} if unk is not None else set())}
+        special_names = {entry["content"] for entry in described["added_tokens"] if entry.get("special")}
+        hidden = {
+            name: _UNSPELLABLE + name for name in special_names | set(specials) | ({unk} if unk is not None else set())
+        }
         added = {entry["content"] for entry in described["added_tokens"]} - set(hidden)
         growth = _growth(described.get("normalizer"))
         if growth > _MOST_GROWTH:
             raise CheckpointError(
                 f"tokenizer.json: its normalizer can make a text {growth:.3g} times as long, but {_MOST_GROWTH} times "
-                "is the maximum: it would use up time and memory; get the tokenizer from its publisher"
+                "is the maximum, so that it cannot use up time and memory; get the tokenizer from its "
+                "publisher"
             )
-        library = tokenizers.Tokenizer.from_str(json.dumps(_with_names(described, hidden)))
+        library = tokenizers.Tokenizer.from_str(json.dumps(_rename_tokens(described, hidden)))
         library.encode_special_tokens = True
         library.encode(_PROBE)
         replacements = {name: token for token, name in hidden.items()}
@@ -152,7 +155,7 @@ def _piece_kind(described: Mapping[str, Any]) -> PieceKind:
 
 
 def _types(part: Any) -> list[str]:
-    """Return the types of a pre-tokenizer or normaliser and of the members of its sequence."""
+    """Return the types of a pre-tokenizer or normalizer and of the members of its sequence."""
     if not isinstance(part, dict):
         return []
     inner = part.get("pretokenizers") or part.get("normalizers") or []
@@ -160,7 +163,7 @@ def _types(part: Any) -> list[str]:
 
 
 def _growth(normalizer: Any) -> float:
-    """Return the maximum number of characters that a character can become by the replacements of a normaliser.
+    """Return the maximum number of characters that a character can become by the replacements of a normalizer.
 
     Read from the last step to the first, ``weight`` is what a character becomes from the current step on. The
     characters of a replaced text share the weight of its replacement. A regular expression may match between any
@@ -189,8 +192,8 @@ def _growth(normalizer: Any) -> float:
             rules = b64decode(step["precompiled_charsmap"])
             replacements = rules[4 + int.from_bytes(rules[:4], "little") :].split(b"\0")
             longest = max(total(text.decode("utf-8", "replace")) for text in replacements)
-            normalised = tokenizers.normalizers.Precompiled(rules).normalize_str
-            weight, other = {one: total(normalised(one)) for one in weight}, max(other, longest)
+            normalize = tokenizers.normalizers.Precompiled(rules).normalize_str
+            weight, other = {one: total(normalize(one)) for one in weight}, max(other, longest)
         elif kind in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "BertNormalizer"):
             form: Any = kind if kind.startswith("NF") else "NFD"
             spaces = 2 * other if kind == "BertNormalizer" else 0  # around Chinese characters
@@ -202,7 +205,7 @@ def _growth(normalizer: Any) -> float:
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
-    """Yield the single steps of a normaliser, in order."""
+    """Yield the single steps of a normalizer, in order."""
     if isinstance(part, dict) and part.get("type") == "Sequence":
         for entry in part["normalizers"]:
             yield from _steps(entry)
@@ -216,7 +219,7 @@ def _unknown(model: Mapping[str, Any]) -> str | None:
     return None if model.get("unk_id") is None else model["vocab"][model["unk_id"]][0]
 
 
-def _with_names(described: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _rename_tokens(described: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return the same file with other names for special tokens, without post-processor, truncation and padding."""
     model = dict(described["model"])
     if isinstance(model["vocab"], dict):
@@ -286,29 +289,29 @@ class PublishedTokenizer(Tokenizer):
         self.model, self.training = model, dict(training or {})
         # Otherwise the library starts one thread per core in each worker process that prepares corpora.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        self.specials = _checked(specials)
-        read = read_published_model(model, self.specials.values())
-        if "unk" not in self.specials and read.unk is not None:
-            self.specials["unk"] = read.unk
-        self._library, self._piece_kind = read.library, read.piece_kind
+        self.specials = _check_roles(specials)
+        model_parts = read_published_model(model, self.specials.values())
+        if "unk" not in self.specials and model_parts.unk is not None:
+            self.specials["unk"] = model_parts.unk
+        self._library, self._piece_kind = model_parts.library, model_parts.piece_kind
         normalizer = self._library.normalizer
         self.splits_chinese = normalizer is not None and normalizer.normalize_str("a\u6771a").count(" ") == 2
-        self.num_pieces = max(read.pieces) + 1
+        self.num_pieces = max(model_parts.pieces) + 1
         self.vocab_size = self.num_pieces if vocab_size is None else vocab_size
         if not self.num_pieces <= self.vocab_size <= MAX_PIECES:
             raise CheckpointError(
                 f"the tokenizer has ids up to {self.num_pieces - 1}, but the model embeds {self.vocab_size} tokens: "
-                "they do not belong together; copy both from one checkpoint"
+                "the two do not belong together; copy both from the same checkpoint"
             )
-        self._set_roles({piece: token_id for token_id, piece in read.pieces.items()})
-        self._pieces = [read.pieces.get(i, f"[unused{i}]") for i in range(self.num_pieces)]
-        self._texts = [read.texts.get(i) for i in range(self.num_pieces)]
+        self._set_roles({piece: token_id for token_id, piece in model_parts.pieces.items()})
+        self._pieces = [model_parts.pieces.get(i, f"[unused{i}]") for i in range(self.num_pieces)]
+        self._texts = [model_parts.texts.get(i) for i in range(self.num_pieces)]
         self.is_special = np.ones(self.vocab_size, dtype=bool)
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
         for i, (piece, text) in enumerate(zip(self._pieces, self._texts, strict=True)):
             self.is_special[i] = text is None or _RESERVED.fullmatch(piece) is not None
-            self.starts_word[i] = text is None or text[:1].isspace() or i in read.added
-        if read.piece_kind == "meta" and "unk" in self.specials:
+            self.starts_word[i] = text is None or text[:1].isspace() or i in model_parts.added_ids
+        if model_parts.piece_kind == "meta" and "unk" in self.specials:
             # It replaces a sequence of unknown characters; U+2581 before it is a separate token.
             self.starts_word[self.unk_id] = False
         self._marks = self.starts_word & np.array(
@@ -317,14 +320,15 @@ class PublishedTokenizer(Tokenizer):
         )
         described = b"%s %d %d %r " % (self.kind.encode(), _VERSION, self.vocab_size, sorted(self.specials.items()))
         self.fingerprint: str = sha256(described + model).hexdigest()
-        self._normalises = read.strips
-        self._blank: dict[str, bool] = {META: read.piece_kind == "meta"}
+        self._has_normalizer = model_parts.has_normalizer
+        self._blank: dict[str, bool] = {META: model_parts.piece_kind == "meta"}
 
     def _set_roles(self, ids: Mapping[str, int]) -> None:
         absent = [f"{role} {token!r}" for role, token in self.specials.items() if token not in ids]
         if absent:
             raise CheckpointError(
-                f"the tokenizer does not have these tokens: {', '.join(absent)}; copy all its files from one checkpoint"
+                f"the tokenizer does not have these tokens: {', '.join(absent)}; copy all its files from the same "
+                "checkpoint"
             )
         own = {role: ids[token] for role, token in self.specials.items()}
         spare = next((own[role] for role in ("sep", "cls", "unk", "mask") if role in own), None)
@@ -358,7 +362,7 @@ class PublishedTokenizer(Tokenizer):
         """Encode one text, with offsets; the first token always begins a word, whatever its id.
 
         If a character is split into several tokens, each token has the span of the whole character. Characters that
-        normalisation drops or turns into white space count as white space, but an accent belongs to the token before
+        normalization drops or turns into white space count as white space, but an accent belongs to the token before
         it. A token that only marks the beginning of a word has an empty span there.
         """
         encoding = self._library.encode(replace_surrogates(text), add_special_tokens=False)
@@ -403,10 +407,12 @@ class PublishedTokenizer(Tokenizer):
         text = self._texts[token_id]
         return self._pieces[token_id] if text is None or self._piece_kind != "bytes" else format_piece(text)
 
-    def _described(self) -> dict[str, Any]:
-        return {"specials": self.specials, **super()._described()}
+    @override
+    def _details(self) -> dict[str, Any]:
+        return {"specials": self.specials, **super()._details()}
 
-    def model_bytes(self) -> bytes:  # noqa: D102
+    @override
+    def model_bytes(self) -> bytes:
         return self.model
 
     @property
@@ -418,18 +424,18 @@ class PublishedTokenizer(Tokenizer):
         blank = self._blank.get(character)
         if blank is None:
             blank = character.isspace()
-            if not blank and self._normalises and self._piece_kind == "meta":
-                normalised = self._library.normalizer.normalize_str(replace_surrogates(character))
-                blank = not normalised.strip(META + " ")
+            if not blank and self._has_normalizer and self._piece_kind == "meta":
+                normalized = self._library.normalizer.normalize_str(replace_surrogates(character))
+                blank = not normalized.strip(META + " ")
             self._blank[character] = blank
         return blank
 
 
-def _checked(specials: Mapping[str, str]) -> dict[str, str]:
+def _check_roles(specials: Mapping[str, str]) -> dict[str, str]:
     wrong = [f"{role}={token!r}" for role, token in specials.items() if role not in ROLES or not isinstance(token, str)]
     if wrong:
         raise CheckpointError(
-            f"special tokens {', '.join(wrong)}: the roles must be among {', '.join(ROLES)}, each with a token"
+            f"special tokens {', '.join(wrong)}: the roles are {', '.join(ROLES)}, and each has a token as text"
         )
     return {role: specials[role] for role in ROLES if role in specials}
 

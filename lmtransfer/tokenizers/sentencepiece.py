@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 import sentencepiece
+from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer, special_flags
@@ -32,7 +33,7 @@ class SentencePieceTokenizer(Tokenizer):
     """A sentencepiece model as a ``Tokenizer``.
 
     Args:
-        model: the serialised sentencepiece model (the bytes of ``spm.model``).
+        model: the serialized sentencepiece model (the bytes of ``spm.model``).
         training: counts and settings of its training, for information; not part of the fingerprint.
 
     Raises:
@@ -79,7 +80,7 @@ class SentencePieceTokenizer(Tokenizer):
     def encode(self, text: str) -> Encoding:
         """Encode one text, with offsets.
 
-        Characters that normalisation drops or turns into white space (no-break and zero-width spaces, control
+        Characters that normalization drops or turns into white space (no-break and zero-width spaces, control
         characters) count as white space: spans never begin or end with them. A meta symbol that is a separate piece has
         an empty span. If a character is split into several byte pieces (``byte_fallback``), the last piece has its
         span.
@@ -97,7 +98,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.encode(clean, return_type="numpy", num_threads=1)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode ids to normalised text; special tokens are written in brackets."""
+        """Decode ids to normalized text; special tokens are written in brackets."""
         parts: list[str] = []
         run: list[int] = []
         for token_id in [*map(int, ids), self.cls_id]:  # a special at the end closes the last run
@@ -110,14 +111,17 @@ class SentencePieceTokenizer(Tokenizer):
             parts.append(self.piece(token_id))
         return " ".join(parts[:-1])
 
+    @override
     def _piece(self, token_id: int) -> str:
         return self._processor.id_to_piece(token_id)
 
     @property
-    def unknown_advice(self) -> str:  # noqa: D102
+    @override
+    def unknown_advice(self) -> str:
         return "raise tokenizer.character_coverage, or set tokenizer.byte_fallback=true"
 
-    def model_bytes(self) -> bytes:  # noqa: D102
+    @override
+    def model_bytes(self) -> bytes:
         return self._model
 
     def _is_bracketed(self, token_id: int) -> bool:

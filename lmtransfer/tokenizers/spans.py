@@ -38,7 +38,7 @@ def trim_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Callabl
 def extend_spans(text: str, spans: np.ndarray, *, is_blank: Callable[[str], bool]) -> np.ndarray:
     """Make spans monotone and extend them over visible characters next to a token; int32, shape (n, 2).
 
-    Normalisation drops accents and merges characters, so some characters between two tokens may be in no span. They
+    Normalization drops accents and merges characters, so some characters between two tokens may be in no span. They
     are added to the token before them, or, if they follow white space, to the token after them.
 
     Args:

@@ -20,7 +20,7 @@ _SMALLEST = len(SPECIALS) + 256
 
 
 class ByteBpeTrainer(TokenizerTrainer):
-    """Trains a byte-level vocabulary (Radford et al. 2019, section 2.2).
+    """A trainer of byte-level vocabularies (Radford et al. 2019, section 2.2).
 
     The result depends only on the settings and the lines.
 

@@ -21,7 +21,7 @@ _SILENT = 2  # sentencepiece's log level: errors only; errors are also raised as
 
 
 class SentencePieceTrainer(TokenizerTrainer):
-    """Trains a sentencepiece vocabulary.
+    """A trainer of sentencepiece vocabularies.
 
     The result depends only on the settings and the lines. Lines are sampled here, because sentencepiece's own sampling
     ignores its seed. Training runs in a single thread, because its sums depend on the number of threads.
@@ -65,7 +65,7 @@ class SentencePieceTrainer(TokenizerTrainer):
         self.seed = seed
         problems = [] if kind in ("unigram", "bpe") else [f"tokenizer.kind={kind}: must be unigram or bpe"]
         if not 0.98 <= character_coverage <= 1:
-            problems.append(f"tokenizer.character_coverage={character_coverage}: must lie between 0.98 and 1")
+            problems.append(f"tokenizer.character_coverage={character_coverage}: must be from 0.98 to 1")
         self.check(problems, vocab_size=len(SPECIALS) + 1 + 256 * byte_fallback)
 
     @property
@@ -100,10 +100,10 @@ class SentencePieceTrainer(TokenizerTrainer):
                 minloglevel=_SILENT,
             )
         except RuntimeError as error:
-            raise self._explained(str(error), counts) from None
+            raise self._explain(str(error), counts) from None
         return SentencePieceTokenizer(model.getvalue())
 
-    def _explained(self, message: str, counts: LineCounts) -> DataError:
+    def _explain(self, message: str, counts: LineCounts) -> DataError:
         if largest := re.search(r"too high .* value <= (\d+)", message):
             return self.too_few_error(largest[1], counts)
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):

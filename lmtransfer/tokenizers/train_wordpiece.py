@@ -23,9 +23,9 @@ _VERSION = 2  # increase it when the same settings and text would give another v
 
 
 class WordPieceTrainer(TokenizerTrainer):
-    """Trains a WordPiece vocabulary for models such as BERT and ELECTRA (Schuster and Nakajima 2012).
+    """A trainer of WordPiece vocabularies, for models such as BERT and ELECTRA (Schuster and Nakajima 2012).
 
-    The result depends only on the settings and the lines. Pieces are created by merging the most frequent neighbours,
+    The result depends only on the settings and the lines. Pieces are created by merging the most frequent neighbors,
     as in the ``tokenizers`` library. This differs from Google's own trainer, which weights pairs by likelihood and was
     never published.
 

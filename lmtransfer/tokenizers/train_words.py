@@ -20,7 +20,7 @@ _VERSION = 1  # increase it when the same settings and text would give another v
 
 
 class WordTokenizerTrainer(TokenizerTrainer):
-    """Trains a vocabulary of the most frequent words.
+    """A trainer of vocabularies of the most frequent words.
 
     The result depends only on the settings and the lines. A text with fewer different words gives a smaller vocabulary.
 
@@ -80,5 +80,5 @@ class WordTokenizerTrainer(TokenizerTrainer):
                 f"no word occurs {self.min_frequency} times in the text ({counts.lines_seen} lines, "
                 f"{counts.characters_used} characters used): use more text, or set a lower tokenizer.min_frequency"
             )
-        known = sum(count for _, count in ranked) / frequencies.total()
-        return WordTokenizer([word for word, _ in ranked], lowercase=self.lowercase, training={"known_share": known})
+        share = sum(count for _, count in ranked) / frequencies.total()
+        return WordTokenizer([word for word, _ in ranked], lowercase=self.lowercase, training={"known_share": share})

@@ -46,14 +46,14 @@ class LineCounts:
     characters_used: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """Return the counts in a form for JSON."""
+        """Return the counts, ready for JSON."""
         return asdict(self)
 
 
 def sample_lines(
     lines: Iterable[str], *, max_sentences: int, max_characters: int, seed: int
 ) -> tuple[list[str], LineCounts]:
-    """Draw a uniform sample of lines, in their order, which is the same for the same seed and lines.
+    """Draw a uniform sample of lines, in their order; the same seed and lines give the same sample.
 
     Each line gets a random key. The lines with the smallest keys are kept, as many as both caps allow. Only the sample
     and one line are in memory.
@@ -109,7 +109,7 @@ def _cut(text: str) -> Iterator[str]:
 
 
 class TokenizerTrainer(ABC):
-    """Trains a vocabulary; the result depends only on the settings and the lines.
+    """A trainer of vocabularies; the result depends only on the settings and the lines.
 
     Attributes:
         provides_characters: whether its tokenizer provides characters, for models that read characters.
@@ -148,9 +148,7 @@ class TokenizerTrainer(ABC):
             lines, max_sentences=self.max_sentences, max_characters=self.max_characters, seed=self.seed
         )
         if not sample:
-            raise DataError(
-                f"there is no text to train a tokenizer on: {counts.lines_seen} lines, and none of them has text"
-            )
+            raise DataError(f"there is no text to train a tokenizer on: none of the {counts.lines_seen} lines has text")
         tokenizer = self.train_on(sample, counts)
         description = {"settings": self.settings, **counts.as_dict(), **tokenizer.training, "trainer": self.fingerprint}
         tokenizer.training = description

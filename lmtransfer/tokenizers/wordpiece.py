@@ -125,11 +125,13 @@ class WordPieceTokenizer(Tokenizer):
                 words.append(piece)
         return " ".join(words)
 
+    @override
     def _piece(self, token_id: int) -> str:
         return self.pieces[token_id]
 
-    def _described(self) -> dict[str, Any]:
-        return {"lowercase": self.lowercase, **super()._described()}
+    @override
+    def _details(self) -> dict[str, Any]:
+        return {"lowercase": self.lowercase, **super()._details()}
 
     @property
     def reads_as_bert(self) -> bool:
@@ -140,7 +142,8 @@ class WordPieceTokenizer(Tokenizer):
         )
 
     @property
-    def unknown_advice(self) -> str:  # noqa: D102
+    @override
+    def unknown_advice(self) -> str:
         settings, characters = self.training.get("settings") or {}, self.training.get("num_characters")
         largest = settings.get("max_alphabet")
         if isinstance(largest, int) and isinstance(characters, int) and characters > largest:
@@ -153,12 +156,13 @@ class WordPieceTokenizer(Tokenizer):
             "characters, as in scripts without spaces: train on more text, or use tokenizer=unigram"
         )
 
-    def model_bytes(self) -> bytes:  # noqa: D102
+    @override
+    def model_bytes(self) -> bytes:
         return "".join(f"{piece}\n" for piece in self.pieces).encode()
 
 
 def library_of(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokenizer:
-    """Build a library tokenizer that cleans and splits text like BERT, but keeps the marks of caseless scripts."""
+    """Build a library tokenizer that cleans and splits text as BERT does, but keeps the marks of caseless scripts."""
     library = tokenizers.Tokenizer(model)
     cleaning = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False

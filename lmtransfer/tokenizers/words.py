@@ -76,7 +76,7 @@ class WordTokenizer(CharacterTokenizer):
     def encode(self, text: str) -> Encoding:
         """Encode one text, with offsets and with the characters of all its words, including unknown words."""
         spans = [match.span() for match in _word(text).finditer(text)]
-        words = [self._folded(text[start:end]) for start, end in spans]
+        words = [self._fold(text[start:end]) for start, end in spans]
         return Encoding(
             ids=self._ids_of(words),
             offsets=np.array(spans, dtype=np.int32).reshape(-1, 2),
@@ -86,34 +86,38 @@ class WordTokenizer(CharacterTokenizer):
 
     @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [self._ids_of([self._folded(word) for word in _word(text).findall(text)]) for text in texts]
+        return [self._ids_of([self._fold(word) for word in _word(text).findall(text)]) for text in texts]
 
     @override
     def unknown_words(self, text: str) -> list[str]:
-        return [word for part in _word(text).findall(text) if (word := self._folded(part)) not in self._ids]
+        return [word for part in _word(text).findall(text) if (word := self._fold(part)) not in self._ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to words with one space between them; special tokens are written in brackets."""
         return " ".join(self.piece(int(token_id)) for token_id in ids)
 
+    @override
     def _piece(self, token_id: int) -> str:
         return SPECIALS[token_id] if token_id < len(SPECIALS) else self.words[token_id - len(SPECIALS)]
 
-    def _described(self) -> dict[str, Any]:
-        return {"lowercase": self.lowercase, **super()._described()}
+    @override
+    def _details(self) -> dict[str, Any]:
+        return {"lowercase": self.lowercase, **super()._details()}
 
     def _ids_of(self, words: Sequence[str]) -> np.ndarray:
         ids = self._ids
         return np.fromiter((ids.get(word, self.unk_id) for word in words), dtype=np.int32, count=len(words))
 
-    def _folded(self, word: str) -> str:
+    def _fold(self, word: str) -> str:
         return word.lower() if self.lowercase else word
 
     @property
-    def unknown_advice(self) -> str:  # noqa: D102
-        return "raise tokenizer.vocab_size, lower tokenizer.min_frequency, or use a tokenizer of parts of words"
+    @override
+    def unknown_advice(self) -> str:
+        return "raise tokenizer.vocab_size, lower tokenizer.min_frequency, or use a tokenizer with subwords"
 
-    def model_bytes(self) -> bytes:  # noqa: D102
+    @override
+    def model_bytes(self) -> bytes:
         return "".join(f"{word}\n" for word in self.words).encode("utf-8", "replace")
 
 
