@@ -65,7 +65,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
     if task is None:
         reader: Reader = MaskedTexts()
     else:
-        reader = TextReader("tagging", who=f"task {task.name}") if cfg.entities else task.reader()
+        reader = TextReader("tagging", owner=f"task {task.name}") if cfg.entities else task.reader()
     source = None if cfg.input is None else find_input(str(cfg.input))
     file_format = "" if source is None else input_format(cfg.format, source, reader, notes)
     if source is not None:

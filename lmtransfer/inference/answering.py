@@ -125,7 +125,7 @@ class MaskedTexts(TextReader):
     """Reads texts with [MASK] from the user's input to a pretraining run."""
 
     def __init__(self) -> None:
-        super().__init__("fill_mask", who="a pretrained run")
+        super().__init__("fill_mask", owner="a pretrained run")
 
     @override
     def check(self, text: str) -> None:

@@ -56,7 +56,7 @@ class Answer(Protocol):
     """A run's answer to an example."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the answer as JSON, in the format that ``predict`` writes."""
+        """Return the answer in the format that ``predict`` writes, ready for JSON."""
         ...
 
 
@@ -178,7 +178,7 @@ class Task(ABC):
         return tuple(example.content)
 
     def echo(self, example: Any) -> dict[str, Any]:
-        """Return the text to show next to an example's answer, as JSON."""
+        """Return the text to show next to an example's answer, ready for JSON."""
         return {}
 
     def baseline(self, train: Sequence[Any], examples: Sequence[Any]) -> Sequence[Answer] | None:
@@ -198,7 +198,7 @@ class Task(ABC):
         return None
 
     def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
-        """Return how well the probabilities of answers match their accuracy, as plain values for ``result.json``.
+        """Measure how well the probabilities of answers match their accuracy, as values for ``result.json``.
 
         Args:
             encoded: examples with gold answers.

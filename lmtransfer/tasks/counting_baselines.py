@@ -3,13 +3,13 @@
 *TF-IDF*: TF-IDF of word n-grams (1-2) and character n-grams (2-5, within words), with a logistic regression for labels,
 one per label for sets of labels, or a ridge regression for numbers. *NB-SVM* (Wang and Manning 2012,
 https://aclanthology.org/P12-2018/): word n-grams (1-2), each scaled by the log-ratio of its counts with and without the
-label, with a linear SVM whose weights are pulled towards their mean magnitude. *usual tag*: a word's most frequent tag.
-The regularisation is chosen by the task's main metric in a cross-validation on the training examples.
+label, with a linear SVM whose weights are pulled toward their mean magnitude. *usual tag*: a word's most frequent tag.
+The regularization is chosen by the task's main metric in a cross-validation on the training examples.
 
 The two texts of a pair have separate features, and three numbers measure their overlap. Everything is deterministic:
 the same training examples give the same answers.
 
-To stay within tens of seconds, the regularisation is chosen on at most 2,000 training examples, and character n-grams
+To stay within tens of seconds, the regularization is chosen on at most 2,000 training examples, and character n-grams
 are omitted with more than 20,000 training examples or 10 million characters of text.
 
 Shape legend: N examples, C labels or columns of outputs, F features, R rows of targets.
@@ -34,10 +34,10 @@ from lmtransfer.tasks.targets import TagTargets
 Baseline = Callable[[np.ndarray, np.ndarray], np.ndarray]
 #: Sparse features of training examples and of other examples, with the same columns, shape (N, F) each.
 _Features = tuple[Any, Any]
-#: A model's outputs (N, C) for other examples, from features, targets (N, C), the others' features, regularisation.
+#: A model's outputs (N, C) for other examples, from features, targets (N, C), the others' features, regularization.
 _Fit = Callable[[Any, np.ndarray, Any, float], np.ndarray]
 
-#: Inverse regularisations to try for the logistic regression and the SVM, and regularisations for the ridge regression;
+#: Inverse regularizations to try for the logistic regression and the SVM, and regularizations for the ridge regression;
 #: the strongest first, which wins a tie.
 _LOGISTIC_C = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _SVM_C = (0.01, 0.1, 1.0, 10.0)
@@ -52,7 +52,7 @@ _WORD = r"\w+|[^\w\s]"
 
 
 def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExamples) -> Mapping[str, Baseline]:
-    """Return a task's baselines by name; none for tasks whose answers are not labels, numbers or tags.
+    """Return a task's baselines by name; empty for tasks whose answers are not labels, numbers or tags.
 
     Args:
         train: the training examples of all seeds.
@@ -68,21 +68,21 @@ def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExampl
     if not texts.grams:
         return {}
     if isinstance(head, RegressionSpec):
-        return {"TF-IDF": _chosen(task, train, texts.tfidf, _ridge, _RIDGE_ALPHA)}
+        return {"TF-IDF": _choose_regularization(task, train, texts.tfidf, _ridge, _RIDGE_ALPHA)}
     return {
-        "TF-IDF": _chosen(task, train, texts.tfidf, _each_label(_logistic), _LOGISTIC_C),
-        "NB-SVM": _chosen(task, train, texts.words, _each_label(_nb_svm), _SVM_C),
+        "TF-IDF": _choose_regularization(task, train, texts.tfidf, _each_label(_logistic), _LOGISTIC_C),
+        "NB-SVM": _choose_regularization(task, train, texts.words, _each_label(_nb_svm), _SVM_C),
     }
 
 
-def _chosen(
+def _choose_regularization(
     task: Task,
     train: EncodedExamples,
     features: Callable[[np.ndarray, np.ndarray], _Features],
     fit: _Fit,
     values: Sequence[float],
 ) -> Baseline:
-    """Return a baseline whose regularisation is chosen by cross-validation."""
+    """Return a baseline whose regularization is chosen by cross-validation."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import GroupKFold
 
@@ -113,7 +113,7 @@ def _chosen(
 
 
 def _columns(head: HeadSpec, encoded: EncodedExamples) -> np.ndarray:
-    """Return gold answers as columns (N, C): one per label; the second label alone, of two; or the number."""
+    """Return gold answers as columns (N, C): one per label (with two labels, only the second), or the number."""
     gold = head.gold(encoded.targets)
     assert gold is not None
     if isinstance(head, ClassificationSpec):
@@ -131,7 +131,7 @@ def _as_outputs(head: HeadSpec, columns_NC: np.ndarray) -> np.ndarray:
 def _each_label(fit: Callable[[Any, np.ndarray, Any, float], np.ndarray]) -> _Fit:
     """Fit a binary model for each column of the targets."""
 
-    def fitted(own: Any, targets_NC: np.ndarray, others: Any, value: float) -> np.ndarray:
+    def fit_columns(own: Any, targets_NC: np.ndarray, others: Any, value: float) -> np.ndarray:
         outputs = np.empty((others.shape[0], targets_NC.shape[1]))
         for place, has_label in enumerate(targets_NC.T):
             if has_label.all() or not has_label.any():
@@ -140,7 +140,7 @@ def _each_label(fit: Callable[[Any, np.ndarray, Any, float], np.ndarray]) -> _Fi
                 outputs[:, place] = fit(own, has_label, others, value)
         return outputs
 
-    return fitted
+    return fit_columns
 
 
 def _logistic(own: Any, has_label: np.ndarray, others: Any, value: float) -> np.ndarray:

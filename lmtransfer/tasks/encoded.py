@@ -22,12 +22,12 @@ def text_capacity(num_specials: int, *, max_length: int) -> int:
     """Return the number of text tokens that fit into an input of ``max_length`` tokens.
 
     Raises:
-        ConfigError: ``max_length`` leaves no space next to the special tokens.
+        ConfigError: ``max_length`` leaves no space beside the special tokens.
     """
     if max_length <= num_specials:
         raise ConfigError(
-            f"task.max_length={max_length}: leaves no space for text next to {num_specials} special tokens; set "
-            f"{num_specials + 1} or more, or null for the maximum of the encoder (its model.max_length)"
+            f"task.max_length={max_length}: leaves no space for text beside the {num_specials} special tokens; set "
+            f"{num_specials + 1} or more, or null for the encoder's maximum (its model.max_length)"
         )
     return max_length - num_specials
 
@@ -46,7 +46,7 @@ class CharacterTable:
 
 
 class CharacterRows:
-    """Spells the examples' tokens, in a table that grows by one row per word outside the vocabulary.
+    """A table of the spellings of the examples' tokens, which grows by one row per word outside the vocabulary.
 
     Args:
         tokenizer: a tokenizer of whole words.
@@ -74,7 +74,7 @@ class CharacterRows:
         return rows
 
     def character_table(self, rows: Iterable[np.ndarray]) -> CharacterTable:
-        """Return the current table, with these rows joined end to end."""
+        """Return the current table, and these rows end to end."""
         return CharacterTable(
             np.concatenate([self._tokenizer.characters, character_ids(list(self._added))]), join_arrays(rows)
         )
@@ -86,7 +86,7 @@ def join_arrays(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def character_rows_of(tokenizer: Tokenizer) -> CharacterRows | None:
-    """Return the speller of a whole-word tokenizer; None for other tokenizers."""
+    """Return the ``CharacterRows`` of a whole-word tokenizer; None for other tokenizers."""
     return CharacterRows(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
 
 
@@ -157,10 +157,10 @@ class EncodedExamples:
         sequences = self.sequences_of(examples)
         where = ragged_places(self.offsets, sequences)
         per_example = np.bincount(self.owners, minlength=len(self.examples))[examples]
-        chosen = tuple(self.examples[i] for i in examples)
-        ids = {example.id for example in chosen} if self.unreachable_ids else set()
+        selection = tuple(self.examples[i] for i in examples)
+        ids = {example.id for example in selection} if self.unreachable_ids else set()
         return EncodedExamples(
-            examples=chosen,
+            examples=selection,
             owners=np.repeat(np.arange(len(examples)), per_example),
             tokens_T=self.tokens_T[where],
             segments_T=self.segments_T[where],
@@ -181,13 +181,13 @@ def ragged_offsets(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def ragged_places(offsets: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return the element indices of the chosen pieces, end to end, int64.
+def ragged_places(offsets: np.ndarray, pieces: np.ndarray) -> np.ndarray:
+    """Return the element indices of some pieces, end to end, int64.
 
     Args:
         offsets: start of each piece, and the end of the last.
-        chosen: numbers of the pieces.
+        pieces: numbers of the pieces.
     """
-    lengths = np.diff(offsets)[chosen]
-    ours = ragged_offsets(lengths)
-    return np.repeat(offsets[chosen] - ours[:-1], lengths) + np.arange(ours[-1])
+    lengths = np.diff(offsets)[pieces]
+    new_offsets = ragged_offsets(lengths)
+    return np.repeat(offsets[pieces] - new_offsets[:-1], lengths) + np.arange(new_offsets[-1])

@@ -37,12 +37,13 @@ def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | 
         raise ConfigError(f"task.folds={folds}: must be 2 or more, such as 5, or null for no cross-validation")
     if "dev" in splits:
         raise ConfigError(
-            f"task.folds={folds} with a dev file: folds of the training file replace the dev file; leave task.dev (or "
-            "task.files.dev) or task.folds out"
+            f"task.folds={folds} with a dev file: folds of the training file replace the dev file; leave out task.dev "
+            "(or task.files.dev) or task.folds"
         )
     if num_train is not None:
         raise ConfigError(
-            f"task.folds={folds} with task.num_train={num_train}: each seed would score other examples; leave one out"
+            f"task.folds={folds} with task.num_train={num_train}: each seed would score different examples; leave out "
+            "one of the two"
         )
 
 
@@ -74,10 +75,10 @@ def fold_of(
         of_label.setdefault(int(class_indices[rows[0]]), []).append(rows)
     fewest = min(of_label, key=lambda label: len(of_label[label]))
     if len(of_label[fewest]) < folds:
-        what = f"label {names[fewest]}" if fewest >= 0 else "the training file"
+        subject = f"label {names[fewest]}" if fewest >= 0 else "the training file"
         raise ConfigError(
-            f"task.folds={folds}: {what} has {len(of_label[fewest])} training examples with different texts, but each "
-            "fold needs one; set a smaller number, or add examples"
+            f"task.folds={folds}: {subject} has {len(of_label[fewest])} training examples with different texts, but "
+            "each fold needs one; set a smaller number, or add examples"
         )
     fold_numbers, sizes = np.zeros(len(class_indices), dtype=np.int64), np.zeros(folds, dtype=np.int64)
     for label in sorted(of_label):

@@ -9,7 +9,7 @@ from lmtransfer.errors import ConfigError
 
 
 class TaskGroup:
-    """Stands for several tasks on the command line: ``task=<group>`` is a sweep over them. It is not a task itself.
+    """A name for several tasks on the command line: ``task=<group>`` runs a sweep over them. It is not a task itself.
 
     Args:
         name: name of the group.

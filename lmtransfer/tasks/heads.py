@@ -20,7 +20,7 @@ from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """The specification of a head, which describes targets and outputs without building the head.
+    """The specification of a head: it describes targets and outputs without building the head.
 
     Attributes:
         kind: name of the kind in messages, results and exports.

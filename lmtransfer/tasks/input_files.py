@@ -33,7 +33,7 @@ class InputFile:
         lines: the lines with their numbers, from 1, without line ends; one is in memory at a time.
         path: the file; None if the input can be read only once, as from a pipe.
         file_format: format of the input, one of the ``Reader.formats``.
-        columns: column names given by the user: ``text_column``, ``text_pair_column``, ``id_column``.
+        columns: the user's column names, by setting: ``text_column``, ``text_pair_column``, ``id_column``.
         delimiter: the character between the columns of a table; None to decide as in ``TableLayout``.
         encoding_errors: what to do with bytes that are not UTF-8.
         stops: whether the first invalid line stops the command.
@@ -62,16 +62,16 @@ class InputFile:
         """A handler that treats unreadable rows like other invalid examples."""
         return _RefusedRows("refuse", self.notes, refuse=self.refuse)
 
-    def layout(self, own: TableLayout | None = None) -> TableLayout:
+    def layout(self, task_layout: TableLayout | None = None) -> TableLayout:
         """Return the layout of the input, if it is a table.
 
         Args:
-            own: the layout of the task's own files, whose columns and delimiter are the defaults.
+            task_layout: the layout of the task's own files, whose columns and delimiter are the defaults.
         """
-        own = own or TableLayout()
+        task_layout = task_layout or TableLayout()
         file_format = next(name for name in TABLE_FORMATS if name == self.file_format)
-        delimiter = self.delimiter or own.delimiter
-        return replace(own, file_format=file_format, encoding_errors=self.encoding_errors, delimiter=delimiter)
+        delimiter = self.delimiter or task_layout.delimiter
+        return replace(task_layout, file_format=file_format, encoding_errors=self.encoding_errors, delimiter=delimiter)
 
     def each_line(self, example_of: Callable[[str, str, str], Any]) -> Iterator[LocatedExample]:
         """Yield one example per line.
@@ -92,14 +92,14 @@ class InputFile:
             example_of: builds the example from the row and its name, which is its ``id`` or its number; raises
                 DataError with the reason if it cannot.
         """
-        wanted = [ColumnSpec((name,), "input", required=False) for name in ("id", *columns)]
-        for record in open_table(self.table, wanted, layout=self.layout(), bad_rows=self.bad_rows).records:
+        specs = [ColumnSpec((name,), "input", required=False) for name in ("id", *columns)]
+        for record in open_table(self.table, specs, layout=self.layout(), bad_rows=self.bad_rows).records:
             row = JsonNode(record.values, None, record.where)
-            yield from self._example(partial(_named_row, row, str(record.number), example_of), record.where)
+            yield from self._example(partial(_build_from_row, row, str(record.number), example_of), record.where)
 
-    def _example(self, make: Callable[[], Any], where: str) -> Iterator[LocatedExample]:
+    def _example(self, build: Callable[[], Any], where: str) -> Iterator[LocatedExample]:
         try:
-            example = make()
+            example = build()
         except ValueError as problem:
             self.refuse(f"{where}: {problem}")
         except DataError as error:
@@ -108,14 +108,14 @@ class InputFile:
             yield where, example
 
 
-def _named_row(row: JsonNode, otherwise: str, example_of: Callable[[JsonNode, str], Any]) -> Any:
+def _build_from_row(row: JsonNode, default_name: str, example_of: Callable[[JsonNode, str], Any]) -> Any:
     node = row.get("id")
-    return example_of(row, otherwise if node is None or node.value is None else node.name())
+    return example_of(row, default_name if node is None or node.value is None else node.name())
 
 
 @dataclass(frozen=True, slots=True)
 class _RefusedRows(BadRows):
-    """Treats unreadable rows like other invalid examples."""
+    """A handler that treats unreadable rows like other invalid examples."""
 
     refuse: Callable[[str], None] = field(kw_only=True)
 
@@ -125,7 +125,7 @@ class _RefusedRows(BadRows):
 
 
 class Reader(ABC):
-    """Builds examples from user input.
+    """A reader, which builds examples from user input.
 
     Args:
         kind: short name of the task's kind, for messages.
@@ -152,9 +152,11 @@ class Reader(ABC):
             DataError: an example is invalid and errors stop the command, or a table lacks the columns.
             ConfigError: the user names columns, but the input has none.
         """
-        of_columns = [*source.columns, *(["delimiter"] if source.delimiter else [])]
-        if of_columns and not (self.has_columns and source.file_format != "text"):
-            raise ConfigError(f"{of_columns[0]}: format={source.file_format} has no columns")
+        column_settings = [*source.columns, *(["delimiter"] if source.delimiter else [])]
+        if column_settings and not (self.has_columns and source.file_format != "text"):
+            raise ConfigError(
+                f"{column_settings[0]}: format={source.file_format} has no columns; leave out this setting"
+            )
         if source.file_format == "text":
             return source.each_line(lambda line, where, name: self.parse_line(line, where, name, source.notes))
         return self.parse_file(source)
@@ -176,25 +178,25 @@ class Reader(ABC):
 
     @abstractmethod
     def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
-        """Build the example of a non-blank line; otherwise as ``parse_line``."""
+        """Build the example of a non-blank line; arguments and errors are those of ``parse_line``."""
 
     @abstractmethod
     def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
         """Yield the examples of a file in a format other than ``text``."""
 
 
-def two_texts(line: str, what: str) -> tuple[str, str]:
+def two_texts(line: str, kind: str) -> tuple[str, str]:
     """Split a line into two texts, at ``[SEP]`` with white space around it, or at a tab.
 
     Args:
-        what: name of the texts, for the message.
+        kind: name of the texts, for the message.
 
     Raises:
         ValueError: the line does not hold exactly two texts.
     """
-    marked = SEPARATOR in line
-    parts = [part.strip() for part in line.split(SEPARATOR)] if marked else line.split("\t")
+    has_separator = SEPARATOR in line
+    parts = [part.strip() for part in line.split(SEPARATOR)] if has_separator else line.split("\t")
     if len(parts) != 2 or not all(part.strip() for part in parts):
         count = sum(bool(part.strip()) for part in parts)
-        raise ValueError(f"expected {what} with {SEPARATOR} or a tab between them; found {count} texts")
+        raise ValueError(f"expected {kind} with {SEPARATOR} or a tab between them; found {count} texts")
     return parts[0], parts[1]

@@ -10,7 +10,7 @@ from lmtransfer.errors import DataError
 
 #: Maximum number of characters in a label; a longer text is not a label.
 LONGEST = 200
-_SHOWN, _MOST = 40, 20
+_MOST_CHARACTERS, _MOST_LABELS = 40, 20
 #: A column with more labels than this, and with more than one label for every two items, does not hold labels.
 _MANY = 20
 
@@ -38,54 +38,58 @@ def check_label(label: str, where: str, column: str) -> None:
         )
 
 
-def check_labels(labels: Mapping[str, int], *, origin: str, things: str, column: str) -> None:
+def check_labels(labels: Mapping[str, int], *, origin: str, items: str, column: str) -> None:
     """Check that there are at least two labels, and that the column looks like a label column.
 
     Args:
         labels: the labels in the data, with their counts.
         origin: file or hub split.
-        things: name of the labeled items, in the plural.
+        items: name of the labeled items, in the plural.
         column: the setting that names the label column, with its value.
 
     Raises:
         DataError: there are fewer than two labels, or more than one label for every two items.
     """
     if not labels:
-        raise DataError(f"{origin}: has no labeled {things}, so there are no training examples; use another file")
+        raise DataError(f"{origin}: has no labeled {items}, so there are no training examples; use another file")
     if len(labels) == 1:
         raise DataError(
-            f"{origin}: all {things} have the label {quote_label(next(iter(labels)))}, but at least two labels are "
+            f"{origin}: all {items} have the label {quote_label(next(iter(labels)))}, but at least two labels are "
             "needed; use another file, or list all labels in task.labels=[...]"
         )
     total = sum(labels.values())
     if len(labels) > max(_MANY, total // 2):
         raise DataError(
-            f"{origin}: {len(labels)} different labels in {total} {things}; does {column} name the column of the "
+            f"{origin}: {len(labels)} different labels in {total} {items}; does {column} name the column of the "
             "labels? If so, list them in task.labels"
         )
 
 
 def to_nfc(label: str, where: str, notes: Notes | None = None) -> str:
-    """Return a label in Unicode form NFC, because files of one set may write a label in several forms.
+    """Convert a label to Unicode form NFC, because the files of a set may write the same label in several forms.
 
     Args:
         label: the label as written.
         where: ``file:line``, or the setting.
-        notes: counts labels in other forms.
+        notes: counts the labels in other forms.
     """
     if label.isascii() or unicodedata.is_normalized("NFC", label):
         return label
     if notes is not None:
-        notes.add("labels in another Unicode form than NFC, read as NFC", where)
+        notes.add("labels in a Unicode form other than NFC, converted to NFC", where)
     return unicodedata.normalize("NFC", label)
 
 
 def quote_label(label: str) -> str:
     """Shorten and quote a label for messages."""
-    return repr(label if len(label) <= _SHOWN else f"{label[:_SHOWN]}...")
+    return repr(_shorten(label))
 
 
 def list_labels(labels: Sequence[str]) -> str:
-    """List the first labels for messages, comma-separated."""
-    more = f", ... ({len(labels) - _MOST} more)" if len(labels) > _MOST else ""
-    return ", ".join(label if len(label) <= _SHOWN else f"{label[:_SHOWN]}..." for label in labels[:_MOST]) + more
+    """List the first labels for messages, separated by commas."""
+    more = f", ... ({len(labels) - _MOST_LABELS} more)" if len(labels) > _MOST_LABELS else ""
+    return ", ".join(map(_shorten, labels[:_MOST_LABELS])) + more
+
+
+def _shorten(label: str) -> str:
+    return label if len(label) <= _MOST_CHARACTERS else f"{label[:_MOST_CHARACTERS]}..."

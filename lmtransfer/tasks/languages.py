@@ -32,7 +32,8 @@ def check_all_present(languages: Sequence[str], present: set[str], *, origin: st
     missing = [language for language in languages if language not in present]
     if missing:
         raise DataError(
-            f"{origin}: no rows in {', '.join(missing)} (task.languages); the file has {', '.join(sorted(present))}"
+            f"{origin}: no rows in {', '.join(missing)} (task.languages), only in {', '.join(sorted(present))}; use a "
+            "file with all languages, or correct task.languages"
         )
 
 
@@ -74,7 +75,7 @@ def language_classes(languages: Sequence[str | None]) -> tuple[np.ndarray, tuple
 
 
 def groups_of_translations(groups: np.ndarray, items: Sequence[Hashable]) -> np.ndarray:
-    """Put all translations of an example into its group, because they do not vary independently.
+    """Put all translations of an example into one group, because they do not vary independently.
 
     Args:
         groups: group number of each example, int64, shape (N,).
@@ -93,7 +94,7 @@ def places_in_languages(languages: Sequence[str | None], gold: Sequence[object])
 
     Args:
         languages: language of each example.
-        gold: gold answer of each example. If those of the languages differ, the files are not parallel.
+        gold: gold answer of each example. If these differ between languages, the files are not parallel.
 
     Returns:
         The indices; if the files are not parallel, a distinct number for each example.

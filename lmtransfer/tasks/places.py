@@ -75,7 +75,7 @@ class LocatedFiles:
             has_folds: whether folds of the training split can replace the task's dev split.
         """
         if split not in self._files:
-            folds = ", or task.folds=5 to score each fifth of the training file by a run on the rest"
+            folds = ", or set task.folds=5 to score each fifth of the training file with a run trained on the rest"
             folds *= has_folds and split == "dev" and "train" in self._files
             return DataError(
                 f"split={split}: task {self._task} has files for {', '.join(self._files) or 'no split'}; set "
@@ -85,9 +85,9 @@ class LocatedFiles:
         problem = f"task {self._task}, split {split}: no file {self.places(split)}"
         for path in self._paths(file):
             if path.is_dir():
-                which = describe_splits(path) or "is a folder: give a file in it"
-                return DataError(f"{problem}: {path} {which} (task.{split}=)")
-            names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+                problem_with_folder = describe_splits(path) or "is a folder; name a file in it"
+                return DataError(f"{problem}: {path} {problem_with_folder} (task.{split}=)")
+            names = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
             similar = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
             if similar:
                 problem += f". Did you mean {Path(file).with_name(similar[0])}?"
@@ -147,5 +147,5 @@ def load_hub_table(source: HubSource, split: str, *, places: str) -> Any:
         raise DataError(
             f"no file {places}, and the datasets name {source.name}{config} could not be loaded: {reason}. Either set "
             "data_root= (or LMTRANSFER_DATA) to a folder that contains the files, or load the data set once with "
-            "network access; later it is read from the cache"
+            "network access; from then on it is read from the cache"
         ) from None

@@ -45,7 +45,7 @@ class TaskSettings(_Settings):
 class FileSettings(_Settings):
     """The files that hold the examples.
 
-    Files take precedence over the hub. A relative path is searched for below ``data_root``, then below the working
+    Files take precedence over the hub. A relative path starts at ``data_root`` or, failing that, at the working
     directory. ``.gz``, ``.xz`` and ``.zst`` files are read directly.
 
     Attributes:

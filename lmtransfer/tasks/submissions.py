@@ -1,7 +1,7 @@
 """Files for the servers that score hidden labels: GLUE's tables, SQuAD's JSON.
 
 GLUE (Wang et al. 2018, https://arxiv.org/abs/1804.07461): one table per task with the columns ``index`` and
-``prediction``, with the file names and label spellings of the sample submission of https://gluebenchmark.com. SQuAD:
+``prediction``, with the file names and label spellings of the sample submission at https://gluebenchmark.com. SQuAD:
 answers by question id, as read by evaluate-v1.1.py and evaluate-v2.0.py (https://rajpurkar.github.io/SQuAD-explorer),
 and for 2.0 also the probabilities of no answer for the latter's ``--na-prob-file``.
 """
@@ -70,11 +70,11 @@ def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
     if table is None:
         tasks = ", ".join(name for name in _TABLES if name != "mnli_mismatched")
         raise ConfigError(f"submission=glue: task {task}, split {split}, is not in GLUE; GLUE has {tasks}")
-    wanted = table.label_names or {}
-    if set(labels) != set(wanted):
+    glue_labels = table.label_names or {}
+    if set(labels) != set(glue_labels):
         raise ConfigError(
             f"submission=glue: task {task} has the labels {', '.join(labels) or 'none'}, but GLUE has the labels "
-            f"{', '.join(wanted) or 'none, only scores'}"
+            f"{', '.join(glue_labels) or 'none, only scores'}"
         )
     return table
 
@@ -88,10 +88,10 @@ def glue_lines(table: GlueTable, answers: Iterable[LabelAnswer | ScoreAnswer]) -
     """
     yield "index\tprediction"
     for index, answer in enumerate(answers):
-        yield f"{index}\t{_written(table, answer, index)}"
+        yield f"{index}\t{_prediction(table, answer, index)}"
 
 
-def _written(table: GlueTable, answer: LabelAnswer | ScoreAnswer, index: int) -> str:
+def _prediction(table: GlueTable, answer: LabelAnswer | ScoreAnswer, index: int) -> str:
     if isinstance(answer, LabelAnswer):
         assert table.label_names is not None
         return table.label_names[answer.name]

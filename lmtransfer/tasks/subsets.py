@@ -35,11 +35,11 @@ def sample_stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str)
     quotas = np.floor(exact + 1e-9).astype(np.int64)
     order = np.argsort(-(exact - quotas), kind="stable")
     quotas[order[: size - quotas.sum()]] += 1
-    chosen = [
+    parts = [
         np.flatnonzero(labels == value)[permutation(int(count), seed, purpose, i)[:quota]]
         for i, (value, count, quota) in enumerate(zip(values, counts, quotas, strict=True))
     ]
-    return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
+    return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
 
 
 def training_parts(
@@ -70,7 +70,7 @@ def training_parts(
         ConfigError: ``num_train`` exceeds the number of examples, the held-out part would be empty, or the training
             part would lack a label.
     """
-    chosen = np.arange(len(labels))
+    examples = np.arange(len(labels))
     num_labels = len(np.unique(labels))
     if num_train is not None:
         if not num_labels <= num_train <= len(labels):
@@ -78,20 +78,20 @@ def training_parts(
                 f"task.num_train={num_train}: the training split has {len(labels)} examples of {num_labels} labels; "
                 f"set a number from {num_labels} to {len(labels)}, or null for all"
             )
-        chosen = sample_stratified(labels, num_train, seed=seed, purpose="num_train")
+        examples = sample_stratified(labels, num_train, seed=seed, purpose="num_train")
     if dev_from_train is None:
-        return chosen, np.zeros(0, dtype=np.int64)
+        return examples, np.zeros(0, dtype=np.int64)
     if not 0 < dev_from_train < 1:
         raise ConfigError(f"task.dev_from_train={dev_from_train}: must be a fraction between 0 and 1, or null")
-    held_out = _held_out(labels, dev_from_train, seed=seed, groups=groups)[chosen]
+    held_out = _held_out(labels, dev_from_train, seed=seed, groups=groups)[examples]
     size = int(held_out.sum())
-    if size < 1 or len(np.unique(labels[chosen[~held_out]])) < len(np.unique(labels[chosen])):
+    if size < 1 or len(np.unique(labels[examples[~held_out]])) < len(np.unique(labels[examples])):
         raise ConfigError(
-            f"task.dev_from_train={dev_from_train}: holds out {size} of {len(chosen)} training examples (examples that "
-            "share their text or passage stay together); set a fraction that holds out at least 1 example and leaves "
-            "some of each label for training, or null"
+            f"task.dev_from_train={dev_from_train}: holds out {size} of {len(examples)} training examples (examples "
+            "that share their text or passage stay together); set a fraction that holds out at least 1 example and "
+            "leaves some of each label for training, or null"
         )
-    return chosen[~held_out], chosen[held_out]
+    return examples[~held_out], examples[held_out]
 
 
 def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequence[str] | None) -> np.ndarray:

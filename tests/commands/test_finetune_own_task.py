@@ -96,7 +96,7 @@ class IsLong(Task):
         return {"accuracy": sum(right) / len(right)}
 
     def reader(self):
-        return TextReader("classification", who=self.name)
+        return TextReader("classification", owner=self.name)
 '''
 YAML = "# Is a text long?\n_target_: own_tasks.IsLong\nname: is_long\nnum_train: null\n"
 QUICK = ["-cd", "mine", "task=is_long", "hardware=exact", "init=runs/pretrain/base", "train.epochs=12"]

@@ -44,7 +44,7 @@ def test_published_files_are_read(tmp_path: Path) -> None:
     first, second, _ = task.examples("train")
     assert first.text == "I fell. What was the cause of this?"
     assert second.text == "I ran. What happened as a result?"
-    assert (first.choices, first.right) == (("It rained.", "I slipped."), {1})
+    assert (first.choices, first.right_choices) == (("It rained.", "I slipped."), {1})
     assert [example.has_gold for example in task.examples("test")] == [False] * 3
     with refuses(DataError, "dev", "copa/val.jsonl", "data_root="):
         task.examples("dev")

@@ -115,7 +115,7 @@ def test_entities_fill_the_gap_and_any_right_spelling_counts(tmp_path: Path) -> 
     task = made("record", tmp_path, RECORD)
     first, second = task.examples("train")
     assert first.choices == ("The UN spoke", "The Geneva spoke", "The United Nations spoke")
-    assert (first.right, second.right) == ({0, 2}, {1})
+    assert (first.right_choices, second.right_choices) == ({0, 2}, {1})
     assert first.text == "The UN met in Geneva. The United Nations met; UN news from Geneva"
     encoded = task.encode([first, second], WordTokenizer(), max_length=40, num_segments=2)
     assert LabelTargets.of(encoded.targets).labels.tolist() == [1, 0, 1, 0, 1, 0]

@@ -12,21 +12,22 @@ from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 
 BadAnswersPolicy = Literal["refuse", "skip"]
 
-_NUM_SHOWN = 3
+_MOST_PROBLEMS = 3
 _MOST_CHARACTERS = 60
 
 
 class AnswerPlaces:
-    """Checks the offsets of answers, and records the bad ones.
+    """A check of the offsets of answers, which records the bad answers.
 
     Args:
         path: the file, for messages.
-        policy: ``refuse``: ``report`` raises. ``skip``: bad answers are not trained on, but their texts remain
-            references (no official metric uses offsets); a question with only bad answers is left out.
+        policy: with ``refuse``, ``report`` raises an error. With ``skip``, bad answers are not used for training, but
+            their texts remain references (no official metric uses offsets), and a question with only bad answers is
+            left out.
 
     Attributes:
         bad_answers: question id of each bad answer.
-        skipped_questions: ids of the questions left out.
+        skipped_questions: ids of the questions that are left out.
         num_answers: number of answers, including bad ones.
     """
 
@@ -51,9 +52,7 @@ class AnswerPlaces:
             return None
         end = start + len(text)
         if start < 0 or passage[start:end] != text:
-            position = (
-                f"marks {_short(passage[start:end])}" if 0 <= start < len(passage) else "is outside of the passage"
-            )
+            position = f"marks {_short(passage[start:end])}" if 0 <= start < len(passage) else "is outside the passage"
             self.add_problem(question, f"answer_start={start} {position}; the answer is {_short(text)}")
             return GoldSpan(text)
         return GoldSpan(text, start, end)
@@ -78,7 +77,7 @@ class AnswerPlaces:
             problem: the problem, for the message.
         """
         self.bad_answers.append(question)
-        if len(self._problems) < _NUM_SHOWN:
+        if len(self._problems) < _MOST_PROBLEMS:
             self._problems.append(f"  question {question}: {problem}")
 
     def report(self) -> None:
@@ -117,8 +116,8 @@ class QuestionFile:
     def of(cls, examples: Iterable[QuestionExample], places: AnswerPlaces) -> QuestionFile:
         """Collect the questions that are not left out."""
         places.report()
-        left_out = frozenset(places.skipped_questions)
-        remaining = [example for example in examples if example.id not in left_out]
+        skipped_questions = frozenset(places.skipped_questions)
+        remaining = [example for example in examples if example.id not in skipped_questions]
         return cls(remaining, tuple(places.bad_answers), tuple(places.skipped_questions))
 
 

@@ -35,7 +35,7 @@ def read_conll(
         word_column: column of the word, from 1.
         tag_column: column of the tag, from 1; None for the last column, as in all files of these tasks.
         with_gold: whether the file must have the tag column.
-        notes: counts document marks, and records which of three or more columns is the last.
+        notes: counts document marks, and records the number of columns if there are three or more.
 
     Raises:
         DataError: a line has a different number of columns, a word or tag is empty, or the file lacks a column; the
@@ -69,7 +69,7 @@ def read_conll(
             width = len(fields)
             if tag_column is None and width > 2:
                 tag = width
-                notes.add(f"file of {width} columns, of which the last has the tags (task.tag_column)", where)
+                notes.add(f"file with {width} columns, the last of which has the tags (task.tag_column)", where)
             _check_width(width, where, word_column, tag, with_gold)
         if len(fields) != width:
             raise DataError(
@@ -92,7 +92,7 @@ def read_conll(
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio", "iob1"], str]:
-    """Recognise the meaning of tags: properties of single words, or spans, with the usual name of the span encoding.
+    """Recognize the meaning of tags: properties of single words, or spans, with the usual name of the span encoding.
 
     Tags mark spans if all of them are ``O`` or a prefix with a kind (``B-PER``), or only ``O``, ``B``, ``I`` and the
     like. Spans are IOB1 if ``B-`` only ever begins a span next to another of its kind, and ``I-`` begins others.
@@ -155,7 +155,7 @@ def _check_width(width: int, where: str, word_column: int, tag_column: int, with
         raise DataError(f"{where}: {width} columns; task.word_column={word_column} must be one of them, counted from 1")
     if word_column == tag_column and width > 1:
         raise DataError(
-            f"{where}: {width} columns, of which the last would have both the words and the tags: set task.tag_column"
+            f"{where}: {width} columns, the last of which would have both the words and the tags: set task.tag_column"
         )
     if width < tag_column and with_gold:
         raise DataError(

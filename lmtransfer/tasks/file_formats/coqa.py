@@ -30,11 +30,11 @@ _UNKNOWN = "unknown"
 
 
 class _Word(NamedTuple):
-    """A word delimited by white space, and the pieces that it can be cut into, with their normalised words.
+    """A word delimited by white space, and the pieces that it can be cut into, with their normalized words.
 
     Attributes:
-        words: normalised words of the whole word.
-        all_words: normalised words of all pieces.
+        words: normalized words of the whole word.
+        all_words: normalized words of all pieces.
         heads: pieces from a first character to the end of the word.
         tails: pieces from the start of the word to one past a last character.
         pieces: pieces from a first character to one past a last character.
@@ -67,37 +67,38 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
     Returns:
         First character, and one past the last; None if the text and the answer have no word in common.
     """
-    wanted = Counter(normalize_answer(answer).split())
-    num_wanted = wanted.total()
+    answer_words = Counter(normalize_answer(answer).split())
+    num_answer_words = answer_words.total()
     words = [(match.start(), _cut(match.group())) for match in _WORD.finditer(text)]
     best_key: tuple[float, int, int] = (0.0, 0, 0)  # F1, and the keys that break ties
     best: tuple[int, int] | None = None
 
     def offer(start: int, end: int, common: int, size: int) -> None:
         nonlocal best_key, best
-        key = (2 * common / (size + num_wanted), start - end, -start)
+        key = (2 * common / (size + num_answer_words), start - end, -start)
         if common and key > best_key:
             best_key, best = key, (start, end)
 
-    # A span whose first or last piece has no wanted word is no better than the shorter span without that piece. A span
-    # of n words has F1 of at most 2 w / (n + w), so a span of more than w * w words is never better than a single word.
+    # A span whose first or last piece has no word of the answer is no better than the shorter span without that piece.
+    # With w answer words, a span of n words has F1 of at most 2 w / (n + w), so a span of more than w * w words is
+    # never better than a single word.
     for place, (begin, first) in enumerate(words):
-        if wanted.keys().isdisjoint(first.all_words):
+        if answer_words.keys().isdisjoint(first.all_words):
             continue
         for start, end, part in first.pieces:
-            offer(begin + start, begin + end, _take(wanted.copy(), part), len(part))
+            offer(begin + start, begin + end, _take(answer_words.copy(), part), len(part))
         for start, head in first.heads:
-            if wanted.keys().isdisjoint(head):
+            if answer_words.keys().isdisjoint(head):
                 continue
-            left = wanted.copy()
+            left = answer_words.copy()
             common, size = _take(left, head), len(head)
             for further in range(place + 1, len(words)):
                 offset, last = words[further]
-                if common == num_wanted or 2 * num_wanted / (size + 1 + num_wanted) < best_key[0]:
+                if common == num_answer_words or 2 * num_answer_words / (size + 1 + num_answer_words) < best_key[0]:
                     break
-                if not wanted.keys().isdisjoint(last.all_words):
+                if not answer_words.keys().isdisjoint(last.all_words):
                     for end, tail in last.tails:
-                        if not wanted.keys().isdisjoint(tail):
+                        if not answer_words.keys().isdisjoint(tail):
                             offer(begin + start, offset + end, common + _take(left.copy(), tail), size + len(tail))
                     common += _take(left, last.words)
                 size += len(last.words)
@@ -138,7 +139,7 @@ def _cut(word: str) -> _Word:
 class _Answer(NamedTuple):
     """A parsed answer."""
 
-    gold: GoldSpan | None  # None without text; without span if bad, or of another kind without evidence
+    gold: GoldSpan | None  # None without text; has no span if the evidence is bad or missing
     kind: int | None
     text: str
 
@@ -151,8 +152,8 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
       ``additional_answers`` in order. The training target is a span: the part of the evidence (``span_start`` to
       ``span_end``, without surrounding white space) closest to that text (see ``closest_span``), or the whole evidence
       if they have no word in common.
-    - Yes, no and unknown, compared as in the official script, are another ``kind`` of answer. Yes and no have their
-      whole evidence as span (no span if ``span_start`` is -1); unknown has no span. Answers of this kind by other
+    - Yes, no and unknown, compared as in the official script, are another ``kind`` of answer. The span of yes
+      and no is the whole evidence (no span if ``span_start`` is -1); unknown has no span. Answers of this kind by other
       people have no span.
     - The history is all earlier turns with the free text of their answers; it is empty if that text is hidden.
     - ``source``, the domain by which the official script groups, is in the metadata.
@@ -211,10 +212,10 @@ def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[Js
     by_person = []
     for person in people:
         answers = person.items()
-        answered = [answer.field("turn_id").number() for answer in answers]
-        if answered != turns:
+        answer_turns = [answer.field("turn_id").number() for answer in answers]
+        if answer_turns != turns:
             raise DataError(
-                f"{person.where}: the questions have turn_id {_few(turns)}, but the answers have {_few(answered)}; "
+                f"{person.where}: the questions have turn_id {_few(turns)}, but the answers have {_few(answer_turns)}; "
                 "each question needs one answer, in the same order"
             )
         by_person.append(answers)

@@ -26,7 +26,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
     """Read a file of dialogues.
 
     - The word ``CANNOTANSWER`` that ends each context is not part of the passage; this does not change offsets.
-    - The first answer is ``orig_answer``, with which the dialogue continues; the other ``answers`` follow in order.
+    - The first answer is ``orig_answer``, on which the dialogue continues; the other ``answers`` follow in order.
       (The references are a set: the file repeats ``orig_answer`` in ``answers``, but here it occurs once.)
     - If nobody has an answer, ``answers`` is empty (``()``). If people disagree, each person without an answer adds
       ``GoldSpan("CANNOTANSWER")`` without a span, because the official scorer counts them.

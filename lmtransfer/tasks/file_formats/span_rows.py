@@ -35,9 +35,9 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
         bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
             ``AnswerPlaces``. Skipped answers go last.
     """
-    wanted = [ColumnSpec((name,), "task.train", required=False) for name in _COLUMNS]
+    columns = [ColumnSpec((name,), "task.train", required=False) for name in _COLUMNS]
     layout = TableLayout("parquet" if format_by_name(path) == "parquet" else "jsonl")
-    table = open_table(path, wanted, layout=layout, bad_rows=BadRows("refuse", Notes(), "or remove it"))
+    table = open_table(path, columns, layout=layout, bad_rows=BadRows("refuse", Notes(), "or remove it"))
     return _read((_row(record) for record in table.records), path, bad_answers)
 
 
@@ -75,8 +75,8 @@ def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolic
 
 def _hub_row(row: tuple[Any, ...], where: str) -> JsonNode:
     *texts, answers = row
-    listed = None if answers is None else _listed(answers, where)
-    return JsonNode(dict(zip(_COLUMNS, [*texts, listed], strict=True)), None, where)
+    answer_list = None if answers is None else _list_answers(answers, where)
+    return JsonNode(dict(zip(_COLUMNS, [*texts, answer_list], strict=True)), None, where)
 
 
 def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy) -> QuestionFile:
@@ -96,15 +96,15 @@ def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy)
 def _row(record: TableRecord) -> JsonNode:
     values = dict(record.values)
     if isinstance(answers := values.get("answers"), dict):
-        values["answers"] = _listed(answers, record.where)
+        values["answers"] = _list_answers(answers, record.where)
     return JsonNode(values, None, record.where)
 
 
-def _listed(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:
+def _list_answers(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """Convert the two lists in which ``datasets`` stores a question's answers into one object per answer."""
     texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-        raise DataError(f"{where}: answers must have two lists of one length, 'text' and 'answer_start'")
+        raise DataError(f"{where}: answers must have two lists of the same length, 'text' and 'answer_start'")
     return [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
 
 
@@ -122,6 +122,6 @@ def _answer(node: JsonNode, passage: str, question_id: str, places: AnswerPlaces
         return places.gold(question_id, text, start.number(), passage)
     if text.strip() and text not in passage:
         places.num_answers += 1
-        places.add_problem(question_id, f"the answer {text[:60]!r} is nowhere in the context")
+        places.add_problem(question_id, f"the answer {text[:60]!r} does not occur in the context")
         return GoldSpan(text)
     return places.gold(question_id, text, passage.find(text), passage)

@@ -53,7 +53,7 @@ def _answers(
     if impossible is not None and impossible == bool(items):
         raise DataError(
             f"{question_node.where}: is_impossible is {str(impossible).lower()}, but there are {len(items)} answers; "
-            "correct one of them"
+            "correct the question"
         )
     gold_answers = [
         places.gold(question_id, answer.field("text").text(), answer.field("answer_start").number(), passage)

@@ -60,18 +60,18 @@ def read_tagged_rows(
     Raises:
         DataError: a row is not such an object, or its numbers of tags and words differ; the message has ``file:line``.
     """
-    wanted = [
+    columns = [
         ColumnSpec(tuple(words_fields), "task.word_column", advice="write this field"),
         ColumnSpec((tags_field,), "task.tag_column", required=with_gold, advice="write this field"),
         ColumnSpec(("id",), "id", required=False),
     ]
     bad_rows = BadRows("refuse", notes, "or remove it")
-    for record in open_table(path, wanted, layout=TableLayout(file_format), bad_rows=bad_rows).records:
+    for record in open_table(path, columns, layout=TableLayout(file_format), bad_rows=bad_rows).records:
         where = record.where
-        words = _texts(record, wanted[0])
+        words = _texts(record, columns[0])
         tags = None
         if record.values.get(tags_field) is not None or with_gold:
-            tags = _texts(record, wanted[1])
+            tags = _texts(record, columns[1])
             if len(tags) != len(words):
                 raise DataError(f"{where}: {len(words)} words and {len(tags)} tags; give each word one tag")
         name = record.values.get("id")
@@ -124,8 +124,8 @@ def read_tagged_hub(
         absent = [value for value in values if value is None or (isinstance(value, int) and value < 0)]
         if absent and not hidden:
             raise DataError(
-                f"{origin}:{row}: {absent[0]} stands for a tag that is not given, but other words have one: give "
-                "each word of a sentence a tag, or none"
+                f"{origin}:{row}: {absent[0]} stands for a hidden tag, but other words have tags: give "
+                "all words of a sentence tags, or none of them"
             )
         tags = None if hidden else tuple(str(value) if tag_names is None else tag_names[value] for value in values)
         yield TaggedSentence(origin, (row,) * len(words), tuple(words), tags)

@@ -19,7 +19,7 @@ _ARTICLE = re.compile(r"\b(?:an?|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """Normalise a text for comparison: lower case, without punctuation or articles, single spaces.
+    """Normalize a text for comparison: lower case, without punctuation or articles, single spaces.
 
     Only ASCII punctuation is removed (a typographic quote stays). It is removed first and leaves no space: "U.S."
     becomes "us", "well-known" becomes one word. Only English articles are removed, as whole words. Other Unicode
@@ -29,24 +29,24 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(answer: str, reference: str) -> float:
-    """Return 1 if both normalised texts are equal, otherwise 0."""
+    """Return 1 if both normalized texts are equal, otherwise 0."""
     return float(normalize_answer(answer) == normalize_answer(reference))
 
 
 def token_f1(answer: str, reference: str, *, empty_agree: bool = True) -> float:
-    """Return the F1 of the words of two normalised texts, as multisets, 0 to 1.
+    """Return the F1 of the words of two normalized texts, as multisets, 0 to 1.
 
     Args:
-        empty_agree: whether two texts that are both empty after normalisation have F1 1 (SQuAD 2.0, CoQA) or 0 (SQuAD
+        empty_agree: whether two texts that are both empty after normalization have F1 1 (SQuAD 2.0, CoQA) or 0 (SQuAD
             1.1, QuAC).
     """
-    answered, wanted = normalize_answer(answer).split(), normalize_answer(reference).split()
-    if not answered or not wanted:
-        return float(empty_agree and answered == wanted)
-    common = (Counter(answered) & Counter(wanted)).total()
+    words, gold_words = normalize_answer(answer).split(), normalize_answer(reference).split()
+    if not words or not gold_words:
+        return float(empty_agree and words == gold_words)
+    common = (Counter(words) & Counter(gold_words)).total()
     if common == 0:
         return 0.0
-    precision, recall = common / len(answered), common / len(wanted)
+    precision, recall = common / len(words), common / len(gold_words)
     # Keep this order of operations: QuAC compares F1s with each other and with 0.4, where the last bit matters.
     return 2 * precision * recall / (precision + recall)
 
@@ -83,8 +83,8 @@ def plain_mean(values: Sequence[float]) -> float:
 
 def mean(values: Iterable[float]) -> float:
     """Compute the mean of at least one value, independent of their order."""
-    listed = list(values)
-    return math.fsum(listed) / len(listed)
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers)
 
 
 def check_same_questions(entries: Mapping[str, object], questions: Collection[str], *, what: str = "answer") -> None:
@@ -110,9 +110,9 @@ def check_same_questions(entries: Mapping[str, object], questions: Collection[st
             "needs one (an answer may be empty)"
         )
     if len(entries) > len(questions):
-        known = set(questions)
-        unknown = [question for question in entries if question not in known]
+        question_ids = set(questions)
+        unknown = [question for question in entries if question not in question_ids]
         raise DataError(
-            f"{len(unknown)} of {len(entries)} ids with {what} are not among the questions to score; the first is "
+            f"{len(unknown)} of {len(entries)} ids with {what} do not belong to the questions to score; the first is "
             f"{unknown[0]!r}. Remove them, or score with the file that contains these questions"
         )

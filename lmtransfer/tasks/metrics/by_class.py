@@ -25,8 +25,8 @@ def scores_by_class(answers: ScoredExamples) -> dict[str, ClassScores]:
     """Score each class separately.
 
     Returns:
-        The scores by class name: of each label, or of each kind of chunk if tags mark chunks. Empty if the answers have
-            no classes, or more than ``MOST_CLASSES``.
+        The scores by class name: for each label, or for each kind of chunk if tags mark chunks. Empty if the answers
+            have no classes, or more than ``MOST_CLASSES``.
     """
     if answers.kind == "tagging" and "f1" in answers.ratios:
         scores = _of_chunks(answers)
@@ -70,5 +70,5 @@ def mean_by_class(seeds: Sequence[Mapping[str, ClassScores]]) -> dict[str, Class
     Args:
         seeds: the result of ``scores_by_class`` for each seed.
     """
-    names = [name for name in seeds[0] if all(name in one for one in seeds)]
-    return {name: {score: fmean(one[name][score] for one in seeds) for score in seeds[0][name]} for name in names}
+    names = [name for name in seeds[0] if all(name in scores for scores in seeds)]
+    return {name: {score: fmean(scores[name][score] for scores in seeds) for score in seeds[0][name]} for name in names}

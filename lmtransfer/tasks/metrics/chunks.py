@@ -45,7 +45,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 class Chunks:
-    """Finds the chunks of sentences whose tags are indices into labels.
+    """A finder of chunks in sentences whose tags are indices into labels.
 
     Tags are BIO (IOB2), IOB1, BIOES or BILOU. The same rules work for all of them, and for predicted tags that violate
     their scheme. A chunk ends before O, and before a word that starts another chunk. A word starts a chunk if the
@@ -77,10 +77,10 @@ class Chunks:
         chunks: list[Chunk] = []
         start, last_prefix, last_kind = 0, OUTSIDE, ""
         for place, (prefix, kind) in enumerate([*(self._parts[tag] for tag in tags), (OUTSIDE, "")]):
-            ended = prefix == OUTSIDE or prefix in _FIRST or last_prefix in _LAST or kind != last_kind
-            if ended and last_prefix != OUTSIDE:
+            is_end = prefix == OUTSIDE or prefix in _FIRST or last_prefix in _LAST or kind != last_kind
+            if is_end and last_prefix != OUTSIDE:
                 chunks.append(Chunk(last_kind, start, place))
-            if ended or last_prefix == OUTSIDE:
+            if is_end or last_prefix == OUTSIDE:
                 start = place
             last_prefix, last_kind = prefix, kind
         return chunks
@@ -103,14 +103,14 @@ class Chunks:
         return len(predicted & gold), len(predicted), len(gold)
 
 
-def chunk_scores(right: float, predicted: float, gold: float) -> dict[str, float]:
+def chunk_scores(num_right: float, num_predicted: float, num_gold: float) -> dict[str, float]:
     """Return ``f1``, ``precision`` and ``recall`` of chunks, 0 to 1; a score with denominator 0 is 0.
 
     Args:
-        right: number of correct chunks, over all sentences.
+        num_right: number of correct chunks, over all sentences.
     """
     return {
-        "f1": 2 * right / (predicted + gold) if predicted + gold else 0.0,
-        "precision": right / predicted if predicted else 0.0,
-        "recall": right / gold if gold else 0.0,
+        "f1": 2 * num_right / (num_predicted + num_gold) if num_predicted + num_gold else 0.0,
+        "precision": num_right / num_predicted if num_predicted else 0.0,
+        "recall": num_right / num_gold if num_gold else 0.0,
     }

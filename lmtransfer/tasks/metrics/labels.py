@@ -72,15 +72,15 @@ def explain_undefined(name: str, predicted: np.ndarray, gold: np.ndarray, *, pos
     """
     if name in (*CORRELATIONS, "matthews"):
         sides = {"prediction": predicted, "gold answer": gold}
-        same = [f"every {side} is the same" for side, values in sides.items() if len(np.unique(values)) == 1]
-        return f"{name} is not defined and counts as 0: {' and '.join(same)}" if same else ""
+        reasons = [f"every {side} is the same" for side, values in sides.items() if len(np.unique(values)) == 1]
+        return f"{name} is not defined and counts as 0: {' and '.join(reasons)}" if reasons else ""
     if name == "f1" and gold.ndim == 1 and not ((gold == positive) | (predicted == positive)).any():
         return "f1 is not defined and counts as 0: its label is neither gold nor predicted"
     if gold.ndim == 2 and name in ("macro_f1", "average_precision"):
         chosen = gold > 0 if name == "average_precision" else (gold > 0) | (predicted > THRESHOLD)
         absent = int((~chosen.any(0)).sum())
-        lack = "no gold example" if name == "average_precision" else "no gold and no predicted example"
-        return f"{name} counts {absent} of {gold.shape[1]} labels as 0, which have {lack}" if absent else ""
+        missing = "no gold example" if name == "average_precision" else "no gold and no predicted example"
+        return f"{name} counts {absent} of {gold.shape[1]} labels as 0, because they have {missing}" if absent else ""
     return ""
 
 

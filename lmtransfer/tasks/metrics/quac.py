@@ -56,15 +56,15 @@ def quac_questions(
 ) -> dict[str, dict[str, float]]:
     """Return each question's scores as in ``quac_scores``, by metric and id, 0 to 1, for questions that count."""
     check_same_questions(answers, references)
-    counted = agreed_questions(references, min_f1=min_f1)
+    agreed = agreed_questions(references, min_f1=min_f1)
     human = {question: human_f1(references[question]) for question in references}
     f1 = {question: quac_f1(answers[question], texts) for question, texts in references.items()}
-    unanswerable = [question for question in counted if agreed_references(references[question]) == [NO_ANSWER]]
+    unanswerable = [question for question in agreed if agreed_references(references[question]) == [NO_ANSWER]]
     return {
-        "f1": {question: f1[question] for question in counted},
+        "f1": {question: f1[question] for question in agreed},
         "unfiltered_f1": f1,
-        "heq_q": {question: float(f1[question] >= human[question]) for question in counted},
-        "human_f1": {question: human[question] for question in counted},
+        "heq_q": {question: float(f1[question] >= human[question]) for question in agreed},
+        "human_f1": {question: human[question] for question in agreed},
         **({"unanswerable": {question: f1[question] for question in unanswerable}} if unanswerable else {}),
     }
 

@@ -133,7 +133,7 @@ class ScoredExamples:
         return ", ".join(self.labels[label] for label in chosen.tolist()) or "no label"
 
     def fingerprint(self, metric: str) -> str:
-        """Hash what a score depends on besides the answers: the examples in any order, their gold answers, the labels.
+        """Hash everything but the answers that a score depends on: examples in any order, gold answers and labels.
 
         Two runs with the same hash performed the same task, whatever they call it.
 
@@ -242,8 +242,8 @@ def scored_examples(
             answers.
         starts: first character of each answer in its passage, shape (N,).
     """
-    none = np.zeros(0, dtype=np.int64)
-    known = confidences is not None and all(value is not None for value in confidences)
+    empty = np.zeros(0, dtype=np.int64)
+    has_confidences = confidences is not None and all(value is not None for value in confidences)
     if words is None:
         words = np.full(len(examples), 0 if predicted is None else 1)
     return ScoredExamples(
@@ -253,8 +253,8 @@ def scored_examples(
         keys=example_keys(examples),
         clusters=_clusters(examples),
         lengths=np.array([sum(map(len, example.content)) for example in examples], dtype=np.int64),
-        predicted=none if predicted is None else predicted,
-        gold=none if gold is None else gold,
+        predicted=empty if predicted is None else predicted,
+        gold=empty if gold is None else gold,
         offsets=np.concatenate([[0], np.cumsum(words)]).astype(np.int64),
         ratios=dict(ratios),
         classes=np.full(len(examples), -1) if classes is None else classes.astype(np.int64),
@@ -262,8 +262,8 @@ def scored_examples(
         gold_answers=tuple(_cut(text, MOST_TEXT_BYTES) for text in gold_answers),
         class_names=tuple(class_names),
         positive=positive,
-        confidences=np.array(confidences if known else [], dtype=np.float16),
-        starts=none if starts is None else starts.astype(np.int64),
+        confidences=np.array(confidences if has_confidences else [], dtype=np.float16),
+        starts=empty if starts is None else starts.astype(np.int64),
     )
 
 
@@ -321,7 +321,7 @@ def undefined_metrics(examples: ScoredExamples, metrics: Iterable[str]) -> list[
 def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
     """Return the contribution of each example to a metric: float64, shape (N,), whose mean is the metric.
 
-    For a mean the contributions are its terms. For a ratio of sums they are its linearisation. For any other metric
+    For a mean the contributions are its terms. For a ratio of sums they are its linearization. For any other metric
     they are the jackknife's pseudo-values without the bias correction (Efron & Tibshirani 1993, chapter 11). In all
     three cases their standard deviation divided by the root of N is a standard error of the metric.
 
@@ -334,13 +334,13 @@ def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
     ratio = examples.ratios.get(metric)
     if ratio is not None:
         return value + (ratio.parts - value * ratio.counts) / ratio.counts.mean()
-    left_out = _left_out(examples, metric)
-    if left_out is None:
+    values = _leave_one_out(examples, metric)
+    if values is None:
         return None
-    return value + (num - 1) * (left_out.mean() - left_out)
+    return value + (num - 1) * (values.mean() - values)
 
 
-def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
+def _leave_one_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
     """Return the metric with each example left out in turn, shape (N,)."""
     num = len(examples)
     if num < 2:

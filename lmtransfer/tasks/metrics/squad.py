@@ -63,8 +63,8 @@ def squad2_scores(
         threshold: odds above which answers count as empty; without ``null_odds``, all answers are kept.
     """
     has_answer = {question: bool(texts) for question, texts in references.items()}
-    raw = _unthresholded(answers, references)
-    questions = _thresholded(raw, references, null_odds, threshold)
+    raw = _score_texts(answers, references)
+    questions = _apply_threshold(raw, references, null_odds, threshold)
     scores = {name: mean(values.values()) for name, values in questions.items()}
     if null_odds is not None:
         for name, values in raw.items():
@@ -82,10 +82,10 @@ def squad2_questions(
     threshold: float = 1.0,
 ) -> dict[str, dict[str, float]]:
     """Return each question's scores as in ``squad2_scores``, by metric and id, 0 to 1; a group has only its own."""
-    return _thresholded(_unthresholded(answers, references), references, null_odds, threshold)
+    return _apply_threshold(_score_texts(answers, references), references, null_odds, threshold)
 
 
-def _thresholded(
+def _apply_threshold(
     raw: Mapping[str, Mapping[str, float]],
     references: Mapping[str, Sequence[str]],
     null_odds: Mapping[str, float] | None,
@@ -99,22 +99,22 @@ def _thresholded(
     for name, values in raw.items():
         thresholded = {q: float(not references[q]) if q in unanswered else score for q, score in values.items()}
         scores[name] = thresholded
-        for prefix, wanted in (("HasAns", True), ("NoAns", False)):
-            group = {q: score for q, score in thresholded.items() if bool(references[q]) == wanted}
+        for prefix, is_answerable in (("HasAns", True), ("NoAns", False)):
+            group = {q: score for q, score in thresholded.items() if bool(references[q]) == is_answerable}
             if group:
                 scores[f"{prefix}_{name}"] = group
     return scores
 
 
-def _unthresholded(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
+def _score_texts(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
     """Return the scores of the texts without a threshold."""
     check_same_questions(answers, references)
     exact, f1 = {}, {}
     for question, texts in references.items():
         # A gold answer of only articles and punctuation cannot be distinguished from no answer.
-        scored = [text for text in texts if normalize_answer(text)] or [""]
-        exact[question] = max(exact_match(answers[question], text) for text in scored)
-        f1[question] = max(token_f1(answers[question], text) for text in scored)
+        gold_texts = [text for text in texts if normalize_answer(text)] or [""]
+        exact[question] = max(exact_match(answers[question], text) for text in gold_texts)
+        f1[question] = max(token_f1(answers[question], text) for text in gold_texts)
     return {"exact": exact, "f1": f1}
 
 
@@ -129,7 +129,7 @@ def best_threshold(
 
     This is the sweep of evaluate-v2.0.py. Initially no question is answered; then questions are answered one by one, in
     order of increasing odds. As in the script, questions with equal odds are added one by one in their order, although
-    no threshold separates them, and a text in answer to an unanswerable question is wrong even if normalisation empties
+    no threshold separates them, and a text in answer to an unanswerable question is wrong even if normalization empties
     it. If it is best to answer no question, the script's threshold is 0, which suits probabilities. If some odds are
     not above 0, ours is just below the smallest odds instead.
 

@@ -53,16 +53,16 @@ class CrossLingualQa(SpanQa):
     ) -> None:
         self.languages = check_languages(languages)
         self._languages_of: dict[str, list[str | None]] = {}
-        named: dict[str, list[str]] = {}
+        file_names: dict[str, list[str]] = {}
         for split, names in files.items():
             pairs = [
                 (file.replace(PLACE, code or ""), code)
                 for file in ([names] if isinstance(names, str) else names or [])
                 for code in (self.languages if PLACE in file else (None,))
             ]
-            named[split] = [file for file, _ in pairs]
+            file_names[split] = [file for file, _ in pairs]
             self._languages_of[split] = [code for _, code in pairs]
-        super().__init__(languages=languages, files=named, **settings)
+        super().__init__(languages=languages, files=file_names, **settings)
 
     @override
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:

@@ -61,9 +61,9 @@ def _exact(gold: GoldSpan, passage: str, spans: np.ndarray) -> tuple[tuple[int, 
     """Return a gold answer's tokens, and whether they express it exactly; None if it has no tokens."""
     if gold.start is None or gold.end is None:
         return None
-    wanted = _stripped(passage, gold.start, gold.end)
-    tokens = covering_tokens(spans, *wanted)
-    return None if tokens is None else (tokens, text_of_tokens(passage, spans, *tokens) == wanted)
+    answer = _strip(passage, gold.start, gold.end)
+    tokens = covering_tokens(spans, *answer)
+    return None if tokens is None else (tokens, text_of_tokens(passage, spans, *tokens) == answer)
 
 
 def covering_tokens(spans: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
@@ -87,10 +87,10 @@ def text_of_tokens(passage: str, spans: np.ndarray, start: int, end: int) -> tup
     Returns:
         First character, and one past the last.
     """
-    return _stripped(passage, int(spans[start, 0]), int(spans[end, 1]))
+    return _strip(passage, int(spans[start, 0]), int(spans[end, 1]))
 
 
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+def _strip(text: str, start: int, end: int) -> tuple[int, int]:
     part = text[start:end]
     start += len(part) - len(part.lstrip())
     return start, start + len(part.strip())

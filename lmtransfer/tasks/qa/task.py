@@ -101,7 +101,7 @@ def _best(question: WindowedQuestion, passages: np.ndarray, rows: np.ndarray) ->
 
 
 class QuestionReader(Reader):
-    """Builds questions from user input.
+    """A reader of the user's questions.
 
     Args:
         kind: short name of the task's kind, for messages.
@@ -249,7 +249,7 @@ class SpanQa(Task):
                 other, where = seen.setdefault(example.id, (number, origin))
                 if other != number:
                     raise DataError(
-                        f"{origin}: question id {example.id} is also in {where}; give each question a different id"
+                        f"{origin}: question id {example.id} is also in {where}; give each question a unique id"
                     )
                 if example.answers == () and not self.no_answer:
                     raise DataError(
@@ -269,7 +269,7 @@ class SpanQa(Task):
         if stride != STRIDE and stride > longest:
             raise ConfigError(
                 f"task.stride={stride}: is longer than a window of {longest} tokens (task.max_length, or the "
-                f"maximum of the encoder), and windows overlap if they start at most {longest // 2} tokens apart; set "
+                f"encoder's maximum), and windows overlap if they start at most {longest // 2} tokens apart; set "
                 f"a number from 1 to {longest}"
             )
 

@@ -41,7 +41,7 @@ class TextTokens(NamedTuple):
 
 
 class QuestionPieces:
-    """Encodes each distinct question, turn and passage of the examples once.
+    """The tokens of the examples' texts; each distinct question, turn and passage is encoded once.
 
     Args:
         examples: the questions.
@@ -176,7 +176,7 @@ def encode_questions(
         if not answer.reachable:
             unreachable.append(example.id)
         sequences.add(number, question, passage, windows, answer, example.kind)
-        questions.append(_windowed(example, spans, starts))
+        questions.append(_add_windows(example, spans, starts))
 
     sizes = np.array(sequences.lengths, dtype=np.int64).reshape(-1, 2)
     return EncodedExamples(
@@ -252,6 +252,6 @@ def window_starts(num_tokens: int, *, capacity: int, stride: int) -> range:
     return range(0, step * num_further + 1, step)
 
 
-def _windowed(example: QuestionExample, spans: np.ndarray, starts: Iterable[int]) -> WindowedQuestion:
+def _add_windows(example: QuestionExample, spans: np.ndarray, starts: Iterable[int]) -> WindowedQuestion:
     values = {part.name: getattr(example, part.name) for part in fields(QuestionExample)}
     return WindowedQuestion(**values, spans=spans, window_starts=tuple(starts))

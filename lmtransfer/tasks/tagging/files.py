@@ -43,7 +43,7 @@ class TaggedFiles:
         file_format: format of the files.
         word_column: number, name or field of the words; None for the format's default.
         tag_column: number, name or field of the tags; None for the format's default.
-        scheme: meaning of the tags; None to recognise it from the training split's tags.
+        scheme: meaning of the tags; None to recognize it from the training split's tags.
         hub: the data set on the hub for splits without a file; None if only files are used.
         hub_columns: columns of the words and of the tags on the hub.
 
@@ -80,12 +80,14 @@ class TaggedFiles:
         """The meaning of the tags; ``span_encoding`` then says how spans are written, unless a setting specifies it.
 
         Raises:
-            ConfigError: it is not set, and there is no training split to recognise it from.
+            ConfigError: it is not set, and there is no training split to recognize it from.
         """
         if self._scheme is not None:
             return self._scheme
         if "train" not in self.splits:
-            raise ConfigError("task.scheme=null: there is no training file to recognise it by; set words, bio or iob1")
+            raise ConfigError(
+                "task.scheme=null: there is no training file to recognize the scheme from; set words, bio or iob1"
+            )
         scheme, self.span_encoding = scheme_of(sentence.tags or () for sentence in self._sentences("train", Notes()))
         return scheme
 
@@ -108,7 +110,7 @@ class TaggedFiles:
         Args:
             notes: counts unusual input.
         """
-        sentences = (self._normalised(sentence, notes) for sentence in self._sentences(split, notes))
+        sentences = (self._normalize(sentence, notes) for sentence in self._sentences(split, notes))
         return sentences if self.scheme == "words" else (self._as_bio(sentence, notes) for sentence in sentences)
 
     def _sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
@@ -131,10 +133,10 @@ class TaggedFiles:
         if self.file_format == "conllu":
             return read_conllu(path, tag_column=cast(TagColumn, self.tag_column), with_gold=with_gold, notes=notes)
         if self.file_format in ("jsonl", "parquet"):
-            named = _format_by_name(path)
+            name_format = _format_by_name(path)
             return read_tagged_rows(
                 path,
-                file_format=named if named == "jsonl" or named == "parquet" else self.file_format,
+                file_format=name_format if name_format == "jsonl" or name_format == "parquet" else self.file_format,
                 words_fields=words_fields(self.word_column),
                 tags_field=str(self.tag_column),
                 with_gold=with_gold,
@@ -143,7 +145,7 @@ class TaggedFiles:
         word, tag = int(self.word_column), None if self.tag_column is None else int(self.tag_column)
         return read_conll(path, word_column=word, tag_column=tag, with_gold=with_gold, notes=notes)
 
-    def _normalised(self, sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
+    def _normalize(self, sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
         """Return a sentence whose tags are in NFC."""
         if all(map(str.isascii, sentence.tags or ())):
             return sentence
@@ -156,7 +158,7 @@ class TaggedFiles:
             try:
                 split_tag(tag)
             except DataError as error:
-                raise DataError(f"{sentence.where(word)}: {error} (task.scheme=words)") from None
+                raise DataError(f"{sentence.where(word)}: {error} (set task.scheme=words)") from None
         if self.scheme == "iob1":
             return replace(sentence, tags=iob1_to_bio(sentence.tags))
         unmarked = unmarked_starts(sentence.tags)
@@ -169,8 +171,8 @@ def _format_by_name(path: Path) -> FileFormat | None:
     """Return the format implied by a file's name; None for columns."""
     if plain_name(path).lower().endswith(".conllu"):
         return "conllu"
-    named = format_by_name(path)
-    return named if named == "jsonl" or named == "parquet" else None
+    name_format = format_by_name(path)
+    return name_format if name_format == "jsonl" or name_format == "parquet" else None
 
 
 def words_fields(word_column: int | str) -> tuple[str, ...]:

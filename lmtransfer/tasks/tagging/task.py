@@ -37,7 +37,7 @@ ENCODED = "encoded"
 
 
 class SentenceReader(Reader):
-    """Builds sentences from user input.
+    """A reader of the user's sentences.
 
     Args:
         kind: short name of the task's kind, for messages.
@@ -104,7 +104,7 @@ class Tagging(Task):
         Attributes:
             scheme: meaning of the tags. ``words``: a property of each word; the metric is accuracy over words. ``bio``:
                 spans and their kinds (also BIOES, BILOU); the main metric is span F1. ``iob1``: the same, in files that
-                write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO. null: recognised
+                write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO. null: recognized
                 from the training split's tags.
             labels: the tags in order; null: the tags of the training file, sorted, with ``O`` first.
             file_format: ``conll`` (columns, a blank line between sentences), ``conllu``, ``jsonl`` or ``parquet``.
@@ -141,7 +141,7 @@ class Tagging(Task):
         self.notes: dict[str, Notes] = {}
         if asked.labels is not None:
             labels = [to_nfc(label, "task.labels") for label in asked.labels]
-            self.labels = self._checked(labels, asked.scheme or "words")
+            self.labels = self._check(labels, asked.scheme or "words")
 
     @property
     def scheme(self) -> Scheme:
@@ -156,7 +156,7 @@ class Tagging(Task):
     @cached_property
     @override
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self._checked(self.discover_labels(), self.scheme)
+        return self._check(self.discover_labels(), self.scheme)
 
     def discover_labels(self) -> list[str]:
         """Find the tags of the training split: ``O``, then the others sorted.
@@ -178,10 +178,10 @@ class Tagging(Task):
                 if tag not in counts:
                     check_label(tag, sentence.where(word), column)
                 counts[tag] += 1
-        check_labels(counts, origin=self.origin("train"), things="words", column=column)
+        check_labels(counts, origin=self.origin("train"), items="words", column=column)
         return sorted(counts, key=lambda tag: (tag != OUTSIDE, tag))
 
-    def _checked(self, labels: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
+    def _check(self, labels: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
         if len(labels) < 2 or len(set(labels)) != len(labels):
             raise ConfigError(f"task.labels=[{list_labels(labels)}]: there must be at least two different names")
         if scheme != "words":
@@ -189,7 +189,7 @@ class Tagging(Task):
                 for label in labels:
                     split_tag(label)
             except DataError as error:
-                raise ConfigError(f"task.labels: {error} (task.scheme=words)") from None
+                raise ConfigError(f"task.labels: {error} (set task.scheme=words)") from None
         return tuple(labels)
 
     @override
@@ -228,7 +228,7 @@ class Tagging(Task):
             name = sentence.name or f"{split}:{number}"
             if name in places:
                 raise DataError(
-                    f"{sentence.where()}: the id {name} is also that of {places[name]}; ids must be different"
+                    f"{sentence.where()}: {places[name]} has the same id {name}; give each sentence a unique id"
                 )
             places[name] = sentence.where()
             sentences.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
@@ -320,5 +320,5 @@ class Tagging(Task):
 
     def baseline(self, train: Sequence[TaggedExample], examples: Sequence[TaggedExample]) -> list[TagsAnswer]:
         """Give every word the most frequent tag in training; on a tie, the tag that comes first in ``labels``."""
-        counts = np.bincount([tag for one in train for tag in one.tags or ()], minlength=len(self.labels))
+        counts = np.bincount([tag for example in train for tag in example.tags or ()], minlength=len(self.labels))
         return [self._answer([int(counts.argmax())] * len(example.words)) for example in examples]

@@ -30,7 +30,7 @@ _QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened a
 
 
 class ChoiceReader(Reader):
-    """Builds texts with choices from lines ``text [SEP] first choice [SEP] second choice``."""
+    """A reader of texts with choices, in lines ``text [SEP] first choice [SEP] second choice``."""
 
     formats = ("text",)
 
@@ -38,7 +38,7 @@ class ChoiceReader(Reader):
     def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> ChoiceExample:
         text, *choices = (part.strip() for part in clean(line, where, notes).split(SEPARATOR))
         if not text or len(choices) < 2 or not all(choices):
-            raise ValueError(f"expected a text and two choices or more, with {SEPARATOR} between them")
+            raise ValueError(f"expected a text and at least two choices, with {SEPARATOR} between them")
         return ChoiceExample(name, text, tuple(choices))
 
     def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
@@ -53,7 +53,7 @@ class ChoiceSpec(ClassificationSpec):
     kind: ClassVar[str] = "choice"
 
     def predictions(self, outputs: np.ndarray) -> None:  # type: ignore[override]
-        """Return None, because a single choice is no answer."""
+        """Return None, because a single choice is not an answer."""
 
     def gold(self, targets: Targets[np.ndarray]) -> None:  # type: ignore[override]
         """Return None, like ``predictions``."""
@@ -88,7 +88,7 @@ class MultipleChoice(JsonLinesTask):
         """Encode each choice as [CLS] text [SEP] choice [SEP]."""
         pairs = [TextExample(example.id, example.text, choice) for example in examples for choice in example.choices]
         right = [
-            NO_LABEL if example.right is None else int(place in example.right)
+            NO_LABEL if example.right_choices is None else int(place in example.right_choices)
             for example in examples
             for place in range(len(example.choices))
         ]
@@ -99,7 +99,7 @@ class MultipleChoice(JsonLinesTask):
 
     @override
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[ChoiceAnswer]:
-        """Yield the choice of each example with the highest odds (on a tie, the first)."""
+        """Yield each example's choice with the highest odds (on a tie, the first)."""
         odds = outputs[:, 1].astype(np.float64) - outputs[:, 0]
         edges = np.searchsorted(encoded.owners, np.arange(len(encoded.examples) + 1)).tolist()
         for example, first, stop in zip(encoded.examples, edges[:-1], edges[1:], strict=True):
@@ -149,15 +149,15 @@ class Copa(MultipleChoice):
 
     @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
-        asked, gold = row.field("question"), row.get("label")
-        if asked.text() not in _QUESTIONS:
-            raise DataError(f"{asked.where}: {asked.text()[:40]!r} must be {' or '.join(_QUESTIONS)}")
+        question, gold = row.field("question"), row.get("label")
+        if question.text() not in _QUESTIONS:
+            raise DataError(f"{question.where}: {question.text()[:40]!r} must be {' or '.join(_QUESTIONS)}")
         label = None if gold is None else gold.number()
         if label not in (None, 0, 1):
             raise DataError(f"{row.where}: label: {label} must be 0 (choice1) or 1 (choice2)")
         yield ChoiceExample(
             id=name,
-            text=f"{row.field('premise').nonblank_text()} {_QUESTIONS[asked.text()]}",
+            text=f"{row.field('premise').nonblank_text()} {_QUESTIONS[question.text()]}",
             choices=(row.field("choice1").nonblank_text(), row.field("choice2").nonblank_text()),
-            right=None if label is None else frozenset([label]),
+            right_choices=None if label is None else frozenset([label]),
         )

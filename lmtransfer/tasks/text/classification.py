@@ -50,10 +50,10 @@ class TextClassification(TextFileTask, Classification):
         super().__init__(**settings)
         labels, values, folds = self.settings.labels, self.settings.label_values, self.settings.folds
         if values is not None and (labels is None or len(values) != len(labels)):
-            wanted = "task.labels too" if labels is None else f"one value for each of the {len(labels)} labels"
-            raise ConfigError(f"task.label_values={list(values)}: give {wanted}")
+            advice = "set task.labels too" if labels is None else f"set one value for each of the {len(labels)} labels"
+            raise ConfigError(f"task.label_values={list(values)}: {advice}")
         if self.settings.phrases and folds is not None:
-            raise ConfigError(f"task.folds={folds} with task.phrases=true: phrases of a sentence cannot be divided")
+            raise ConfigError(f"task.folds={folds} with task.phrases=true: folds would divide sentences; leave one out")
 
     def hidden_values(self) -> set[str]:
         """Return the values in the files that mean a hidden label, excluding labels."""
@@ -81,7 +81,7 @@ class TextClassification(TextFileTask, Classification):
             if row.gold is not None:  # a row without a label is rejected when the examples are read, with its line
                 check_label(row.gold, row.where, column)
                 counts[row.gold] += 1
-        check_labels(counts, origin=self.origin("train"), things="rows", column=column)
+        check_labels(counts, origin=self.origin("train"), items="rows", column=column)
         try:
             return sorted(counts, key=int)
         except ValueError:
@@ -91,20 +91,20 @@ class TextClassification(TextFileTask, Classification):
     def _index_of(self) -> dict[bool, dict[str, int]]:
         """Our index of each label, by the label's name (True) and by its value in the files (False)."""
         return {
-            named: {value: index for index, value in enumerate(values)}
-            for named, values in ((True, self.labels), (False, self._label_values or self.labels))
+            is_name: {value: index for index, value in enumerate(values)}
+            for is_name, values in ((True, self.labels), (False, self._label_values or self.labels))
         }
 
     @override
     def example_of(self, row: TextRow) -> TextExample:
-        known = self._index_of[row.is_label_name]
-        if row.gold is not None and row.gold not in known:
+        indices = self._index_of[row.is_label_name]
+        if row.gold is not None and row.gold not in indices:
             meaning = "task.labels" if row.is_label_name or self._label_values is None else "task.label_values"
-            names = list_labels(list(known))
+            names = list_labels(list(indices))
             hint = f"; if it stands for a hidden label, set task.hidden_values=[{row.gold}]" * (
                 row.gold == HIDDEN_NUMBER
             )
             raise ValueError(
                 f"label {quote_label(row.gold)} in column {self.gold_column!r} is not one of {names} ({meaning}{hint})"
             )
-        return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else known[row.gold])
+        return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else indices[row.gold])

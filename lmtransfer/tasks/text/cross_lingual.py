@@ -33,7 +33,7 @@ class CrossLingualClassification(TextClassification):
     ``language/de/accuracy``. The held-out part, which chooses checkpoints, is in the training language.
 
     Raises:
-        ConfigError: ``language`` is no code, or one of ``languages`` occurs twice.
+        ConfigError: ``language`` is not a language code, or one of ``languages`` occurs twice.
     """
 
     class Settings(TextClassification.Settings):
@@ -64,7 +64,7 @@ class CrossLingualClassification(TextClassification):
             any(PLACE in file for files_of_split in names.values() for file in files_of_split)
             and not language.isalnum()
         ):
-            raise ConfigError(f"task.language={language}: must be the code of a language, such as en")
+            raise ConfigError(f"task.language={language}: must be a language code, such as en")
         in_language = {
             split: [file.replace(PLACE, language) for file in files_of_split] for split, files_of_split in names.items()
         }

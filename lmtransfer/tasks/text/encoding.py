@@ -27,7 +27,7 @@ def encode_texts(
 
     Args:
         examples: N texts or N pairs.
-        targets: the targets, one row each.
+        targets: the targets, one row per example.
         max_length: maximum input length in tokens, including special tokens.
         num_segments: number of segment ids that the encoder has.
 

@@ -85,8 +85,8 @@ class TextColumns:
         for text in (columns.text, columns.text_pair):
             if text is not None and text.names == columns.gold.names:
                 raise ConfigError(
-                    f"{text.setting}={text}: {columns.gold.setting} is the same column, so the texts would be the "
-                    "answers"
+                    f"{text.setting}={text}: {columns.gold.setting} names the same column, but the texts and the "
+                    "answers must be in different columns"
                 )
         return columns
 
@@ -189,10 +189,10 @@ class TextFiles:
             yield from self.rows_of(path, split, notes, with_gold=with_gold)
         elif self._hub is not None:
             places = self._located.places(split)
-            wanted = self.columns.all_columns(with_gold=with_gold)
+            columns = self.columns.all_columns(with_gold=with_gold)
             bad_rows = BadRows(self.layout.bad_rows, notes)
-            records = hub_records(self._hub, split, wanted, places=places)
-            yield from self._text_rows(rows_of(records, wanted, bad_rows), split, bad_rows)
+            records = hub_records(self._hub, split, columns, places=places)
+            yield from self._text_rows(rows_of(records, columns, bad_rows), split, bad_rows)
         else:
             raise self._located.missing_error(split, has_folds=True)
 
@@ -205,8 +205,8 @@ class TextFiles:
             with_gold: whether the file must have gold answers.
         """
         bad_rows = BadRows(self.layout.bad_rows, notes)
-        wanted = self.columns.all_columns(with_gold=with_gold)
-        rows = read_rows(path, wanted, layout=self.layout, bad_rows=bad_rows)
+        columns = self.columns.all_columns(with_gold=with_gold)
+        rows = read_rows(path, columns, layout=self.layout, bad_rows=bad_rows)
         yield from self._text_rows(rows, split, bad_rows)
 
     def _examples(self, rows: Iterator[TextRow], example_of: ExampleOf, notes: Notes) -> list[TextExample]:
@@ -251,34 +251,34 @@ class TextFiles:
             if any(text is None for text in texts):
                 bad_rows.report("rows without a text", row.where, "there is no text")
                 continue
-            named = bool(row.is_label_name) and row.is_label_name[num_texts]
+            is_label_name = bool(row.is_label_name) and row.is_label_name[num_texts]
             if gold == "" and not self.columns.gold.may_be_list:
                 gold = None  # an empty list is an answer, but an empty label is not
-            if gold in self._dropped or (gold is None and named and HIDDEN_NUMBER in self._dropped):
+            if gold in self._dropped or (gold is None and is_label_name and HIDDEN_NUMBER in self._dropped):
                 bad_rows.notes.add("rows without a gold answer, left out", row.where)
                 continue
             row_id = None if self.columns.id is None else row.values[num_texts + 1] or ""
             if row_id == "" or (row_id is not None and first_places.setdefault(row_id, row.where) != row.where):
-                problem = f"the id {row_id!r} is also that of {first_places[row_id]}" if row_id else "there is no id"
-                bad_rows.report("rows without an id of their own", row.where, problem)
+                problem = f"{first_places[row_id]} has the same id {row_id!r}" if row_id else "there is no id"
+                bad_rows.report("rows without a unique id", row.where, problem)
                 continue
-            cleaned = [clean(text, row.where, bad_rows.notes) for text in texts if text is not None]
-            if not all(text.strip() for text in cleaned):
+            clean_texts = [clean(text, row.where, bad_rows.notes) for text in texts if text is not None]
+            if not all(text.strip() for text in clean_texts):
                 bad_rows.notes.add("empty texts", row.where)
             yield TextRow(
                 id=f"{split}:{row.number}" if row_id is None else row_id,
                 where=row.where,
-                text=cleaned[0],
-                text_pair=cleaned[1] if num_texts == 2 else None,
+                text=clean_texts[0],
+                text_pair=clean_texts[1] if num_texts == 2 else None,
                 gold=None if gold is None or gold in self._hidden else to_nfc(gold, row.where, bad_rows.notes),
-                is_label_name=named,
+                is_label_name=is_label_name,
                 language=None if self.columns.language is None else row.values[-1],
-                is_missing=gold is None and not named,
+                is_missing=gold is None and not is_label_name,
             )
 
 
-def hub_records(source: HubSource, split: str, wanted: Sequence[ColumnSpec], *, places: str) -> Iterator[TableRecord]:
-    """Yield the wanted columns of a split on the hub, with label numbers replaced by names.
+def hub_records(source: HubSource, split: str, specs: Sequence[ColumnSpec], *, places: str) -> Iterator[TableRecord]:
+    """Yield the requested columns of a split on the hub, with label numbers replaced by names.
 
     Args:
         split: our name of the split.
@@ -286,8 +286,8 @@ def hub_records(source: HubSource, split: str, wanted: Sequence[ColumnSpec], *, 
     """
     table = load_hub_table(source, split, places=places)
     where = source.origin(split)
-    check_columns(table.column_names, wanted, where)
-    columns = [name for name in table.column_names if any(name in column.names for column in wanted)]
+    check_columns(table.column_names, specs, where)
+    columns = [name for name in table.column_names if any(name in column.names for column in specs)]
     names_of = {name: getattr(table.features[name], "names", None) for name in columns}
     renamed = frozenset(name for name, names in names_of.items() if names is not None)
     for number, cells in enumerate(zip(*(table[name] for name in columns), strict=True)):

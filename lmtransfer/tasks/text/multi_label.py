@@ -79,7 +79,7 @@ class MultiLabel(TextFileTask):
         if not self.settings.separator:
             raise ConfigError("task.separator: is empty; set the character between two labels, such as ','")
         if self.settings.labels is not None:
-            self.labels = _checked([to_nfc(label, "task.labels") for label in self.settings.labels])
+            self.labels = _check([to_nfc(label, "task.labels") for label in self.settings.labels])
         self._form = self.settings.label_form or "names"
         self._forms: dict[str, LabelForm] = {}
 
@@ -91,9 +91,9 @@ class MultiLabel(TextFileTask):
     @cached_property
     @override
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        return _checked(self._found_labels())
+        return _check(self._discover_labels())
 
-    def _found_labels(self) -> list[str]:
+    def _discover_labels(self) -> list[str]:
         """Return the labels of the training split in alphabetical order."""
         if "train" not in self.splits:
             raise ConfigError(
@@ -119,7 +119,7 @@ class MultiLabel(TextFileTask):
                 f"{origin}: {num_rows:,} rows have {kinds}, but at least two labels are needed; does {column} name the "
                 f"column of the labels, and does task.separator={self.settings.separator!r} separate them?"
             )
-        check_labels(counts, origin=origin, things="labels of rows", column=column)
+        check_labels(counts, origin=origin, items="labels of rows", column=column)
         return sorted(counts)
 
     def _cells(self, row: TextRow) -> Cells:
@@ -187,9 +187,9 @@ class MultiLabel(TextFileTask):
                 yield self._answer(row)
 
     def _answer(self, probabilities: Sequence[float]) -> LabelSetAnswer:
-        chosen = tuple(label for label, probability in enumerate(probabilities) if probability > THRESHOLD)
-        names = tuple(self.labels[label] for label in chosen)
-        return LabelSetAnswer(chosen, names, dict(zip(self.labels, probabilities, strict=True)))
+        labels = tuple(label for label, probability in enumerate(probabilities) if probability > THRESHOLD)
+        names = tuple(self.labels[label] for label in labels)
+        return LabelSetAnswer(labels, names, dict(zip(self.labels, probabilities, strict=True)))
 
     @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelSetAnswer]) -> ScoredExamples:
@@ -240,7 +240,7 @@ class MultiLabel(TextFileTask):
             ValueError: a vector does not have a 0 or 1 for each label, a name is empty, or a name occurs twice.
         """
         if isinstance(cells, dict):
-            return [name for name, is_given in cells.items() if is_given]
+            return [name for name, has_label in cells.items() if has_label]
         if self._form == "vectors":
             if len(cells) != len(self.labels) or not set(cells) <= {"0", "1"}:
                 raise ValueError(
@@ -256,7 +256,7 @@ class MultiLabel(TextFileTask):
         return cells
 
 
-#: Names or the numbers of a vector, or whether each label is given.
+#: Names, the numbers of a vector, or whether the row has each label.
 Cells = list[str] | dict[str, bool] | None
 _TRUTHS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False, "": False}
 
@@ -270,7 +270,7 @@ def label_cells(text: str, separator: str) -> list[str] | dict[str, bool]:
         separator: what separates names; a space stands for any white space.
 
     Returns:
-        Names or numbers; for an object, whether each label is given.
+        Names or numbers; for an object, whether the row has each label.
 
     Raises:
         ValueError: the list or object cannot be parsed, or holds something else.
@@ -333,7 +333,7 @@ def _truths(text: str) -> dict[str, bool]:
     return truths
 
 
-def _checked(labels: Sequence[str]) -> tuple[str, ...]:
+def _check(labels: Sequence[str]) -> tuple[str, ...]:
     if len(labels) < 2 or len(set(labels)) != len(labels):
         raise ConfigError(f"task.labels=[{list_labels(labels)}]: there must be at least two different names")
     return tuple(labels)

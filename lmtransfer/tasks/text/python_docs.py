@@ -17,9 +17,9 @@ from lmtransfer.tasks.text.single_label import Classification
 class PythonDocsTask(Classification):
     """Docstrings of the standard library and seven installed libraries, whose names are blanked out.
 
-    Splits are by module, with the same number of examples per library, so the majority baseline is 12.5 %. Modules of
-    the dev and test splits are not in ``corpus=python_docs``, and none of their texts is. The task needs no data folder
-    and no network. The examples depend on the installed versions.
+    Splits are by module, with the same number of examples per library, so the majority baseline is 12.5 %. Neither
+    the modules of the dev and test splits nor copies of their texts are in ``corpus=python_docs``. The task needs no
+    data folder and no network. The examples depend on the installed versions.
 
     Raises:
         ConfigError: a value is out of its range.
@@ -61,7 +61,7 @@ class PythonDocsTask(Classification):
     @override
     def examples(self, split: str) -> list[TextExample]:
         """Return all examples of a split, by library."""
-        for known, examples in self._examples.items():
-            if split == known:
+        for name, examples in self._examples.items():
+            if split == name:
                 return examples
-        raise DataError(f"task=python_docs: no split {split}; the splits are {', '.join(self.splits)}")
+        raise DataError(f"task=python_docs: there is no split {split}; the splits are {', '.join(self.splits)}")

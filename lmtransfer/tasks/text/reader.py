@@ -23,11 +23,11 @@ _USUAL_COLUMNS = TextColumns(
 
 
 class TextReader(Reader):
-    """Builds texts, or pairs of texts, from user input.
+    """A reader of the user's texts, or pairs of texts.
 
     Args:
         kind: short name of the task's kind, for messages.
-        who: name of the task, for messages.
+        owner: name of the task, for messages.
         columns: columns of the task's own files; None for single texts, in a column ``text`` or ``sentence``.
         layout: format of these files.
     """
@@ -37,11 +37,11 @@ class TextReader(Reader):
     has_columns = True
 
     def __init__(
-        self, kind: str, *, who: str, columns: TextColumns | None = None, layout: TableLayout | None = None
+        self, kind: str, *, owner: str, columns: TextColumns | None = None, layout: TableLayout | None = None
     ) -> None:
         super().__init__(kind)
         self.json_format = "jsonl"
-        self._who, self._layout = who, layout or TableLayout()
+        self._owner, self._layout = owner, layout or TableLayout()
         self._columns = columns or _USUAL_COLUMNS
 
     def check(self, text: str) -> None:
@@ -57,17 +57,17 @@ class TextReader(Reader):
         if self._columns.text_pair is not None:
             return TextExample(name, *two_texts(text, "two texts"))
         if SEPARATOR in text:
-            raise ValueError(f"{self._who} reads one text, but the line contains {SEPARATOR}")
+            raise ValueError(f"{self._owner} reads one text, but the line contains {SEPARATOR}")
         self.check(text)
         return TextExample(name, text)
 
     def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
         """Yield one text or pair per row, ignoring further columns, such as labels."""
-        columns = self._asked_columns(source.columns)
-        wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
+        columns = self._columns_to_read(source.columns)
+        specs = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
         bad_rows, is_pair = source.bad_rows, columns.text_pair is not None
-        table = open_table(source.table, wanted, layout=source.layout(self._layout), bad_rows=bad_rows)
-        for row in rows_of(table.records, wanted, bad_rows):
+        table = open_table(source.table, specs, layout=source.layout(self._layout), bad_rows=bad_rows)
+        for row in rows_of(table.records, specs, bad_rows):
             texts = [clean(text or "", row.where, source.notes) for text in row.values[: 1 + is_pair]]
             try:
                 if not all(text.strip() for text in texts):
@@ -79,12 +79,12 @@ class TextReader(Reader):
                 continue
             yield row.where, TextExample(row.values[-1] or str(row.number), texts[0], texts[1] if is_pair else None)
 
-    def _asked_columns(self, choices: Mapping[str, str]) -> TextColumns:
+    def _columns_to_read(self, choices: Mapping[str, str]) -> TextColumns:
         """Return the columns that the user names, or else those of the task's files; ``id`` is optional."""
         columns = self._columns
         if "text_pair_column" in choices and columns.text_pair is None:
             raise ConfigError(
-                f"text_pair_column={choices['text_pair_column']}: is not allowed, because the run reads single texts"
+                f"text_pair_column={choices['text_pair_column']}: leave this out, because the run reads single texts"
             )
 
         def column(setting: str, names: tuple[str, ...], **of_texts: Any) -> ColumnSpec:

@@ -52,7 +52,7 @@ class TextRegression(TextFileTask):
 
     @property
     def head(self) -> HeadSpec:
-        """A head for one number."""
+        """A head with a single output."""
         return RegressionSpec(pairs=self.pairs)
 
     @override

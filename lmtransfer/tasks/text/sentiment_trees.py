@@ -159,7 +159,7 @@ class SentimentTrees(FileTask, Classification):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.labels = self._checked(TWO_LABELS if self.settings.binary else FIVE_LABELS)
+        self.labels = self._check(TWO_LABELS if self.settings.binary else FIVE_LABELS)
 
     @override
     def examples(self, split: str) -> list[TextExample]:
@@ -173,10 +173,10 @@ class SentimentTrees(FileTask, Classification):
         phrases = self.settings.phrases and split == "train"
         for number, tree in enumerate(read_trees(path, num_labels=len(FIVE_LABELS))):
             for example in self._of_tree(tree, f"{split}:{number}", with_phrases=phrases):
-                known = (example.text, example.class_index) in seen
-                if phrases and self.settings.deduplicate and not known:
+                is_repeated = (example.text, example.class_index) in seen
+                if phrases and self.settings.deduplicate and not is_repeated:
                     seen.add((example.text, example.class_index))
-                if not known:
+                if not is_repeated:
                     examples.append(example)
         if not examples:
             raise DataError(f"{path}: contains no examples")

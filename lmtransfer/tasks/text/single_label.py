@@ -69,18 +69,20 @@ class Classification(TextTask):
         super().__init__(**settings)
         labels = self.settings.labels
         if labels is not None:
-            self.labels = self._checked([to_nfc(label, "task.labels") for label in labels])
+            self.labels = self._check([to_nfc(label, "task.labels") for label in labels])
 
     @cached_property
     @override
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self._checked(self.discover_labels())
+        return self._check(self.discover_labels())
 
     def discover_labels(self) -> list[str]:
-        """Return the label names found in the data, for tasks that do not list them."""
-        raise ConfigError(f"task.labels=null: {type(self).__name__} needs the names of the labels, in order")
+        """Discover the label names in the data, for tasks that do not list them."""
+        raise ConfigError(
+            f"task.labels=null: {type(self).__name__} cannot discover the labels; list their names in order"
+        )
 
-    def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
+    def _check(self, labels: Sequence[str]) -> tuple[str, ...]:
         positive, names = self.settings.positive_label, list_labels(labels)
         if len(labels) < 2 or len(set(labels)) != len(labels):
             raise ConfigError(f"task.labels=[{list_labels(labels)}]: there must be at least two different names")
@@ -155,8 +157,8 @@ class Classification(TextTask):
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
         """Answer every example with the training examples' most frequent label (on a tie, the first label)."""
-        known = [example.label for example in train if example.label is not None]
-        label = int(np.bincount(known, minlength=len(self.labels)).argmax())
+        gold = [example.label for example in train if example.label is not None]
+        label = int(np.bincount(gold, minlength=len(self.labels)).argmax())
         return [LabelAnswer(label, self.labels[label])] * len(examples)
 
     @property

@@ -33,7 +33,7 @@ class JsonLinesClassification(JsonLinesTask, Classification):
     """A classification task in JSON lines, with labels named by the class."""
 
     class Settings(Classification.Settings, JsonLinesTask.Settings):
-        """The settings of such a task."""
+        """The settings of a classification task in JSON lines."""
 
         labels: None = None
 
@@ -62,15 +62,15 @@ class WordInContext(JsonLinesClassification):
 
     @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
-        first, second = (_marked(row, f"sentence{n}", f"start{n}", f"end{n}") for n in (1, 2))
+        first, second = (_mark_word(row, f"sentence{n}", f"start{n}", f"end{n}") for n in (1, 2))
         yield TextExample(name, first, second, _label(row))
 
 
-def _marked(row: JsonNode, key: str, start_key: str, end_key: str) -> str:
+def _mark_word(row: JsonNode, key: str, start_key: str, end_key: str) -> str:
     """Return a sentence with marks around its word."""
     text, start, end = row.field(key).nonblank_text(), row.field(start_key).number(), row.field(end_key).number()
     if not 0 <= start < end <= len(text):
-        raise DataError(f"{row.field(start_key).where}: {start} to {end} are no characters of {key}")
+        raise DataError(f"{row.field(start_key).where}: {start} to {end} is not a range of characters in {key}")
     return f"{text[:start]}{MARK}{text[start:end]}{MARK}{text[end:]}"
 
 
@@ -113,9 +113,9 @@ class MultiSentenceReading(JsonLinesClassification):
         passage = row.field("passage")
         text = passage.field("text").nonblank_text()
         for place, question in enumerate(passage.field("questions").items()):
-            asked = question.field("question").nonblank_text()
+            question_text = question.field("question").nonblank_text()
             for number, answer in enumerate(question.field("answers").items()):
-                pair = f"{asked} {answer.field('text').text()}".strip()
+                pair = f"{question_text} {answer.field('text').text()}".strip()
                 yield TextExample(f"{name}.{place}.{number}", text, pair, _label(answer))
 
     @override
@@ -162,19 +162,19 @@ class CommonsenseReading(MultipleChoice):
         text, spans = passage.field("text").nonblank_text(), passage.field("entities").items()
         places = [(span.field("start").number(), span.field("end").number() + 1) for span in spans]
         entities = tuple(dict.fromkeys(text[start:end] for start, end in places))
-        for place, asked in enumerate(row.field("qas").items()):
-            query, gold = asked.field("query"), asked.get("answers")
+        for place, question in enumerate(row.field("qas").items()):
+            query, gold = question.field("query"), question.get("answers")
             if _PLACEHOLDER not in query.nonblank_text():
                 raise DataError(f"{query.where}: has no {_PLACEHOLDER}")
             nodes = [] if gold is None else [answer.field("text") for answer in gold.items()]
             unknown = next((node for node in nodes if node.text() not in entities), None)
             if unknown is not None:
-                raise DataError(f"{unknown.where}: {unknown.text()[:40]!r} is no entity of the passage")
+                raise DataError(f"{unknown.where}: {unknown.text()[:40]!r} is not an entity of the passage")
             yield ChoiceExample(
                 id=f"{name}.{place}",
                 text=" ".join(part.strip() for part in text.split(_HIGHLIGHT)),
                 choices=tuple(query.nonblank_text().replace(_PLACEHOLDER, entity) for entity in entities),
-                right=None if gold is None else frozenset(entities.index(node.text()) for node in nodes),
+                right_choices=None if gold is None else frozenset(entities.index(node.text()) for node in nodes),
                 fillings=entities,
             )
 
@@ -190,7 +190,7 @@ class CommonsenseReading(MultipleChoice):
             kind="span",
             ratios=_of_entities(examples, answers),
             answers=[example.fillings[answer.choice] for example, answer in zip(examples, answers, strict=True)],
-            gold_answers=[example.fillings[min(example.right or {0})] for example in examples],
+            gold_answers=[example.fillings[min(example.right_choices or {0})] for example in examples],
         )
 
     def baseline(self, train: Sequence[ChoiceExample], examples: Sequence[ChoiceExample]) -> list[Answer]:
@@ -206,7 +206,7 @@ class CommonsenseReading(MultipleChoice):
 def _of_entities(examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> dict[str, Ratio]:
     """Return the F1 and exact match of each chosen entity, the best over the right entities."""
     pairs = [
-        (example.fillings[answer.choice], [example.fillings[place] for place in example.right or ()])
+        (example.fillings[answer.choice], [example.fillings[place] for place in example.right_choices or ()])
         for example, answer in zip(examples, answers, strict=True)
     ]
     return {

@@ -95,7 +95,7 @@ class TextTask(Task):
     @override
     def reader(self) -> TextReader:
         """Return a reader of single texts."""
-        return TextReader(self.kind, who=f"task {self.name}")
+        return TextReader(self.kind, owner=f"task {self.name}")
 
 
 class TextFileTask(TextTask):
@@ -157,4 +157,4 @@ class TextFileTask(TextTask):
     def reader(self) -> TextReader:
         """Return a reader of texts or pairs in the columns of the task's own files."""
         columns, layout = self.files.columns, self.files.layout
-        return TextReader(self.kind, who=f"task {self.name}", columns=columns, layout=layout)
+        return TextReader(self.kind, owner=f"task {self.name}", columns=columns, layout=layout)
