@@ -84,7 +84,7 @@ class _Expanding(io.RawIOBase):
         if self._num_bytes > max(_EXPANSION_FROM_BYTES, _MOST_EXPANSION * self._packed.num_read):
             raise DataError(
                 f"{self._path}: expands to more than {_MOST_EXPANSION} times its size, which is unusual for text; "
-                "if you trust the file, decompress it, and use the decompressed file"
+                "if you trust the file, unpack it, and use the unpacked file"
             )
         return len(piece)
 
