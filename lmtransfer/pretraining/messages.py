@@ -81,8 +81,8 @@ def large_output_note(share: float, text: Text) -> str | None:
     if share < _LARGE_SHARE or num_pieces <= _SMALL_VOCABULARY:
         return None
     return (
-        f"predicting {num_pieces:,} pieces takes {100 * share:.0f} % of the arithmetic; steps are faster with a sampled "
-        f"softmax (objective.losses.<loss>.num_sampled={_SAMPLED}) or a vocabulary of {_SMALL_VOCABULARY:,} pieces "
+        f"predicting {num_pieces:,} pieces takes {100 * share:.0f} % of the arithmetic; steps are faster with a "
+        f"sampled softmax (objective.losses.<loss>.num_sampled={_SAMPLED}) or a vocabulary of {_SMALL_VOCABULARY:,} pieces "
         f"(tokenizer.vocab_size={_SMALL_VOCABULARY})"
     )
 

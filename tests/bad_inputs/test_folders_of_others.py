@@ -51,7 +51,7 @@ def test_a_report_leaves_out_a_run_with_a_link_out_of_it(name: str, world: Path,
     status, said = answer("report", "runs", "figures=false")
     assert status == 0, said
     page = (world / "runs/report/report.html").read_text()
-    assert f"{name}: is a link" in page
+    assert f"{name} is a link" in page
     assert "base" in page
     assert SECRET not in page + said
 

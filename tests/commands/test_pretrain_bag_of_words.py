@@ -57,7 +57,7 @@ def test_gone_on_with_it_is_the_same_to_the_last_bit() -> None:
     with pytest.MonkeyPatch.context() as patch:
 
         def counted(self: loop.Trainer, steps: Any) -> str | None:
-            patch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if self.state.step == 4 else None)
+            patch.setattr(loop, "requested_stop", lambda: "Ctrl-C" if self.state.step == 4 else None)
             return taken(self, steps)
 
         patch.setattr(loop.Trainer, "_step", counted)

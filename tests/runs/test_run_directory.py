@@ -116,7 +116,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
         run.read_result(JointResult)
     for found in ("", '"format": 2, '):
         run.result_path.write_text(f'{{{found}"metrics": {{}}}}')
-        with refuses(RunDirectoryError, "result.json: ", "format 1"):
+        with refuses(RunDirectoryError, "result.json has", "format 1"):
             run.read_result()
 
 

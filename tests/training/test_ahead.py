@@ -133,7 +133,7 @@ def test_a_stop_saves_the_weights_of_the_step_that_it_names(
     _ahead(whole, log_every=4).train()
     stopped = _ahead(ToyLearner(), log_every=4, checkpoints=Checkpoints(tmp_path), trackers=[recorder])
     with monkeypatch.context() as patch:
-        for asked in ("agreed_stop", "stop_requested"):
+        for asked in ("agreed_stop", "requested_stop"):
             patch.setattr(loop, asked, lambda: "SIGTERM" if stopped.state.step >= stop_at else None)
         with pytest.raises(Interrupted):
             stopped.train()

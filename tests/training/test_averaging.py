@@ -164,7 +164,7 @@ def _run(folder: Path, newest: Any, *, stop_after: int | None = None, resume: bo
         trainer.resume()
     with pytest.MonkeyPatch.context() as patch:
         if stop_after is not None:
-            patch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if trainer.state.step == stop_after else None)
+            patch.setattr(loop, "requested_stop", lambda: "Ctrl-C" if trainer.state.step == stop_after else None)
             with pytest.raises(Interrupted):
                 trainer.train()
         else:

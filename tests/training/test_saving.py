@@ -175,7 +175,7 @@ def test_a_signal_in_an_evaluation_loses_no_revision(tmp_path: Path, monkeypatch
     _trainer(tmp_path / "straight", evaluate=lambda: {"loss": 1.0}, eval_every=1).train()
     stopping = iter([None, None, "SIGTERM", "SIGTERM"])
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requested", lambda: next(stopping, None))
+        patch.setattr(loop, "requested_stop", lambda: next(stopping, None))
         with pytest.raises(Interrupted):
             _trainer(tmp_path / "broken", evaluate=lambda: {"loss": 1.0}, eval_every=1).train()
     trainer = _trainer(tmp_path / "broken", evaluate=lambda: {"loss": 1.0}, eval_every=1)
