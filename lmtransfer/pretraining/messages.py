@@ -82,8 +82,8 @@ def large_output_note(share: float, text: Text) -> str | None:
         return None
     return (
         f"predicting {num_pieces:,} pieces takes {100 * share:.0f} % of the arithmetic; steps are faster with a "
-        f"sampled softmax (objective.losses.<loss>.num_sampled={_SAMPLED}) or a vocabulary of {_SMALL_VOCABULARY:,} pieces "
-        f"(tokenizer.vocab_size={_SMALL_VOCABULARY})"
+        f"sampled softmax (objective.losses.<loss>.num_sampled={_SAMPLED}) or a vocabulary of {_SMALL_VOCABULARY:,} "
+        f"pieces (tokenizer.vocab_size={_SMALL_VOCABULARY})"
     )
 
 
