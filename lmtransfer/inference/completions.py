@@ -30,7 +30,7 @@ from lmtransfer.tasks.file_formats.choices import Choice
 from lmtransfer.tasks.text.completions import CompletionChoice
 from lmtransfer.tasks.text.surprisal import Passage, Surprisal
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
 
@@ -316,7 +316,7 @@ class _Scoring:
         self, texts: Sequence[Sequence[str]], starts: Sequence[Sequence[int]]
     ) -> tuple[list[CompletionScores], int]:
         """Score each group of texts; also return the number of tokens that the encoder read."""
-        rank, world_size = distributed.rank(), distributed.world_size()
+        rank, world_size = process_group.rank(), process_group.world_size()
         own_texts, own_starts = texts[rank::world_size], starts[rank::world_size]
         flat = self.scorer.score(
             [text for group in own_texts for text in group], [s for group in own_starts for s in group]
@@ -326,7 +326,7 @@ class _Scoring:
             CompletionScores(flat.tokens[first:last], flat.ids[first:last], flat.spans[first:last], 0)
             for first, last in pairwise(ends.tolist())
         ]
-        parts = distributed.gather((own, flat.num_tokens))
+        parts = process_group.gather((own, flat.num_tokens))
         together: list[Any] = [None] * len(texts)
         for number, (groups, _) in enumerate(parts):
             together[number::world_size] = groups

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lmtransfer import __version__
-from lmtransfer.config import pages
+from lmtransfer.config import main_help
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -49,7 +49,7 @@ def test_listing_loads_hydra_and_no_torch(tmp_path: Path) -> None:
     assert loaded("list", cwd=tmp_path) == "hydra"
 
 
-@pytest.mark.parametrize("command", list(pages.commands()))
+@pytest.mark.parametrize("command", list(main_help.commands()))
 def test_the_help_of_a_command_loads_no_torch(command: str, tmp_path: Path) -> None:
     assert loaded(command, "--help", cwd=tmp_path) == "hydra"
 
@@ -91,7 +91,7 @@ def test_a_mistake_goes_to_stderr_with_its_exit_code(run_cli: Run) -> None:
 def test_the_main_page_names_every_command_and_where_configs_live(run_cli: Run) -> None:
     page = run_cli("--help").stdout
     assert run_cli().stdout == page
-    for command, about in pages.commands().items():
+    for command, about in main_help.commands().items():
         assert f"  {command:<10} {about}" in page
     for needed in ("A FIRST SESSION", "SWEEPS", "key=value", "/conf", "-cd", "--shell-completion"):
         assert needed in page

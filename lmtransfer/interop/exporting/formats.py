@@ -44,7 +44,7 @@ from lmtransfer.interop.onnx.export import OnnxFile, export_onnx
 from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective
 from lmtransfer.runs.saved import CheckpointName
-from lmtransfer.system.optional import missing
+from lmtransfer.system.optional import install_hint
 from lmtransfer.system.printable import short_path
 from lmtransfer.transfer.experiment.trained import task_of
 from lmtransfer.transfer.learner import TaskLearner
@@ -331,7 +331,7 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[TextInput]) -> 
     checks = [_compare_forms("read back", ours, copy, texts)]
     version = installed_version()
     if version is None:
-        checks.append(f"not compared with transformers: {missing('transformers')}, then export again")
+        checks.append(f"not compared with transformers: {install_hint('transformers')}, then export again")
     else:
         for place, files, heads in _loadable_folders(opened, folder, written.files):
             theirs = TransformersModel(
@@ -408,7 +408,7 @@ def write_adapter_form(
     texts = select_equal_texts(opened, folder, texts)
     checks = [written.verification]
     version = installed_version()
-    absent = [message for package in ("transformers", "peft") if (message := missing(package))]
+    absent = [message for package in ("transformers", "peft") if (message := install_hint(package))]
     if absent:
         checks.append(f"not compared with peft: {absent[0]}, then export again")
     else:

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.exporting.logits import LogitModel, TextInput, TextLogits, compare
-from lmtransfer.system.optional import missing
+from lmtransfer.system.optional import install_hint
 
 #: The automatic class that loads an architecture, and the hub's ``pipeline_tag``, by the end of the architecture's
 #: name; the first match counts.
@@ -39,7 +39,7 @@ _CLASSES = {
 
 def installed_version(package: str = "transformers") -> str | None:
     """Return the version of transformers or peft, or None if the package is not installed."""
-    if missing(package) is not None:
+    if install_hint(package) is not None:
         return None
     return str(importlib.import_module(package).__version__)
 
