@@ -36,7 +36,7 @@ from lmtransfer.config.overrides import CommandLine
 from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.inference.answering import MaskAnswers, MaskedTexts, TaskAnswers, open_runs
 from lmtransfer.interop.open_run import open_saved, run_folder
 from lmtransfer.launch.command_line import call_command
 from lmtransfer.models.base import Encoder
@@ -438,7 +438,7 @@ class LoadedRun:
         self.task = task
         self._saved, self._hardware, self._answers = saved, hardware, answers
         self._notes = notes or Notes()
-        self._filled: dict[int, FilledMasks] = {}
+        self._filled: dict[int, MaskAnswers] = {}
         self._embedders: dict[str, Embedder] = {}
 
     def __repr__(self) -> str:
@@ -466,7 +466,7 @@ class LoadedRun:
         if self._answers is not None:
             return self._answered(self._answers, examples)
         if top_k not in self._filled:
-            self._filled[top_k] = FilledMasks(self._saved, top_k, self._hardware)
+            self._filled[top_k] = MaskAnswers(self._saved, top_k, self._hardware)
         return self._filled[top_k].lines(examples)
 
     def _answered(self, answers: TaskAnswers, examples: Sequence[Any]) -> list[dict[str, Any]]:
@@ -576,7 +576,7 @@ def load(
     except ConfigError as error:  # its message names the settings of a command
         raise ConfigError([problem.replace("hardware.", "") for problem in error.problems]) from error
     if "task" in run_folder(path, key="run").read_config():
-        runs = answering_runs(path, ensemble=ensemble, trust=trust)
+        runs = open_runs(path, ensemble=ensemble, trust=trust)
         task = task_of(runs[0])
         notes = Notes()
         answers = TaskAnswers(runs, task, hardware, notes)

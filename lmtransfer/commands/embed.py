@@ -12,9 +12,9 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.embedding import check_ending, embed_rows
-from lmtransfer.inference.embedding_input import EmbeddedTexts, open_rows
+from lmtransfer.inference.embedding_input import EmbedFormats, open_rows
 from lmtransfer.inference.prediction_input import find_input, input_format
-from lmtransfer.inference.prediction_output import free_place
+from lmtransfer.inference.prediction_output import check_output_path
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
@@ -33,11 +33,11 @@ def run(cfg: DictConfig) -> None:
     plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     choice = VectorChoice.of(layers=plain["layers"], pooling=plain["pooling"])
     _check_choices(cfg)
-    path = free_place(str(cfg.output), overwrite=cfg.overwrite)
+    path = check_output_path(str(cfg.output), overwrite=cfg.overwrite)
     source = find_input(str(cfg.input))
-    source.check_apart(str(cfg.output))
+    source.check_distinct_from(str(cfg.output))
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
-    file_format = input_format(cfg.format, source, EmbeddedTexts(), notes)
+    file_format = input_format(cfg.format, source, EmbedFormats(), notes)
     delimiter = delimiter_of(cfg.delimiter, "delimiter")
     saved = run_to_embed(str(cfg.run), trust=cfg.trust)
     if saved.path.name.startswith("seed-"):

@@ -200,7 +200,7 @@ def test_a_text_of_ten_megabytes_is_cut_like_any_other(capsys: pytest.CaptureFix
     np.testing.assert_allclose(
         found, by_hand("runs/pretrain/base", [2], "mean", [words[0], long[:2000], words[1]]), atol=1e-5
     )
-    assert "1 texts cut to 24 tokens" in capsys.readouterr().err
+    assert "1 texts truncated to 24 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from lmtransfer.reporting.page.run_answers import (
     excerpt,
     find_span,
 )
-from lmtransfer.reporting.page.tagged import MOST_WORDS, colours_of, worst_sentences
+from lmtransfer.reporting.page.tagged import MOST_WORDS, label_colors, worst_sentences
 from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, NoTexts
 from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, worst_labels, worst_scores, worst_spans
 from lmtransfer.reporting.runs.collect import Run, collect
@@ -326,8 +326,8 @@ def test_the_worst_sentences_have_the_most_wrong_tags_of_all_seeds() -> None:
 
 
 def test_tags_of_one_kind_have_one_colour_and_outside_has_none() -> None:
-    assert colours_of(TAGS) == [None, 0, 0, 1, 1]
-    assert colours_of(["NOUN", "-LRB-", "VERB"]) == [0, 1, 2]
+    assert label_colors(TAGS) == [None, 0, 0, 1, 1]
+    assert label_colors(["NOUN", "-LRB-", "VERB"]) == [0, 1, 2]
 
 
 def test_chips_have_a_class_for_their_colour(tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ class TaggedWord:
         word: the word.
         predicted: the tag that most seeds give.
         gold: the gold tag.
-        colours: colour numbers of the predicted tag and the gold tag; None for no tag (``O``).
+        colors: color numbers of the predicted tag and the gold tag; None for no tag (``O``).
     """
 
     word: str
     predicted: str
     gold: str
-    colours: tuple[int | None, int | None]
+    colors: tuple[int | None, int | None]
 
     @property
     def is_right(self) -> bool:
@@ -95,15 +95,15 @@ def tagged_words(predictions: Predictions, sentence: WrongSentence, words: Seque
     """
     examples = predictions.examples
     gold = examples.gold[examples.offsets[sentence.row] : examples.offsets[sentence.row + 1]].tolist()
-    colours = colours_of(examples.labels)
+    colors = label_colors(examples.labels)
     return [
-        TaggedWord(word, examples.labels[tag], examples.labels[right], (colours[tag], colours[right]))
+        TaggedWord(word, examples.labels[tag], examples.labels[right], (colors[tag], colors[right]))
         for word, tag, right in zip(words, sentence.predicted, gold, strict=True)
     ]
 
 
-def colours_of(labels: Sequence[str]) -> list[int | None]:
-    """Number the colours of tags, one per kind, so that ``B-person`` and ``I-person`` look alike."""
+def label_colors(labels: Sequence[str]) -> list[int | None]:
+    """Number the colors of tags, one per kind, so that ``B-person`` and ``I-person`` look alike."""
     kinds: dict[str, int] = {}
     return [None if label == _OUTSIDE else kinds.setdefault(_kind(label), len(kinds)) for label in labels]
 
