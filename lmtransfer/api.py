@@ -52,7 +52,7 @@ from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.precision import PrecisionName
 from lmtransfer.transfer.embedder import Embedder
 from lmtransfer.transfer.experiment.trained import task_of
-from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of, pretrained_encoder
+from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder, pretrained_encoder
 from lmtransfer.transfer.vector_method import Layers, PoolingName
 
 #: A setting's value: a string is always text, and a dictionary holds the keys of a node.
@@ -502,7 +502,7 @@ class LoadedRun:
         """
         choice = VectorChoice.of(layers=layers, pooling=pooling)
         if str(choice) not in self._embedders:
-            self._embedders[str(choice)] = embedder_of(self._saved, choice, hardware=self._hardware)
+            self._embedders[str(choice)] = open_embedder(self._saved, choice, hardware=self._hardware)
         return self._embedders[str(choice)].embed([texts] if isinstance(texts, str) else texts).vectors
 
     @checked

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
-from lmtransfer.reporting.comparison.comparison import with_margin
+from lmtransfer.reporting.comparison.comparison import add_margin
 from lmtransfer.reporting.comparison.page import print_comparison, write_comparison
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
 from lmtransfer.reporting.comparison.reading import read_sides
@@ -24,7 +24,7 @@ def run(cfg: DictConfig) -> Path:
     check(cfg, primary="compare")
     runs = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
     one, other = read_sides(runs)
-    comparison = with_margin(
+    comparison = add_margin(
         (compare_pretrainings if one.first.is_pretraining else compare_sides)(one, other), cfg.margin
     )
     console = report_console()

@@ -18,7 +18,7 @@ from lmtransfer.inference.prediction_output import check_output_path
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
-from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of, run_to_embed
+from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder, open_run_to_embed
 
 
 def run(cfg: DictConfig) -> None:
@@ -39,10 +39,10 @@ def run(cfg: DictConfig) -> None:
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
     file_format = input_format(cfg.format, source, EmbedFormats(), notes)
     delimiter = delimiter_of(cfg.delimiter, "delimiter")
-    saved = run_to_embed(str(cfg.run), trust=cfg.trust)
+    saved = open_run_to_embed(str(cfg.run), trust=cfg.trust)
     if saved.path.name.startswith("seed-"):
         console.print(f"embedding with {saved.path.name}, one of several seeds", soft_wrap=True)
-    embedder = embedder_of(saved, choice, hardware=eager_hardware(cfg), max_length=cfg.max_length)
+    embedder = open_embedder(saved, choice, hardware=eager_hardware(cfg), max_length=cfg.max_length)
     if saved.config.get("vectors") and choice.layers is None and choice.pooling is None:
         length = ", divided by their length" if embedder.normalise else ""
         how = f"{embedder.method}, texts of at most {embedder.max_length} tokens{length}"

@@ -16,7 +16,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.inference.answering import EntityAnswers, MaskAnswers, MaskedTexts, TaskAnswers, open_runs
 from lmtransfer.inference.answers_in_order import AnswersInOrder
 from lmtransfer.inference.prediction_input import find_input, input_file, input_format, read_example
-from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, Submission, Write, open_output
+from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, SubmissionFile, Write, open_output
 from lmtransfer.interop.open_run import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware
@@ -25,7 +25,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.input_files import Reader
 from lmtransfer.tasks.text.reader import TextReader
-from lmtransfer.transfer.experiment.trained import chosen_task, task_of
+from lmtransfer.transfer.experiment.trained import task_of, task_to_answer
 
 _SOURCES = ("input", "text", "split")
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
@@ -45,7 +45,7 @@ def run(cfg: DictConfig, *, write: Write | None = None) -> None:
         runs, task = [open_saved(cfg.run, key="run", trust=cfg.trust)], None
     else:
         runs = open_runs(cfg.run, ensemble=cfg.ensemble, trust=cfg.trust)
-        find = task_of if cfg.split is None else chosen_task
+        find = task_of if cfg.split is None else task_to_answer
         task = find(runs[0], node=cfg.get("task"), data_root=cfg.data_root)
         if runs[0].path.name.startswith("seed-"):
             which = f"the mean of {len(runs)} seeds" if cfg.ensemble else f"{runs[0].path.name}, one of several seeds"
@@ -98,7 +98,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
 
 def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
     """Write the official submission file of a split and return a summary."""
-    submission = Submission(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
+    submission = SubmissionFile(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
     examples = task.examples(cfg.split)
     answering = TaskAnswers(runs, task, eager_hardware(cfg), notes)
     answers = [

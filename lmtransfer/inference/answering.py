@@ -22,7 +22,7 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.experiment.data import encode_examples
-from lmtransfer.transfer.experiment.trained import open_trained
+from lmtransfer.transfer.experiment.trained import open_task_learner
 from lmtransfer.transfer.scoring import run_head
 
 
@@ -60,7 +60,7 @@ class TaskAnswers:
             )
         self._task, self._hardware, self._notes = task, hardware, notes
         self._tokenizer = runs[0].tokenizer
-        self._learners = [open_trained(run, task, hardware) for run in runs]
+        self._learners = [open_task_learner(run, task, hardware) for run in runs]
 
     @property
     def encoder(self) -> Encoder:

@@ -11,7 +11,7 @@ from lmtransfer.tasks.input_files import Given
 OnError = Literal["stop", "skip"]
 
 #: An output line: the JSON object for an example.
-Line = dict[str, Any]
+JsonObject = dict[str, Any]
 
 _REMEDY = "Fix it, or set on_error=skip to write an error in its place and continue"
 
@@ -35,15 +35,15 @@ class AnswersInOrder:
 
     def __init__(
         self,
-        answer: Callable[[Sequence[Any]], Sequence[Line]],
-        write: Callable[[Sequence[Line]], None],
+        answer: Callable[[Sequence[Any]], Sequence[JsonObject]],
+        write: Callable[[Sequence[JsonObject]], None],
         *,
         group: int,
         on_error: OnError,
     ) -> None:
         self._answer, self._write = answer, write
         self._group, self._on_error = group, on_error
-        self._waiting: list[Given | Line] = []
+        self._waiting: list[Given | JsonObject] = []
         self.num_inputs = self.num_errors = 0
 
     @property
@@ -86,13 +86,13 @@ class AnswersInOrder:
             return
         self._write([next(answers) if isinstance(item, tuple) else item for item in waiting])
 
-    def _add(self, item: Given | Line) -> None:
+    def _add(self, item: Given | JsonObject) -> None:
         self._waiting.append(item)
         self.num_inputs += 1
         if len(self._waiting) >= self._group:
             self.flush()
 
-    def _answer_one_by_one(self, waiting: Sequence[Given | Line]) -> None:
+    def _answer_one_by_one(self, waiting: Sequence[Given | JsonObject]) -> None:
         """Answer the examples of a group one by one, to find those that cannot be answered."""
         for item in waiting:
             if not isinstance(item, tuple):
@@ -105,7 +105,7 @@ class AnswersInOrder:
                 line = self._error(example.id, f"{where}: {error}")
             self._write([line])
 
-    def _error(self, name: str, problem: str) -> Line:
+    def _error(self, name: str, problem: str) -> JsonObject:
         if self.stops:
             raise DataError(f"{problem}. {_REMEDY}")
         self.num_errors += 1

@@ -20,8 +20,8 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.embedding_input import TextRows
 from lmtransfer.system.durable import clear_abandoned, staged_file
 from lmtransfer.system.machine import naming
-from lmtransfer.transfer.embedder import Embedder, finished
-from lmtransfer.transfer.standardising import Standardising
+from lmtransfer.transfer.embedder import Embedder, scale_vectors
+from lmtransfer.transfer.standardizer import Standardizer
 
 
 class VectorWriter(ABC):
@@ -203,17 +203,17 @@ def embed_rows(
     Returns:
         The number of vectors.
     """
-    scale = embedder.standardising if standardise else None
+    scale = embedder.standardizer if standardise else None
     with open_vectors(output, dim=embedder.dim, schema=source.schema, vector_column=vector_column) as writer:
         if not standardise or scale is not None:
             return _embed(source, embedder, writer, notes, scale, normalise, progress)
         spool = Spool(output.parent, dim=embedder.dim, schema=source.schema)
         count = _embed(source, embedder, spool, notes, None, False, progress)
         spool.close()
-        scale = Standardising(dim=embedder.dim)
+        scale = Standardizer(dim=embedder.dim)
         scale.fit(torch.from_numpy(vectors) for _, vectors in spool.parts())
         for rows, vectors in spool.parts():
-            writer.write(rows, finished(vectors, standardising=scale, normalise=normalise))
+            writer.write(rows, scale_vectors(vectors, standardizer=scale, normalise=normalise))
         return count
 
 
@@ -222,14 +222,14 @@ def _embed(
     embedder: Embedder,
     writer: VectorWriter,
     notes: Notes,
-    standardising: Standardising | None,
+    standardizer: Standardizer | None,
     normalise: bool,
     progress: Callable[[int], None],
 ) -> int:
     count = 0
     for window in source.windows:
         embedded = embedder.embed(window.texts)
-        writer.write(window.rows, finished(embedded.vectors, standardising=standardising, normalise=normalise))
+        writer.write(window.rows, scale_vectors(embedded.vectors, standardizer=standardizer, normalise=normalise))
         where = f"in rows {count + 1:,} to {count + len(window.texts):,}"
         empty = sum(not text.strip() for text in window.texts)
         cut_texts = f"texts truncated to {embedder.max_length} tokens"

@@ -109,7 +109,7 @@ def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
         ) from None
 
 
-class Submission:
+class SubmissionFile:
     """The official submission file for a split's predictions.
 
     Args:

@@ -27,7 +27,7 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions, undefined_metr
 from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
 from lmtransfer.tasks.text.similarity import SentenceSimilarity
 from lmtransfer.training import distributed
-from lmtransfer.transfer.open_embedder import run_to_embed
+from lmtransfer.transfer.open_embedder import open_run_to_embed
 
 _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
@@ -45,7 +45,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         ConfigError: the run cannot be scored this way.
         DataError: the data are missing or malformed.
     """
-    saved = run_to_embed(str(cfg.run), trust=cfg.trust)
+    saved = open_run_to_embed(str(cfg.run), trust=cfg.trust)
     hardware = eager_hardware(cfg)
     task: MinimalPairs | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
     with distributed.process_group():

@@ -28,7 +28,7 @@ from lmtransfer.system.durable import remove
 from lmtransfer.system.units import duration, time_unit
 
 if TYPE_CHECKING:
-    from lmtransfer.reporting.table import Table
+    from lmtransfer.reporting.table import ReportTable
 
 #: Maximum number of points for which labels are kept for the table.
 _MOST_LISTED = 40
@@ -295,7 +295,7 @@ def watched(plan: Plan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
             thread.join()
 
 
-def points_table(plan: Plan, points: Sequence[Point]) -> Table:
+def points_table(plan: Plan, points: Sequence[Point]) -> ReportTable:
     """Build a table with a row for each point: its label, its state, its main score and its duration.
 
     Args:

@@ -16,7 +16,7 @@ from rich.console import Console
 from lmtransfer.cli import main
 from lmtransfer.config import paths
 from lmtransfer.config.config_files import primary_config
-from lmtransfer.inference.inspection.cost import Cost, measurable_rows, measure, parameter_counts
+from lmtransfer.inference.inspection.cost import StepCost, measurable_rows, measure, parameter_counts
 from lmtransfer.inference.inspection.rows import render_row, render_strip
 from lmtransfer.inference.inspection.tables import format_duration
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
@@ -202,7 +202,7 @@ def test_marks_have_colours_where_there_are_any() -> None:
     assert "\x1b[1;31m{10}" in captured.get()
 
 
-def measured(tmp_path: Path, rows: int) -> tuple[Cost, PretrainingLearner]:
+def measured(tmp_path: Path, rows: int) -> tuple[StepCost, PretrainingLearner]:
     source = PretrainingSource(
         store=store_of(tmp_path / f"s{rows}", random_documents(200)),
         rows=LanguageStream(max_length=32, tokenizer=TOKENIZER),
@@ -232,7 +232,7 @@ def test_memory_is_counted_and_scales(tmp_path: Path) -> None:
 
 
 def test_time_is_linear_in_tokens() -> None:
-    cost = Cost(
+    cost = StepCost(
         tokens=100,
         pass_seconds=2.0,
         update_seconds=0.5,

@@ -26,7 +26,7 @@ _OPERATIONS = 4e11
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class StepCost:
     """The cost of a training step, measured over a few steps.
 
     Attributes:
@@ -80,7 +80,7 @@ def measurable_rows(batch: PretrainingBatch, learner: PretrainingLearner, device
 
 def measure(
     learner: PretrainingLearner, optimizer: Optimizer, batch: PretrainingBatch, *, hardware: Hardware, seed: int
-) -> Cost:
+) -> StepCost:
     """Measure a few training steps on one batch; they change the weights of ``learner``.
 
     Args:
@@ -107,7 +107,7 @@ def measure(
             passes.append(middle - start)
             gradient_bytes = sum(p.grad.nbytes for p in learner.parameters() if p.grad is not None)
             optimizer.zero_grad()
-    return Cost(
+    return StepCost(
         tokens=batch.num_tokens,
         pass_seconds=min(passes[1:]),  # the first pass allocates kernels and buffers
         update_seconds=min(updates[1:]),

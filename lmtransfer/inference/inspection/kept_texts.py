@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lmtransfer.data.files import COMPRESSIONS, find_file
 from lmtransfer.errors import LmtransferError
-from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, Texts
+from lmtransfer.reporting.page.texts import ExampleText, TextLookup, Texts
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.tasks.folds import FOLDS
 from lmtransfer.tasks.metrics.scored_examples import Predictions, example_keys
@@ -44,13 +44,13 @@ class TaskTexts(Texts):
         self._read: dict[str, Mapping[int, ExampleText] | str] = {}
 
     @override
-    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> FoundTexts:
+    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> TextLookup:
         texts = self._texts(run, predictions)
         if isinstance(texts, str):
-            return FoundTexts(missing=texts)
+            return TextLookup(missing=texts)
         present = {key: texts[key] for key in keys if key in texts}
         changed = f"the data of the task {predictions.task} have changed since the run was scored"
-        return FoundTexts(present, changed if len(present) < len(set(keys)) else "")
+        return TextLookup(present, changed if len(present) < len(set(keys)) else "")
 
     def _texts(self, run: Run, predictions: Predictions) -> Mapping[int, ExampleText] | str:
         """Return all texts of a split by key, or the reason why they cannot be read."""

@@ -17,7 +17,13 @@ from lmtransfer.config.plain import resolved
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.data.store.cache import PreparedCorpus
 from lmtransfer.data.stream.stream import PlannedStream
-from lmtransfer.inference.inspection.cost import Cost, estimate_gpu_memory, measurable_rows, measure, parameter_counts
+from lmtransfer.inference.inspection.cost import (
+    StepCost,
+    estimate_gpu_memory,
+    measurable_rows,
+    measure,
+    parameter_counts,
+)
 from lmtransfer.inference.inspection.rows import (
     LEGEND,
     PLAIN_LEGEND,
@@ -193,7 +199,7 @@ def _measure_cost(
     plan: RowPlan,
     batch: PretrainingBatch,
     hardware: Hardware,
-) -> Cost:
+) -> StepCost:
     """Measure with rows of all lengths in the epoch: as many as fit in a forward pass, or fewer on a slow device."""
     number = measurable_rows(batch, learner, hardware.device)
     by_length = np.argsort(plan.lengths, kind="stable")

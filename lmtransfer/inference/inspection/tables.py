@@ -13,7 +13,7 @@ from lmtransfer.config.settings import TrainSettings
 from lmtransfer.data.store.cache import PreparedCorpus
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import part_shares
-from lmtransfer.inference.inspection.cost import Cost
+from lmtransfer.inference.inspection.cost import StepCost
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.views import RowCounts
@@ -151,7 +151,7 @@ def parameter_table(name: str, counts: Mapping[str, int], *, frozen: int) -> Tab
     return table
 
 
-def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: TrainSettings) -> Table:
+def cost_table(cost: StepCost, *, tokens: int, steps: int, pass_tokens: int, train: TrainSettings) -> Table:
     """Tabulate estimated memory and time.
 
     Args:

@@ -67,9 +67,9 @@ class OurModel(Speaker):
         self.max_length = max_length or learner.encoder.max_length
 
     @property
-    def cancelling(self) -> dict[str, float]:
+    def cancellation(self) -> dict[str, float]:
         """For each head the largest sum of magnitudes that cancel in a logit."""
-        return {"task": self._learner.head.cancelling} if isinstance(self._learner, TaskLearner) else {}
+        return {"task": self._learner.head.cancellation} if isinstance(self._learner, TaskLearner) else {}
 
     def encode(self, texts: Sequence[Text]) -> EncodedExamples:
         """Encode the texts as our tasks do, with [CLS] and [SEP]."""
@@ -169,7 +169,7 @@ def compare(ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> Comparison
     Args:
         texts: single texts and pairs.
     """
-    result = Comparison(largest=ours.cancelling if isinstance(ours, OurModel) else {})
+    result = Comparison(largest=ours.cancellation if isinstance(ours, OurModel) else {})
     for batch in _batches(texts):
         one, other = ours(batch), theirs(batch)
         for (text, _), first, second in zip(batch, one.ids, other.ids, strict=True):

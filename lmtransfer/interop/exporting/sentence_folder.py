@@ -26,8 +26,8 @@ from lmtransfer.interop.exporting.run import BareEncoder, OpenRun
 from lmtransfer.interop.exporting.seen_by_transformers import quiet
 from lmtransfer.system.optional import missing
 from lmtransfer.training.hardware import setup
-from lmtransfer.transfer.embedder import Embedder, finished
-from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of
+from lmtransfer.transfer.embedder import Embedder, scale_vectors
+from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder
 
 #: Our poolings that the library has too, by its names.
 _POOLING = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
@@ -50,13 +50,13 @@ def embedder_to_export(run: OpenRun, *, pooling: str | None) -> Embedder:
         raise ConfigError(f"pooling={pooling}: format=sentence_transformers can have {allowed}; choose one of them")
     choice = VectorChoice.of(layers=None if pooling is None else "last", pooling=pooling)
     hardware = setup(device="cpu", precision="fp32", threads=torch.get_num_threads(), compile=False)
-    embedder = embedder_of(run.saved, choice, hardware=hardware)
+    embedder = open_embedder(run.saved, choice, hardware=hardware)
     method, encoder = embedder.method, embedder.model.encoder
-    is_other = method.uses_pooler(encoder) or method.resolved_pooling(encoder) not in _POOLING
+    is_other = method.uses_pooler(encoder) or method.resolve_pooling(encoder) not in _POOLING
     if is_other or method.layers not in ("last", encoder.num_layers):
         raise ConfigError(
             f"run={run.named}: its head reads texts with transfer.pooling={method.pooling} transfer.layers="
-            f"{method.layers_given}, but format=sentence_transformers pools the last layer with {allowed}; set "
+            f"{method.layers_text}, but format=sentence_transformers pools the last layer with {allowed}; set "
             "pooling= to one of them"
         )
     published = type(encoder).attention
@@ -88,7 +88,7 @@ def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:
         embedder: the vectors to reproduce.
         normalise: whether vectors get the length 1.
     """
-    chosen = _POOLING[embedder.method.resolved_pooling(embedder.model.encoder)]
+    chosen = _POOLING[embedder.method.resolve_pooling(embedder.model.encoder)]
     modules = {"": "Transformer", "1_Pooling": "Pooling", **({"2_Normalize": "Normalize"} if normalise else {})}
     listed = [
         {"idx": place, "name": str(place), "path": path, "type": f"{_PACKAGE}.models.{name}"}
@@ -132,7 +132,7 @@ def compared_vectors(folder: Path, embedder: Embedder, texts: Sequence[Text], *,
         theirs = model.encode(alone, convert_to_numpy=True, show_progress_bar=False)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
         raise CheckpointError(f"{what} cannot load it: {error}") from error
-    ours = finished(embedder.embed(alone).vectors, standardising=None, normalise=normalise)
+    ours = scale_vectors(embedder.embed(alone).vectors, standardizer=None, normalise=normalise)
     if theirs.shape != ours.shape:
         raise CheckpointError(f"{what}: gives vectors of shape {theirs.shape}, but ours have {ours.shape}")
     apart = float(np.nan_to_num(np.abs(ours.astype(np.float64) - theirs), nan=np.inf).max(initial=0.0))
