@@ -36,7 +36,7 @@ from lmtransfer.config.overrides import CommandLine
 from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.inference.answering import MaskAnswers, MaskedTexts, TaskAnswers, open_runs
 from lmtransfer.interop.open_run import open_saved, run_folder
 from lmtransfer.launch.command_line import call_command
 from lmtransfer.models.base import Encoder
@@ -52,7 +52,7 @@ from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.precision import PrecisionName
 from lmtransfer.transfer.embedder import Embedder
 from lmtransfer.transfer.experiment.trained import task_of
-from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of, pretrained_encoder
+from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder, pretrained_encoder
 from lmtransfer.transfer.vector_method import Layers, PoolingName
 
 #: A setting's value: a string is always text, and a dictionary holds the keys of a node.
@@ -438,7 +438,7 @@ class LoadedRun:
         self.task = task
         self._saved, self._hardware, self._answers = saved, hardware, answers
         self._notes = notes or Notes()
-        self._filled: dict[int, FilledMasks] = {}
+        self._filled: dict[int, MaskAnswers] = {}
         self._embedders: dict[str, Embedder] = {}
 
     def __repr__(self) -> str:
@@ -466,7 +466,7 @@ class LoadedRun:
         if self._answers is not None:
             return self._answer(self._answers, examples)
         if top_k not in self._filled:
-            self._filled[top_k] = FilledMasks(self._saved, top_k, self._hardware)
+            self._filled[top_k] = MaskAnswers(self._saved, top_k, self._hardware)
         return self._filled[top_k].lines(examples)
 
     def _answer(self, answers: TaskAnswers, examples: Sequence[Any]) -> list[dict[str, Any]]:
@@ -502,7 +502,7 @@ class LoadedRun:
         """
         choice = VectorChoice.of(layers=layers, pooling=pooling)
         if str(choice) not in self._embedders:
-            self._embedders[str(choice)] = embedder_of(self._saved, choice, hardware=self._hardware)
+            self._embedders[str(choice)] = open_embedder(self._saved, choice, hardware=self._hardware)
         return self._embedders[str(choice)].embed([texts] if isinstance(texts, str) else texts).vectors
 
     @check_arguments
@@ -576,7 +576,7 @@ def load(
     except ConfigError as error:  # its message names the settings of a command
         raise ConfigError([problem.replace("hardware.", "") for problem in error.problems]) from error
     if "task" in run_folder(path, key="run").read_config():
-        runs = answering_runs(path, ensemble=ensemble, trust=trust)
+        runs = open_runs(path, ensemble=ensemble, trust=trust)
         task = task_of(runs[0])
         notes = Notes()
         answers = TaskAnswers(runs, task, hardware, notes)

@@ -1,1 +1,1 @@
-"""Demonstrations, lectures, benchmarks and the check on a GPU; none of it is installed."""
+"""Demonstrations, lectures, benchmarks and the GPU check, none of which is installed with the package."""

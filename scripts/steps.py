@@ -1,4 +1,4 @@
-"""Running commands one after the other, as a user would type them, with results in a new folder."""
+"""Runs commands one after the other, as a user would type them, with results in a new folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def run_steps(steps: Iterable[tuple[str, Sequence[str]]]) -> None:
     """Print each title and command, and run the command; if one fails, exit with its exit status.
 
     Args:
-        steps: title, and the words after ``lmtransfer``.
+        steps: the title of each step, and the words after ``lmtransfer``.
     """
     for title, words in steps:
         print(f"\n\033[1m{title}\033[0m\n$ lmtransfer {shlex.join(words)}", flush=True)
@@ -25,13 +25,13 @@ def run_steps(steps: Iterable[tuple[str, Sequence[str]]]) -> None:
 def run_command(words: Sequence[str]) -> int:
     """Run ``lmtransfer`` with these words and return its exit status.
 
-    Ctrl-C reaches the command, which saves and ends by itself; meanwhile this process only waits for it.
+    Ctrl-C reaches the command, which saves its state and ends by itself; this process only waits for the command.
     """
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # a function: SIG_IGN would be inherited by the command
+    handler = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the command would inherit
     try:
         return subprocess.Popen([sys.executable, "-P", "-m", "lmtransfer", *words]).wait()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
 
 
 def run_script(main: Callable[[], int | None]) -> None:
@@ -44,7 +44,7 @@ def run_script(main: Callable[[], int | None]) -> None:
 
 
 def new_folder(parent: Path, name: str) -> Path:
-    """``<parent>/<name>``, or ``<name>-2`` and so on if it exists already."""
+    """Return ``<parent>/<name>``, or ``<name>-2`` and so on if the folder already exists."""
     number, folder = 1, parent / name
     while folder.exists():
         number += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
-from lmtransfer.reporting.comparison.comparison import with_margin
+from lmtransfer.reporting.comparison.comparison import add_margin
 from lmtransfer.reporting.comparison.page import print_comparison, write_comparison
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
 from lmtransfer.reporting.comparison.reading import read_sides
@@ -23,9 +23,10 @@ def run(cfg: DictConfig) -> Path:
     """
     check(cfg, primary="compare")
     runs = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
-    left, right = read_sides(runs)
-    compare = compare_pretrainings if left.first.is_pretraining else compare_sides
-    comparison = with_margin(compare(left, right), cfg.margin)
+    one, other = read_sides(runs)
+    comparison = add_margin(
+        (compare_pretrainings if one.first.is_pretraining else compare_sides)(one, other), cfg.margin
+    )
     console = report_console()
     print_comparison(comparison, console, most=cfg.most)
     path = write_comparison(comparison, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)

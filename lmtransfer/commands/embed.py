@@ -12,13 +12,13 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.embedding import check_ending, embed_rows
-from lmtransfer.inference.embedding_input import EmbeddedTexts, open_rows
+from lmtransfer.inference.embedding_input import EmbedFormats, open_rows
 from lmtransfer.inference.prediction_input import find_input, input_format
-from lmtransfer.inference.prediction_output import free_place
+from lmtransfer.inference.prediction_output import check_output_path
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
-from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of, run_to_embed
+from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder, open_run_to_embed
 
 
 def run(cfg: DictConfig) -> None:
@@ -33,16 +33,16 @@ def run(cfg: DictConfig) -> None:
     plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     choice = VectorChoice.of(layers=plain["layers"], pooling=plain["pooling"])
     _check_choices(cfg)
-    path = free_place(str(cfg.output), overwrite=cfg.overwrite)
+    path = check_output_path(str(cfg.output), overwrite=cfg.overwrite)
     source = find_input(str(cfg.input))
-    source.check_apart(str(cfg.output))
+    source.check_distinct_from(str(cfg.output))
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
-    file_format = input_format(cfg.format, source, EmbeddedTexts(), notes)
+    file_format = input_format(cfg.format, source, EmbedFormats(), notes)
     delimiter = delimiter_of(cfg.delimiter, "delimiter")
-    saved = run_to_embed(str(cfg.run), trust=cfg.trust)
+    saved = open_run_to_embed(str(cfg.run), trust=cfg.trust)
     if saved.path.name.startswith("seed-"):
         console.print(f"embedding with {saved.path.name}, one of several seeds", soft_wrap=True)
-    embedder = embedder_of(saved, choice, hardware=eager_hardware(cfg), max_length=cfg.max_length)
+    embedder = open_embedder(saved, choice, hardware=eager_hardware(cfg), max_length=cfg.max_length)
     if saved.config.get("vectors") and choice.layers is None and choice.pooling is None:
         length = ", scaled to length 1" if embedder.normalise else ""
         how = f"{embedder.method}, texts of at most {embedder.max_length} tokens{length}"

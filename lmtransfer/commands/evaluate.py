@@ -38,7 +38,7 @@ from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
-from lmtransfer.transfer.experiment.trained import chosen_task, open_trained
+from lmtransfer.transfer.experiment.trained import open_task_learner, task_to_answer
 from lmtransfer.transfer.scoring import evaluate
 
 #: Settings that apply to pretraining runs only.
@@ -104,7 +104,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
     own_task = cfg.get("task") is None
     members, controls, parent = _members(cfg.run, trust=cfg.trust)
     hardware = eager_hardware(cfg)
-    task = chosen_task(members[0], node=cfg.get("task"), data_root=cfg.data_root)
+    task = task_to_answer(members[0], node=cfg.get("task"), data_root=cfg.data_root)
     with process_group.join():
         console = Console(highlight=False, quiet=not process_group.is_main())
         scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
@@ -141,7 +141,7 @@ def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun],
 def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions | None]:
     """Return the metrics of one run, and its answers to the examples; None if the answers are not kept."""
     task, hardware = scoring.task, scoring.hardware
-    learner = open_trained(saved, task, hardware)
+    learner = open_task_learner(saved, task, hardware)
     encoder = learner.encoder
     encoded = encode_split(task, scoring.examples, saved.tokenizer, encoder, split=scoring.split)
     start_time = time.monotonic()

@@ -26,7 +26,7 @@ from lmtransfer.transfer.experiment.build_settings import build_settings, open_s
 from lmtransfer.transfer.experiment.experiment import Experiment
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
 from lmtransfer.transfer.experiment.part_run import write_run_files
-from lmtransfer.transfer.joint.text import given_nodes
+from lmtransfer.transfer.joint.text import user_nodes
 from lmtransfer.transfer.method import TransferMethod
 
 
@@ -86,7 +86,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
             result = directory.read_result(JointResult)
         else:
             if not place.is_here:
-                experiment.run_apart(place)
+                experiment.run_in_processes(place)
             result = experiment.result()
             directory.write_result(result)
             if not experiment.has_one_run:
@@ -114,7 +114,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         "schedule": set[str](),
         **tracker_nodes(cfg),
         **({"model": {"vocab_size"}} if cfg.get("model") is not None else {}),
-        **given_nodes(cfg),
+        **user_nodes(cfg),
     }
     check(cfg, primary=command, nodes=nodes)
     problems = []
@@ -150,7 +150,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         build(cfg[group])  # these need only their settings, and raise if a setting is invalid
     method: TransferMethod = build(cfg.transfer)
     factors = cfg.optimizer.get("rates") or {}
-    if method.freezing.frozen and any(factor != 1 for factor in factors.values()):
+    if method.freezing.is_frozen and any(factor != 1 for factor in factors.values()):
         raise ConfigError(
             [
                 f"optimizer.rates.{part}={factor:g} with transfer.freeze=frozen: only the head is trained; set "

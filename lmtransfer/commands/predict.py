@@ -13,10 +13,10 @@ from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.answering import EntityAnswers, FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.inference.answering import EntityAnswers, MaskAnswers, MaskedTexts, TaskAnswers, open_runs
 from lmtransfer.inference.answers_in_order import AnswersInOrder
-from lmtransfer.inference.prediction_input import find_input, input_file, input_format, one_example
-from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, Submission, Write, open_output
+from lmtransfer.inference.prediction_input import find_input, input_file, input_format, read_example
+from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, SubmissionFile, Write, open_output
 from lmtransfer.interop.open_run import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware
@@ -25,7 +25,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.input_files import Reader
 from lmtransfer.tasks.text.reader import TextReader
-from lmtransfer.transfer.experiment.trained import chosen_task, task_of
+from lmtransfer.transfer.experiment.trained import task_of, task_to_answer
 
 _SOURCES = ("input", "text", "split")
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
@@ -44,8 +44,8 @@ def run(cfg: DictConfig, *, write: Write | None = None) -> None:
         _check_fill_mask(cfg)
         runs, task = [open_saved(cfg.run, key="run", trust=cfg.trust)], None
     else:
-        runs = answering_runs(cfg.run, ensemble=cfg.ensemble, trust=cfg.trust)
-        find = task_of if cfg.split is None else chosen_task
+        runs = open_runs(cfg.run, ensemble=cfg.ensemble, trust=cfg.trust)
+        find = task_of if cfg.split is None else task_to_answer
         task = find(runs[0], node=cfg.get("task"), data_root=cfg.data_root)
         if runs[0].path.name.startswith("seed-"):
             which = f"the mean of {len(runs)} seeds" if cfg.ensemble else f"{runs[0].path.name}, one of several seeds"
@@ -69,7 +69,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
     source = None if cfg.input is None else find_input(str(cfg.input))
     file_format = "" if source is None else input_format(cfg.format, source, reader, notes)
     if source is not None:
-        source.check_apart(str(cfg.output))
+        source.check_distinct_from(str(cfg.output))
     if instead is None or cfg.output != STANDARD_OUTPUT:
         output: AbstractContextManager[Write] = open_output(str(cfg.output), overwrite=cfg.overwrite)
     else:
@@ -78,7 +78,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         hardware = eager_hardware(cfg)
         answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
         if task is None:
-            answer = FilledMasks(runs[0], cfg.top_k, hardware).lines
+            answer = MaskAnswers(runs[0], cfg.top_k, hardware).lines
         else:
             kind = EntityAnswers if cfg.entities else TaskAnswers
             answer = kind(runs, task, hardware, notes).lines
@@ -86,25 +86,25 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         if source is not None:
             columns = {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None}
             reading = {"delimiter": delimiter_of(cfg.delimiter, "delimiter"), "encoding_errors": cfg.encoding_errors}
-            answers.take_all(reader.read(input_file(source, file_format, columns, answers, notes, **reading)))
+            answers.answer_all(reader.read(input_file(source, file_format, columns, answers, notes, **reading)))
         elif cfg.text is not None:
-            answers.take_all([("text", one_example(str(cfg.text), reader))])
+            answers.answer_all([("text", read_example(str(cfg.text), reader))])
         elif task is not None:
-            answers.take_all((example.id, example) for example in task.examples(cfg.split))
+            answers.answer_all((example.id, example) for example in task.examples(cfg.split))
     if answers.num_errors:
-        notes.add("inputs have an error instead of an answer in the output", "see output", answers.num_errors)
-    return f"{answers.num_taken:,} answers in {cfg.output}"
+        notes.add("inputs got an error instead of an answer in the output", "see output", answers.num_errors)
+    return f"{answers.num_inputs:,} answers in {cfg.output}"
 
 
 def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
     """Write the official submission file of a split and return a summary."""
-    submission = Submission(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
+    submission = SubmissionFile(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
     examples = task.examples(cfg.split)
     answering = TaskAnswers(runs, task, eager_hardware(cfg), notes)
     answers = [
         answer
         for start in range(0, len(examples), cfg.group)
-        for answer in answering.of(examples[start : start + cfg.group])
+        for answer in answering.answer(examples[start : start + cfg.group])
     ]
     written = submission.write(examples, answers)
     return f"{len(answers):,} answers in {' and '.join(map(str, written))}"

@@ -6,9 +6,9 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.serving.addresses import address_of, listen
+from lmtransfer.inference.serving.addresses import listen, resolve_address
 from lmtransfer.inference.serving.app import Limits, make_app
-from lmtransfer.inference.serving.served import open_served
+from lmtransfer.inference.serving.served import open_served_run
 from lmtransfer.inference.serving.server import serve
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
@@ -26,11 +26,11 @@ def run(cfg: DictConfig) -> None:
     """
     check(cfg, primary="serve")
     _check_settings(cfg)
-    address = address_of(str(cfg.host), cfg.port, allow_remote=cfg.allow_remote)
+    address = resolve_address(str(cfg.host), cfg.port, allow_remote=cfg.allow_remote)
     console = Console(highlight=False)
-    with listen(address) as listening:
+    with listen(address) as listener:
         with console.status(f"loading {cfg.run}"):
-            served = open_served(
+            served = open_served_run(
                 str(cfg.run),
                 ensemble=cfg.ensemble,
                 evidence=cfg.evidence,
@@ -40,7 +40,7 @@ def run(cfg: DictConfig) -> None:
             )
         app = make_app(served, address=address, limits=Limits(max_bytes=cfg.max_bytes, max_seconds=cfg.max_seconds))
         host = f"[{address.host}]" if ":" in address.host else address.host
-        url = f"http://{host}:{listening.getsockname()[1]}"
+        url = f"http://{host}:{listener.getsockname()[1]}"
 
         def on_start() -> None:
             if not address.is_local:
@@ -49,7 +49,7 @@ def run(cfg: DictConfig) -> None:
             console.print(f"{served.name} ({served.kind}): {url}", markup=False, soft_wrap=True)
             console.print(f"as JSON: POST {url}/api/answer   end: Ctrl-C", markup=False, soft_wrap=True)
 
-        serve(app, listening, on_start=on_start)
+        serve(app, listener, on_start=on_start)
     console.print("stopped")
 
 

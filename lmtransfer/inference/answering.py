@@ -1,4 +1,4 @@
-"""The models that give answers: a run's learner, an ensemble of its seeds, or a pretraining run's masked head."""
+"""The models that answer examples: a run's learner, an ensemble of its seeds, or a pretraining run's masked head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.inference.fill_mask import MASK, filled_line, mask_filler
+from lmtransfer.inference.fill_mask import MASK, mask_filler, masks_as_json
 from lmtransfer.interop.open_run import open_saved, task_run_folders
 from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun
@@ -22,64 +22,67 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.experiment.data import encode_examples
-from lmtransfer.transfer.experiment.trained import open_trained
+from lmtransfer.transfer.experiment.trained import open_task_learner
 from lmtransfer.transfer.scoring import run_head
 
 
-def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
-    """Open the run at ``path``: if it has several seeds, the first one, or all with ``ensemble``.
+def open_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
+    """Open the run at ``path``: the first seed of several, or all seeds with ``ensemble``.
 
     Raises:
-        RunDirectoryError: the path has no run of a task with a checkpoint, or only one seed despite ``ensemble``.
+        RunDirectoryError: the path has no task's run with a checkpoint, or the run has only one seed despite
+            ``ensemble``.
     """
     folders = task_run_folders(path)
     if ensemble and len(folders) == 1:
-        raise RunDirectoryError(f"ensemble=true: the run {path} has one seed only; train several with seeds=5")
+        raise RunDirectoryError(f"ensemble=true: the run {path} has only one seed; train several, such as seeds=5")
     return [open_saved(folder, key="run", trust=trust) for folder in (folders if ensemble else folders[:1])]
 
 
 class TaskAnswers:
-    """The answers of a run to examples of a task.
+    """A run's answers to examples of a task.
 
     Args:
-        runs: one run, or several seeds with probabilities (scores for regression) to average.
+        runs: one run, or several seeds, whose probabilities (scores for regression) are averaged.
         task: the task to answer.
         hardware: device and precision.
         notes: counts truncated inputs.
 
     Raises:
         ConfigError: the answers of several runs cannot be averaged.
-        DataError: the run was trained on other labels, or on another kind of task.
+        DataError: the run was trained on other labels or another kind of task.
     """
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
         if len(runs) > 1 and not task.head.has_mean:
-            raise ConfigError(f"ensemble=true: answers of {task.head.kind} cannot be averaged over seeds; leave it out")
+            raise ConfigError(
+                f"ensemble=true: the answers of a {task.head.kind} task cannot be averaged over seeds; remove ensemble="
+            )
         self._task, self._hardware, self._notes = task, hardware, notes
         self._tokenizer = runs[0].tokenizer
-        self._learners = [open_trained(run, task, hardware) for run in runs]
+        self._learners = [open_task_learner(run, task, hardware) for run in runs]
 
     @property
     def encoder(self) -> Encoder:
         """The encoder of the first run."""
         return self._learners[0].encoder
 
-    def of(self, examples: Sequence[Example]) -> list[Answer]:
+    def answer(self, examples: Sequence[Example]) -> list[Answer]:
         """Answer each example, in order."""
         if not examples:
             return []
         encoded = encode_examples(self._task, examples, self._tokenizer, self.encoder)
         if encoded.num_truncated:
-            self._notes.add("inputs truncated to max_length of the encoder", examples[0].id, encoded.num_truncated)
+            self._notes.add("inputs truncated to the encoder's max_length", examples[0].id, encoded.num_truncated)
         source, device, autocast = TaskSource(encoded), self._hardware.device, self._hardware.precision.autocast
         outputs = [run_head(learner, source, device=device, autocast=autocast).values for learner in self._learners]
-        together = outputs[0] if len(outputs) == 1 else self._task.head.mean(outputs)
-        return list(self._task.answers(encoded, together))
+        output = outputs[0] if len(outputs) == 1 else self._task.head.mean(outputs)
+        return list(self._task.answers(encoded, output))
 
     def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """Answer as JSON objects with the examples' ids."""
+        """Answer each example with a JSON object that has the example's id."""
         lines: list[dict[str, Any]] = []
-        for example, answer in zip(examples, self.of(examples), strict=True):
+        for example, answer in zip(examples, self.answer(examples), strict=True):
             lines.append({"id": example.id, **self._task.echo(example), **answer.as_dict()})
         return lines
 
@@ -99,7 +102,9 @@ class EntityAnswers:
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
         if task.head.kind != TaggingSpec.kind:
-            raise ConfigError(f"entities=true: needs a run that tags words, but task {task.name} is {task.head.kind}")
+            raise ConfigError(
+                f"entities=true: the task must tag words, but {task.name} is a {task.head.kind} task; remove entities="
+            )
         self._task, self._tokenizer = task, runs[0].tokenizer
         self._answers = TaskAnswers(runs, task, hardware, notes)
 
@@ -110,7 +115,7 @@ class EntityAnswers:
             TaggedExample(example.id, tuple(example.text[start:end] for start, end in words))
             for example, words in zip(examples, spans, strict=True)
         ]
-        answers: Iterator[Any] = iter(self._answers.of([sentence for sentence in tagged if sentence.words]))
+        answers: Iterator[Any] = iter(self._answers.answer([sentence for sentence in tagged if sentence.words]))
         return [
             {
                 "id": example.id,
@@ -122,7 +127,7 @@ class EntityAnswers:
 
 
 class MaskedTexts(TextReader):
-    """Reads texts with [MASK] from the user's input to a pretraining run."""
+    """Reads texts with [MASK], the input to a pretraining run."""
 
     def __init__(self) -> None:
         super().__init__("fill_mask", owner="a pretrained run")
@@ -134,8 +139,8 @@ class MaskedTexts(TextReader):
             raise ValueError(f"there is no {MASK}; write one where a token is to be predicted")
 
 
-class FilledMasks:
-    """Predictions of a pretraining run for each [MASK].
+class MaskAnswers:
+    """A pretraining run's predictions for each [MASK].
 
     Args:
         run: the run.
@@ -151,8 +156,8 @@ class FilledMasks:
 
     def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
         """Answer with one object per example."""
-        filled = self._filler.fill([example.text for example in examples])
+        predictions = self._filler.fill([example.text for example in examples])
         return [
-            {"id": example.id, **filled_line(example.text, masks)}
-            for example, masks in zip(examples, filled, strict=True)
+            {"id": example.id, **masks_as_json(example.text, masks)}
+            for example, masks in zip(examples, predictions, strict=True)
         ]

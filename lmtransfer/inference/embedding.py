@@ -1,4 +1,4 @@
-"""Writes the vectors of all texts in an input, in order, with one window of rows in memory."""
+"""Writes the vectors of all texts in an input, in order, with one window of rows in memory at a time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.embedding_input import TextRows
 from lmtransfer.system.durable import clear_abandoned, staged_file
 from lmtransfer.system.machine import naming
-from lmtransfer.transfer.embedder import Embedder, finished
-from lmtransfer.transfer.standardising import Standardising
+from lmtransfer.transfer.embedder import Embedder, scale_vectors
+from lmtransfer.transfer.standardizer import Standardizer
 
 
 class VectorWriter(ABC):
@@ -42,9 +42,9 @@ class VectorWriter(ABC):
 
 
 class NpyWriter(VectorWriter):
-    """Writes the vectors alone as an array (N, E), float32, for ``numpy.load``, even with ``mmap_mode="r"``.
+    """Writes the vectors alone as a float32 array (N, E) for ``numpy.load``, which can also memory-map the file.
 
-    The header holds the number of rows, so it is rewritten at the end; numpy leaves room for that number.
+    The header contains the number of rows, so it is rewritten at the end; numpy reserves space for that number.
 
     Args:
         file: an empty file.
@@ -60,18 +60,18 @@ class NpyWriter(VectorWriter):
         self._file.write(np.ascontiguousarray(vectors_NE, dtype="<f4").data)
         self._num_rows += len(vectors_NE)
 
+    @override
     def close(self) -> None:
-        """Write the number of rows."""
         self._file.seek(0)
         self._write_header()
 
     def _write_header(self) -> None:
-        about = {"descr": "<f4", "fortran_order": False, "shape": (self._num_rows, self._dim)}
-        np.lib.format.write_array_header_1_0(self._file, about)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self._num_rows, self._dim)}
+        np.lib.format.write_array_header_1_0(self._file, header)
 
 
 class ParquetWriter(VectorWriter):
-    """Writes the input's columns and a column of vectors, lists of E float32; each call writes one row group.
+    """Writes the input's columns and a column of vectors (lists of E float32); each call writes one row group.
 
     Args:
         file: an empty file.
@@ -86,7 +86,7 @@ class ParquetWriter(VectorWriter):
     def __init__(self, file: BinaryIO, *, dim: int, schema: pa.Schema, vector_column: str) -> None:
         if vector_column in schema.names:
             raise ConfigError(
-                f"vector_column={vector_column}: the input has a column of this name already; set another name"
+                f"vector_column={vector_column}: the input already has a column of this name; choose another name"
             )
         self._kind = pa.list_(pa.float32(), dim)
         self._schema = schema.append(pa.field(vector_column, self._kind))
@@ -104,7 +104,7 @@ class ParquetWriter(VectorWriter):
 
 
 class Spool(VectorWriter):
-    """Keeps rows and vectors in an unnamed file, to be read again; it is freed when the process ends.
+    """Keeps rows and vectors in a temporary file without a name, which the system deletes when the process ends.
 
     Args:
         folder: folder of the file.
@@ -116,20 +116,20 @@ class Spool(VectorWriter):
         self._folder = folder
         with naming(folder):
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - stays open until the process ends
-        free = next(name for name in map("vector{}".format, range(len(schema) + 1)) if name not in schema.names)
-        self._writer = ParquetWriter(self._file, dim=dim, schema=schema, vector_column=free)
+        column = next(name for name in map("vector{}".format, range(len(schema) + 1)) if name not in schema.names)
+        self._writer = ParquetWriter(self._file, dim=dim, schema=schema, vector_column=column)
 
     @override
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
         with naming(self._folder):
             self._writer.write(rows, vectors_NE)
 
+    @override
     def close(self) -> None:
-        """Make the rows readable."""
         self._writer.close()
 
     def parts(self) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        """Yield the rows and their vectors (N, E), part by part as they were written."""
+        """Yield the rows and their vectors (N, E) in the parts in which they were written."""
         file = pq.ParquetFile(self._file)
         for number in range(file.num_row_groups):
             table = file.read_row_group(number)
@@ -138,7 +138,7 @@ class Spool(VectorWriter):
             yield table.select(range(table.num_columns - 1)), vectors.values.to_numpy().reshape(-1, dim).copy()
 
 
-#: The writer for each file ending: called with the open file, E, the input's columns and the name of the vectors.
+#: Creates the writer for each file ending from the open file, E, the input's columns and the name of the vectors.
 _WRITERS: dict[str, Callable[[BinaryIO, int, pa.Schema, str], VectorWriter]] = {
     ".npy": lambda file, dim, schema, name: NpyWriter(file, dim=dim),
     ".parquet": lambda file, dim, schema, name: ParquetWriter(file, dim=dim, schema=schema, vector_column=name),
@@ -146,13 +146,13 @@ _WRITERS: dict[str, Callable[[BinaryIO, int, pa.Schema, str], VectorWriter]] = {
 
 
 def check_ending(output: str) -> None:
-    """Raise an error unless the ending of the output names a format.
+    """Raise an error unless a format has the output's file ending.
 
     Raises:
         ConfigError: the ending is unknown; the message lists the endings.
     """
     if Path(output).suffix.lower() not in _WRITERS:
-        raise ConfigError(f"output={output}: the name must end in {' or '.join(_WRITERS)}")
+        raise ConfigError(f"output={output}: the file name must end in {' or '.join(_WRITERS)}")
 
 
 @contextmanager
@@ -189,11 +189,11 @@ def embed_rows(
 ) -> int:
     """Write one vector per row; the output appears once it is complete.
 
-    Vectors are standardised by the mean and deviation from the run's training, if it has them. Otherwise the mean and
-    deviation over all input texts are needed, so that the vectors first go to an unnamed file.
+    Vectors are standardized with the mean and deviation from the run's training, if the run has them. Otherwise the
+    mean and deviation over all input texts are needed, so the vectors are first written to a temporary file.
 
     Args:
-        output: the file, whose ending determines the format.
+        output: the output file, whose ending determines the format.
         notes: counts truncated texts and empty texts.
         standardise: whether each feature is scaled to mean 0 and deviation 1.
         normalise: whether each vector is scaled to length 1.
@@ -203,17 +203,17 @@ def embed_rows(
     Returns:
         The number of vectors.
     """
-    known = embedder.standardising if standardise else None
+    scale = embedder.standardizer if standardise else None
     with open_vectors(output, dim=embedder.dim, schema=source.schema, vector_column=vector_column) as writer:
-        if not standardise or known is not None:
-            return _embed(source, embedder, writer, notes, known, normalise, progress)
+        if not standardise or scale is not None:
+            return _embed(source, embedder, writer, notes, scale, normalise, progress)
         spool = Spool(output.parent, dim=embedder.dim, schema=source.schema)
         count = _embed(source, embedder, spool, notes, None, False, progress)
         spool.close()
-        scale = Standardising(dim=embedder.dim)
+        scale = Standardizer(dim=embedder.dim)
         scale.fit(torch.from_numpy(vectors) for _, vectors in spool.parts())
         for rows, vectors in spool.parts():
-            writer.write(rows, finished(vectors, standardising=scale, normalise=normalise))
+            writer.write(rows, scale_vectors(vectors, standardizer=scale, normalise=normalise))
         return count
 
 
@@ -222,21 +222,22 @@ def _embed(
     embedder: Embedder,
     writer: VectorWriter,
     notes: Notes,
-    standardising: Standardising | None,
+    standardizer: Standardizer | None,
     normalise: bool,
     progress: Callable[[int], None],
 ) -> int:
     count = 0
     for window in source.windows:
         embedded = embedder.embed(window.texts)
-        writer.write(window.rows, finished(embedded.vectors, standardising=standardising, normalise=normalise))
+        writer.write(window.rows, scale_vectors(embedded.vectors, standardizer=standardizer, normalise=normalise))
         where = f"in rows {count + 1:,} to {count + len(window.texts):,}"
         empty = sum(not text.strip() for text in window.texts)
-        for kind, num in ((f"texts cut to {embedder.max_length} tokens", embedded.num_cut), ("empty texts", empty)):
+        cut_texts = f"texts truncated to {embedder.max_length} tokens"
+        for kind, num in ((cut_texts, embedded.num_cut), ("empty texts", empty)):
             if num:
                 notes.add(kind, where, num)
         count += len(window.texts)
         progress(count)
     if not count:
-        raise DataError(f"{source.name}: contains no texts")
+        raise DataError(f"{source.name}: the input contains no texts")
     return count

@@ -1,4 +1,4 @@
-"""The input of ``embed``: texts with the other columns of their rows, a window of rows at a time."""
+"""Reads the input of ``embed``: texts with the other columns of their rows, one window of rows at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lmtransfer.data.tables import (
 )
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.prediction_input import InputSource, lines_of
+from lmtransfer.inference.prediction_input import InputSource, read_input
 
 #: A window is closed at this many characters, even if it has few rows.
 _WINDOW_CHARACTERS = 1 << 23
@@ -35,8 +35,8 @@ class Window:
     """Consecutive rows.
 
     Attributes:
-        texts: their texts; "" where there is none.
-        rows: all their columns.
+        texts: the text of each row; "" if it is missing.
+        rows: all columns of the rows.
     """
 
     texts: list[str]
@@ -48,9 +48,9 @@ class TextRows:
     """An open input.
 
     Attributes:
-        name: its name, for messages.
-        schema: the columns of its rows. Parquet columns keep their types; all others are texts.
-        windows: its rows, with one window in memory at a time.
+        name: the input's name in messages.
+        schema: the columns. Parquet columns keep their types; all others are texts.
+        windows: the rows, with one window in memory at a time.
     """
 
     name: str
@@ -58,7 +58,7 @@ class TextRows:
     windows: Iterator[Window]
 
 
-class EmbeddedTexts:
+class EmbedFormats:
     """The formats that ``embed`` reads; see ``Reader``."""
 
     kind = "embed"
@@ -77,20 +77,21 @@ def open_rows(
     encoding_errors: EncodingErrors,
     group: int,
 ) -> TextRows:
-    """Open an input, reading its first rows to find the columns.
+    """Open an input and read its first rows to find the columns.
 
     Args:
-        file_format: its format (see ``input_format``).
-        text_column: the column with the texts; by default ``text`` or ``sentence``.
+        file_format: the input's format (see ``input_format``).
+        text_column: the column with the texts; ``text`` or ``sentence`` if None.
         delimiter: the character between a table's columns; for the default, see ``TableLayout``.
-        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them and counts.
+        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them and counts them.
         group: maximum number of rows in a window.
 
     Raises:
-        DataError: the input cannot be read or has no such column, or a row is malformed; with ``file:line``.
-        ConfigError: ``text_column`` is given, but the format has no columns.
+        DataError: the input cannot be read or has no such column, or a row is malformed (the message has
+            ``file:line``).
+        ConfigError: ``text_column`` is set, but the format has no columns.
     """
-    wanted = ColumnSpec(
+    text_columns = ColumnSpec(
         TEXT_COLUMNS if text_column is None else (text_column,),
         "text_column",
         advice="format=text if each line is a text",
@@ -101,16 +102,16 @@ def open_rows(
         columns = open_columns(source.path)
         names = columns.schema.names
         rows = (values for _, values, _ in columns.records(names, "replace", Notes()))
-        check_columns(names, [wanted], str(source.path), rows)
-        column = next(name for name in wanted.names if name in names)
+        check_columns(names, [text_columns], str(source.path), rows)
+        column = next(name for name in text_columns.names if name in names)
         check_strings(columns, column, key="text_column")
         windows = _parquet_windows(columns, column, encoding_errors, notes, group)
         return TextRows(source.name, columns.schema.remove_metadata(), windows)
-    lines = lines_of(source, notes, encoding_errors=encoding_errors)
+    lines = read_input(source, notes, encoding_errors=encoding_errors)
     if file_format == "text":
         for key, value in (("text_column", text_column), ("delimiter", delimiter)):
             if value is not None:
-                raise ConfigError(f"{key}={value}: format=text has no columns; leave it out")
+                raise ConfigError(f"{key}={value}: an input with format=text has no columns; remove {key}=")
         texts = ((clean(line, f"{source.name}:{number}", notes),) for number, line in lines)
         table = _Table((TEXT_COLUMNS[0],), 0, texts)
     else:
@@ -119,7 +120,7 @@ def open_rows(
             encoding_errors=encoding_errors,
             delimiter=delimiter,
         )
-        table = _text_table(source, lines, wanted, layout, notes)
+        table = _text_table(source, lines, text_columns, layout, notes)
     return TextRows(source.name, _text_schema(table.names), _table_windows(table, group))
 
 
@@ -129,37 +130,37 @@ class _Table:
 
     Attributes:
         names: names of the columns.
-        place: index of the column with the text.
+        text_column: index of the column with the text.
         rows: the rows; None for a missing value.
     """
 
     names: tuple[str, ...]
-    place: int
+    text_column: int
     rows: Iterable[Sequence[str | None]]
 
 
 def _text_table(
-    source: InputSource, lines: Iterator[tuple[int, str]], wanted: ColumnSpec, layout: TableLayout, notes: Notes
+    source: InputSource, lines: Iterator[tuple[int, str]], text_columns: ColumnSpec, layout: TableLayout, notes: Notes
 ) -> _Table:
-    """Read a table with the columns of the header line or the fields of the first object; other values become JSON."""
+    """Read a table whose columns come from the header line or the first object; values other than texts become JSON."""
     bad_rows, name = BadRows("refuse", notes, "or remove it: each row gets a vector"), source.name
-    opened = IncomingRows(name, lines) if source.path is None or source.arrives else source.path
-    table = open_table(opened, [wanted], layout=layout, bad_rows=bad_rows)
+    rows_or_path = IncomingRows(name, lines) if source.path is None or source.is_stream else source.path
+    table = open_table(rows_or_path, [text_columns], layout=layout, bad_rows=bad_rows)
     first = next(table.records, None)
     names = tuple(first.values) if table.names is None and first is not None else table.names or ()
     if not names:
-        raise DataError(f"{name}: is empty; there must be a line with the names of the columns, or a JSON object")
+        raise DataError(f"{name}: the input is empty; it must begin with a line of column names or a JSON object")
     if len(set(names)) < len(names):
-        raise DataError(f"{name}: several columns have one name ({', '.join(names)}); rename them")
+        raise DataError(f"{name}: several columns have the same name ({', '.join(names)}); rename them")
     if first is not None:
-        first.text(wanted)
-    column = next(column for column in wanted.names if column in names)
+        first.text(text_columns)
+    column = next(column for column in text_columns.names if column in names)
 
     def rows() -> Iterator[list[str | None]]:
         for record in [] if first is None else chain([first], table.records):
-            record.text(wanted)
+            record.text(text_columns)
             if record.values.keys() - set(names):
-                notes.add("rows with fields that the first row does not have, which are left out", record.where)
+                notes.add("rows with fields that the first row does not have; these fields are left out", record.where)
             yield [_as_text(record.values.get(name), record.where, notes) for name in names]
 
     return _Table(names, names.index(column), rows())
@@ -183,7 +184,7 @@ def _table_windows(table: _Table, group: int) -> Iterator[Window]:
     def window() -> Window:
         columns = zip(*rows, strict=True)
         arrays = [pa.array(column, pa.large_string()) for column in columns]
-        return Window([row[table.place] or "" for row in rows], pa.Table.from_arrays(arrays, schema=schema))
+        return Window([row[table.text_column] or "" for row in rows], pa.Table.from_arrays(arrays, schema=schema))
 
     for row in table.rows:
         rows.append(row)

@@ -28,7 +28,7 @@ class Candidate:
     """A predicted piece for a mask.
 
     Attributes:
-        piece: the piece as in the vocabulary, including any mark for the beginning of a word.
+        piece: the piece as in the vocabulary, including any mark for the start of a word.
         text: the text of the piece.
         probability: its probability over the whole vocabulary.
     """
@@ -54,7 +54,7 @@ class FilledMask:
 
 
 class MaskFiller:
-    """Fills masks independently: predictions for one mask do not depend on those for other masks.
+    """Fills masks independently: the predictions for a mask do not depend on those for other masks.
 
     Special tokens are not candidates. They keep their share of the probability, which is nearly 0 in a trained model
     because special tokens are never targets.
@@ -64,7 +64,7 @@ class MaskFiller:
         tokenizer: the tokenizer of the run.
         frame: the special tokens around a text.
         top_k: number of candidates for each mask.
-        batch_tokens: maximum number of tokens in a batch (a longer text forms its own batch).
+        batch_tokens: maximum number of tokens in a batch (a longer text is a batch by itself).
         device: device of the encoder.
         autocast: returns the context of a forward pass; the softmax is always in float32.
 
@@ -86,7 +86,7 @@ class MaskFiller:
         assert predictor.predicts == "masked", "of masked_predictor"
         num_pieces = int((~tokenizer.is_special).sum())
         if not 1 <= top_k <= num_pieces:
-            raise ConfigError(f"top_k={top_k} is not allowed: use 1 to {num_pieces}, the pieces of the vocabulary")
+            raise ConfigError(f"top_k={top_k}: must be between 1 and {num_pieces}, the number of pieces")
         self.predictor, self.tokenizer, self.frame, self.top_k = predictor, tokenizer, frame, top_k
         self.batch_tokens, self.device, self.autocast = batch_tokens, device, autocast
         self._allowed_V = torch.from_numpy(~tokenizer.is_special).to(device)
@@ -103,7 +103,7 @@ class MaskFiller:
             logs_MK, ids_MK = softmax.best(self.top_k, self._allowed_V)
             rows = iter(zip(logs_MK.exp().tolist(), ids_MK.tolist(), strict=True))
             for query in batch:
-                for start in _starts(texts[query.owner]):
+                for start in _find_masks(texts[query.owner]):
                     candidates = map(self._candidate, *next(rows))
                     masks[query.owner].append(FilledMask(start, start + len(MASK), tuple(candidates)))
         return masks
@@ -115,12 +115,12 @@ class MaskFiller:
         ids = encode_with_masks(text, self.tokenizer)
         places = np.flatnonzero(ids == self.tokenizer.mask_id) + 1
         if not len(places):
-            raise DataError(f"{text[:60]!r}: has no {MASK}; write one where a token is to be predicted")
+            raise DataError(f"{text[:60]!r}: the text has no {MASK}; write {MASK} where a token is to be predicted")
         return Query(self.frame.around(ids, text=text), places, np.zeros(0, dtype=np.int64), owner)
 
 
 def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFiller:
-    """Build a mask filler with a pretraining run's model.
+    """Build a mask filler from a pretraining run.
 
     Args:
         top_k: number of candidates for each mask.
@@ -136,41 +136,41 @@ def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFill
     )
 
 
-def filled_line(text: str, masks: Sequence[FilledMask]) -> dict[str, Any]:
-    """Convert a text and the predictions for its masks to plain values.
+def masks_as_json(text: str, masks: Sequence[FilledMask]) -> dict[str, Any]:
+    """Convert a text and the predictions for its masks to a JSON object.
 
-    ``{"text": ..., "masks": [{"start", "end", "candidates": [{"piece", "text", "probability"}, ...]}, ...]}``: the
-    character span of each [MASK] in the text, and its candidates, most probable first.
+    ``{"text": ..., "masks": [{"start", "end", "candidates": [{"piece", "text", "probability"}, ...]}, ...]}``: for
+    each [MASK] its character span in the text, and the candidates, most probable first.
     """
-    return {"text": text, "masks": [_plain(mask) for mask in masks]}
+    return {"text": text, "masks": [_as_json(mask) for mask in masks]}
 
 
 def encode_with_masks(text: str, tokenizer: Tokenizer) -> np.ndarray:
-    """Encode a text with the tokenizer's mask id for each ``[MASK]``, int64, shape (n,).
+    """Encode a text with the mask id for each ``[MASK]``; return the ids, int64, shape (n,).
 
     Tokenizers never encode text as a special token, so the parts between the masks are encoded separately. Text that
-    directly follows a mask continues its word (``[MASK].``, ``[MASK]ly``) and gets no mark for a word's beginning.
+    directly follows a mask continues its word (``[MASK].``, ``[MASK]ly``) and gets no mark for the start of a word.
     """
     first, *rest = text.split(MASK)
     parts = [tokenizer.encode(first.rstrip()).ids]
     for part in rest:
-        continues = part != "" and not part[0].isspace()
-        parts += [np.array([tokenizer.mask_id]), _continued(part, tokenizer) if continues else _new(part, tokenizer)]
+        encode = _encode_continuation if part and not part[0].isspace() else _encode_start
+        parts += [np.array([tokenizer.mask_id]), encode(part, tokenizer)]
     return np.concatenate(parts).astype(np.int64)
 
 
-def _new(part: str, tokenizer: Tokenizer) -> np.ndarray:
+def _encode_start(part: str, tokenizer: Tokenizer) -> np.ndarray:
     text = part.strip()
     return tokenizer.encode(" " + text if text else "").ids
 
 
-def _continued(part: str, tokenizer: Tokenizer) -> np.ndarray:
-    """Encode a text that continues a word: put a stand-in character before it, then remove that character's ids."""
+def _encode_continuation(part: str, tokenizer: Tokenizer) -> np.ndarray:
+    """Encode a text that continues a word: encode it after a stand-in character, whose ids are then removed."""
     after = np.zeros(0, dtype=np.int64)
     for stand_in in _STAND_INS:
         encoding = tokenizer.encode(stand_in + part.rstrip())
-        of_stand_in = np.flatnonzero(encoding.offsets[:, 0] == 0)
-        last = int(of_stand_in[-1]) if len(of_stand_in) else -1
+        stand_in_places = np.flatnonzero(encoding.offsets[:, 0] == 0)
+        last = int(stand_in_places[-1]) if len(stand_in_places) else -1
         after = encoding.ids[last + 1 :]
         if last == -1 or encoding.offsets[last, 1] <= 1:
             return after
@@ -178,7 +178,7 @@ def _continued(part: str, tokenizer: Tokenizer) -> np.ndarray:
     return np.append(tokenizer.unk_id, after)
 
 
-def _plain(mask: FilledMask) -> dict[str, Any]:
+def _as_json(mask: FilledMask) -> dict[str, Any]:
     candidates = [
         {"piece": candidate.piece, "text": candidate.text, "probability": candidate.probability}
         for candidate in mask.candidates
@@ -186,5 +186,5 @@ def _plain(mask: FilledMask) -> dict[str, Any]:
     return {"start": mask.start, "end": mask.end, "candidates": candidates}
 
 
-def _starts(text: str) -> list[int]:
+def _find_masks(text: str) -> list[int]:
     return [match.start() for match in re.finditer(re.escape(MASK), text)]

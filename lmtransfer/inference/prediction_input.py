@@ -1,4 +1,4 @@
-"""The input of ``predict`` as examples: a text, a file, or lines from standard input as they arrive."""
+"""Reads the input of ``predict`` as examples: a text, a file, or lines from standard input as they arrive."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from lmtransfer.system.machine import naming
 from lmtransfer.tasks.input_files import InputFile, Reader
 
 STANDARD_INPUT = "-"
-_WORDS = {".conll": "conll", ".conllu": "conllu"}
+_WORD_FORMATS = {".conll": "conll", ".conllu": "conllu"}
 _PIECE_BYTES = 1 << 16
 
 
-class IncomingLines(Protocol):
-    """A stream that returns the available bytes: it waits only for the first byte, not for the requested number."""
+class ByteStream(Protocol):
+    """A stream that returns the bytes at hand: it waits only for the first byte, not for the requested number."""
 
     def read1(self, size: int, /) -> bytes: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
-    """The input of ``input=``.
+    """The input that ``input=`` names.
 
     Attributes:
-        name: name for messages.
-        path: path of the file, of the ``save_to_disk`` folder or of the pipe; None for standard input.
-        arrives: whether it can be read only once, as data arrives: standard input, or a pipe.
+        name: the input's name in messages.
+        path: path of the file, the ``save_to_disk`` folder or the pipe; None for standard input.
+        is_stream: whether the input is standard input or a pipe, which can be read only once, as data arrives.
     """
 
     name: str
     path: Path | None
-    arrives: bool
+    is_stream: bool
 
-    def check_apart(self, output: str) -> None:
+    def check_distinct_from(self, output: str) -> None:
         """Raise an error if the output file is the input file.
 
         Raises:
@@ -51,7 +51,7 @@ class InputSource:
         """
         place = Path(output).expanduser()
         if self.path is not None and place.exists() and self.path.samefile(place):
-            raise ConfigError(f"output={output}: is the input file, which would be overwritten; name another file")
+            raise ConfigError(f"output={output}: this is the input file; choose another output file")
 
 
 def find_input(value: str) -> InputSource:
@@ -64,19 +64,19 @@ def find_input(value: str) -> InputSource:
         DataError: the file does not exist.
     """
     if value == STANDARD_INPUT:
-        return InputSource("standard input", None, arrives=True)
+        return InputSource("standard input", None, is_stream=True)
     path = Path(value).expanduser()
     file = find_data(path) if path.name else None
     if file is not None:
-        return InputSource(str(file), file, arrives=False)
+        return InputSource(str(file), file, is_stream=False)
     if path.exists() and not path.is_dir():
-        return InputSource(value, path, arrives=True)
-    problem = describe_splits(path) or "there is no such file; give a file, or - for standard input"
+        return InputSource(value, path, is_stream=True)
+    problem = describe_splits(path) or "this file does not exist; set another file, or - for standard input"
     raise DataError(f"input={value}: {problem}")
 
 
-class Reading(Protocol):
-    """A reader of an input; see ``Reader`` for the attributes."""
+class InputReader(Protocol):
+    """What a reader says about the formats that it reads; see ``Reader`` for the attributes."""
 
     kind: str
     json_format: str | None
@@ -88,11 +88,12 @@ class Reading(Protocol):
     def file_only(self) -> tuple[str, ...]: ...  # noqa: D102
 
 
-def input_format(choice: str | None, source: InputSource, reader: Reading, notes: Notes) -> str:
+def input_format(choice: str | None, source: InputSource, reader: InputReader, notes: Notes) -> str:
     """Determine the format of the input.
 
     Args:
-        choice: the user's format; None to decide by the file name, and for tab-separated values by quotation marks.
+        choice: the format that the user set. If None, the file name decides, and for tab-separated values also the
+            quotation marks in the file.
         source: the input; standard input and pipes are ``text`` unless ``choice`` is set.
         reader: the reader of the input: that of the task, of masked texts, or of ``embed``.
         notes: receives a note if the content of the file decided the format.
@@ -101,21 +102,21 @@ def input_format(choice: str | None, source: InputSource, reader: Reading, notes
         ConfigError: the format is unknown, or the reader does not support it.
     """
     if choice is not None:
-        file_format, why = choice, f"format={choice}"
-    elif source.path is None or source.arrives:
+        file_format, setting = choice, f"format={choice}"
+    elif source.path is None or source.is_stream:
         return "text"
     else:
         suffix = Path(plain_name(source.path)).suffix.lower()
-        by_name = _WORDS.get(suffix) or format_by_name(source.path)
+        by_name = _WORD_FORMATS.get(suffix) or format_by_name(source.path)
         file_format = (reader.json_format if suffix == ".json" else by_name) or ""
         if file_format == "tsv":
             file_format = TableLayout().format_of(source.path, notes)
-        why = f"input={source.name}: its file name sets no format"
+        setting = f"input={source.name}: the file name does not determine a format"
     if file_format not in reader.formats:
-        raise ConfigError(f"{why}: {reader.kind} reads {', '.join(reader.formats)}; set format= to one of these")
-    if source.arrives and file_format in reader.file_only:
+        raise ConfigError(f"{setting}: {reader.kind} reads {', '.join(reader.formats)}; set format= to one of these")
+    if source.is_stream and file_format in reader.file_only:
         others = " or ".join(name for name in reader.formats if name not in reader.file_only)
-        raise ConfigError(f"format={file_format}: can be read only from a file; a pipe can have {others}")
+        raise ConfigError(f"format={file_format}: only a file can have this format; for a pipe, set {others}")
     return file_format
 
 
@@ -134,11 +135,12 @@ def input_file(
     Args:
         columns: the user's column names.
         delimiter: the character between a table's columns; for the default, see ``TableLayout``.
-        answers: takes invalid inputs, and writes its waiting answers before the input waits for more data.
-        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces (U+FFFD) and counts them.
+        answers: receives invalid inputs, and writes its waiting answers before the input waits for more data.
+        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts
+            them.
     """
-    path = None if source.arrives else source.path
-    lines = lines_of(source, notes, encoding_errors=encoding_errors, before_waiting=answers.flush)
+    path = None if source.is_stream else source.path
+    lines = read_input(source, notes, encoding_errors=encoding_errors, before_waiting=answers.flush)
     return InputFile(
         name=source.name,
         lines=lines,
@@ -148,12 +150,12 @@ def input_file(
         delimiter=delimiter,
         encoding_errors=encoding_errors,
         stops=answers.stops,
-        refuse=answers.refuse,
+        refuse=answers.add_error,
         notes=notes,
     )
 
 
-def lines_of(
+def read_input(
     source: InputSource,
     notes: Notes,
     *,
@@ -167,17 +169,17 @@ def lines_of(
         before_waiting: called before the input waits for more data.
     """
     if source.path is None and sys.stdin is not None and sys.stdin.isatty():
-        print("type one input per line; end with Ctrl-D", file=sys.stderr)
-    if source.path is None or source.arrives:
-        return _incoming(source.path, source.name, encoding_errors, notes, before_waiting)
+        print("Type one input per line; press Ctrl-D to finish", file=sys.stderr)
+    if source.path is None or source.is_stream:
+        return _open_stream(source.path, source.name, encoding_errors, notes, before_waiting)
     return read_lines(source.path, encoding_errors=encoding_errors, notes=notes)
 
 
-def one_example(text: str, reader: Reader) -> Any:
+def read_example(text: str, reader: Reader) -> Any:
     """Read the example in ``text=``.
 
     Raises:
-        ConfigError: the text is invalid, or is not two texts although the task needs two.
+        ConfigError: the text is invalid, or it is a single text although the task needs two.
     """
     try:
         return reader.parse_line(text, "text", "text", Notes())
@@ -185,19 +187,19 @@ def one_example(text: str, reader: Reader) -> Any:
         raise ConfigError(f"text={text[:60]}: {problem}") from None
 
 
-def _incoming(
+def _open_stream(
     path: Path | None, name: str, encoding_errors: EncodingErrors, notes: Notes, before_waiting: Callable[[], None]
 ) -> Iterator[tuple[int, str]]:
-    opened: AbstractContextManager[IncomingLines]
+    opened: AbstractContextManager[ByteStream]
     if path is None and sys.stdin is None:
-        raise DataError("input=-: standard input is closed; give a file, or send input to it")
-    opened = nullcontext(cast(IncomingLines, sys.stdin.buffer)) if path is None else path.open("rb")
+        raise DataError("input=-: standard input is closed; set a file, or pipe the input to the command")
+    opened = nullcontext(cast(ByteStream, sys.stdin.buffer)) if path is None else path.open("rb")
     with opened as stream:
-        yield from incoming_lines(stream, name, encoding_errors, notes, before_waiting)
+        yield from stream_lines(stream, name, encoding_errors, notes, before_waiting)
 
 
-def incoming_lines(
-    stream: IncomingLines,
+def stream_lines(
+    stream: ByteStream,
     name: str,
     encoding_errors: EncodingErrors,
     notes: Notes,
@@ -207,25 +209,25 @@ def incoming_lines(
 
     Args:
         stream: provides bytes as they arrive.
-        name: name for messages.
+        name: the stream's name in messages.
         encoding_errors: see ``input_file``.
         before_waiting: called before each request for more bytes.
     """
-    return decode_lines(_as_completed(stream, name, before_waiting), name, encoding_errors, notes)
+    return decode_lines(_complete_lines(stream, name, before_waiting), name, encoding_errors, notes)
 
 
-def _as_completed(stream: IncomingLines, name: str, before_waiting: Callable[[], None]) -> Iterator[bytes]:
-    held: list[bytes] = []
+def _complete_lines(stream: ByteStream, name: str, before_waiting: Callable[[], None]) -> Iterator[bytes]:
+    begun: list[bytes] = []
     while True:
         before_waiting()
         with naming(name):
             piece = stream.read1(_PIECE_BYTES)
         if piece and b"\n" not in piece:
-            held.append(piece)
+            begun.append(piece)
             continue
-        *whole, rest = b"".join([*held, piece]).split(b"\n")
-        held = [rest]
-        yield from whole
+        *lines, rest = b"".join([*begun, piece]).split(b"\n")
+        begun = [rest]
+        yield from lines
         if not piece:
-            yield from filter(None, held)
+            yield from filter(None, begun)
             return

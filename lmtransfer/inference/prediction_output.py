@@ -1,4 +1,4 @@
-"""The output of ``predict``: standard output, written immediately, or a file that is either complete or absent."""
+"""Writes the output of ``predict``: to standard output without delay, or to a file that is complete or absent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def open_output(name: str, *, overwrite: bool) -> Iterator[Write]:
     if name == STANDARD_OUTPUT:
         yield _writer(sys.stdout, "standard output")
         return
-    path = free_place(name, overwrite=overwrite)
+    path = check_output_path(name, overwrite=overwrite)
     partial = path.with_name(f"{path.name}.partial")
     try:
         stream = partial.open("w", encoding="utf-8", newline="\n")
@@ -58,14 +58,14 @@ def open_output(name: str, *, overwrite: bool) -> Iterator[Write]:
             with naming(path):
                 stream.close()
     except BaseException as error:
-        is_torn = isinstance(error, OSError) and error.filename == str(path)
-        if is_torn or not partial.stat().st_size:
+        has_failed = isinstance(error, OSError) and error.filename == str(path)
+        if has_failed or not partial.stat().st_size:
             remove(partial)
         raise
     partial.replace(path)
 
 
-def free_place(name: str, *, overwrite: bool) -> Path:
+def check_output_path(name: str, *, overwrite: bool) -> Path:
     """Check that ``output=`` can be written, and return its path.
 
     Raises:
@@ -73,16 +73,16 @@ def free_place(name: str, *, overwrite: bool) -> Path:
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        raise RunDirectoryError(f"output={name}: is a folder; name a file in it")
+        raise RunDirectoryError(f"output={name}: this is a folder; set a file in it")
     if path.exists() and not overwrite:
-        raise RunDirectoryError(f"output={name}: already exists; name another file, or set overwrite=true")
+        raise RunDirectoryError(f"output={name}: the file already exists; set another file, or overwrite=true")
     if not path.parent.is_dir():
-        raise RunDirectoryError(f"output={name}: there is no folder {path.parent}; create it first")
+        raise RunDirectoryError(f"output={name}: the folder {path.parent} does not exist; create it first")
     return path
 
 
 def _writer(stream: TextIO, name: str) -> Write:
-    """Return a function that writes and flushes each group, so that a reader of the stream gets it without delay."""
+    """Return a function that writes and flushes a group of objects, so that a reader gets them without delay."""
     plain_ascii = (stream.encoding or "").lower().replace("-", "") != "utf8"
 
     def write(lines: Sequence[dict[str, Any]]) -> None:
@@ -104,12 +104,12 @@ def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
         return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False)
     except ValueError:
         raise DataError(
-            f"{line.get('id')}: the answer of the run has numbers that are not finite; its weights cannot be used (did "
-            "its training diverge?)"
+            f"{line.get('id')}: the run's answer has numbers that are not finite, so its weights are unusable; check "
+            "whether its training diverged"
         ) from None
 
 
-class Submission:
+class SubmissionFile:
     """The official submission file for a split's predictions.
 
     Args:
@@ -128,7 +128,9 @@ class Submission:
         self.kind, self.task, self.split = kind, task, split
         self._labels = list(task.labels)
         if output == STANDARD_OUTPUT:
-            raise ConfigError("submission= needs output=: a file, or a folder in which it gets its official name")
+            raise ConfigError(
+                "submission: set output= to a file, or to a folder in which the file gets its official name"
+            )
         if kind == "glue":
             official = glue_table(task.name, split, self._labels).file
         else:
@@ -138,10 +140,12 @@ class Submission:
         if in_folder:
             Path(output).expanduser().mkdir(parents=True, exist_ok=True)
             output = str(Path(output) / official)
-        self.path = free_place(output, overwrite=overwrite)
-        self.odds_path: Path | None = None
+        self.path = check_output_path(output, overwrite=overwrite)
+        self.no_answer_path: Path | None = None
         if kind == "squad" and task.no_answer:
-            self.odds_path = free_place(str(self.path.with_suffix("")) + ".na_prob.json", overwrite=overwrite)
+            self.no_answer_path = check_output_path(
+                str(self.path.with_suffix("")) + ".na_prob.json", overwrite=overwrite
+            )
 
     def write(self, examples: Sequence[Example], answers: Sequence[Any]) -> list[Path]:
         """Write the answers to all examples of the split and return the paths of the files."""
@@ -153,13 +157,15 @@ class Submission:
             write_text(self.path, "\n".join(lines) + "\n")
             return [self.path]
         write_text(self.path, json.dumps(squad_predictions(ids, answers)) + "\n")
-        if self.odds_path is None:
+        if self.no_answer_path is None:
             return [self.path]
-        write_text(self.odds_path, json.dumps(no_answer_probabilities(ids, answers)) + "\n")
-        return [self.path, self.odds_path]
+        write_text(self.no_answer_path, json.dumps(no_answer_probabilities(ids, answers)) + "\n")
+        return [self.path, self.no_answer_path]
 
 
 def _check_spans(task: Task) -> None:
     if task.head.kind != "span" or task.labels:
-        what = f"{task.head.kind} task" if task.head.kind != "span" else "task with other answers than spans"
-        raise ConfigError(f"submission=squad: {task.name} is a {what}; its submissions do not have the format of SQuAD")
+        what = f"{task.head.kind} task" if task.head.kind != "span" else "task with answers that are not spans"
+        raise ConfigError(
+            f"submission=squad: {task.name} is a {what}, whose answers do not fit SQuAD's format; remove submission="
+        )

@@ -24,7 +24,7 @@ from lmtransfer.training.hardware import Hardware
 
 #: Batches are padded to a multiple of this, because kernels are recompiled for each new shape.
 _TOKENS_MULTIPLE = 32
-_SHOWN_CHARACTERS = 60
+_EXCERPT_CHARACTERS = 60
 
 #: Which tokens are masked: only the predicted token, or also the later tokens of the same word.
 Hidden = Literal["token", "rest_of_word"]
@@ -108,21 +108,21 @@ class Frame:
         self._characters = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
 
     def around(self, ids: np.ndarray, *, text: str) -> np.ndarray:
-        """Put the special tokens around the ids, int64, shape (n + 2,).
+        """Put the special tokens around the ids; return int64, shape (n + 2,).
 
         Raises:
             DataError: the text is too long for the encoder; the message quotes the beginning of the text.
         """
         if len(ids) + 2 > self.max_length:
-            excerpt = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
+            excerpt = text if len(text) <= _EXCERPT_CHARACTERS else text[:_EXCERPT_CHARACTERS] + "..."
             raise DataError(
-                f"{excerpt!r}: {len(ids) + 2} tokens with its special tokens, but the model reads at most "
+                f"{excerpt!r}: the text has {len(ids) + 2} tokens with its special tokens, but the model reads at most "
                 f"{self.max_length} (model.max_length): shorten the text"
             )
         return np.concatenate([[self.begin_id], ids, [self.end_id]]).astype(np.int64)
 
     def character_ids(self, encoding: Encoding) -> np.ndarray | None:
-        """Return the characters of a text and its special tokens, (n + 2, 50); None if the tokenizer provides none."""
+        """Return the character ids of a text and its special tokens, (n + 2, 50); None if the tokenizer has none."""
         if self._characters is None or encoding.characters is None:
             return None
         return np.concatenate([self._characters[[self.begin_id]], encoding.characters, self._characters[[self.end_id]]])
@@ -199,8 +199,8 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
     """
     if "objective" not in saved.config or "task" in saved.config:
         raise RunDirectoryError(
-            f"run={saved.path}: was not pretrained on text, and has no head that predicts tokens; give a run of "
-            f"pretrain, such as runs/pretrain/<name>"
+            f"run={saved.path}: this run was not pretrained on text, so it has no head that predicts tokens; choose a "
+            f"pretraining run, such as runs/pretrain/<name>"
         )
     config: Any = OmegaConf.create(saved.config)
     config.init = None  # the weights come from the run itself, not from its init
@@ -213,14 +213,14 @@ def token_predictor(learner: PretrainingLearner) -> Objective:
     """Return the first objective that gives token probabilities.
 
     Raises:
-        ConfigError: there is none: objectives for pairs, replaced tokens or word vectors give no token probabilities.
+        ConfigError: the run has no such objective, but only objectives for pairs, replaced tokens or word vectors.
     """
     predictors = [objective for objective in learner.objective_list() if objective.predicts]
     if not predictors:
         names = _or_list(objective.name for objective in builtin_objectives() if objective.predicts)
         raise ConfigError(
-            f"run: its objective ({', '.join(learner.objectives)}) gives no token probabilities: give a run of "
-            f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
+            f"run: its objective ({', '.join(learner.objectives)}) gives no token probabilities; choose a run with "
+            f"objective={names}, or with an objective that includes mlm, such as mlm_nsp"
         )
     return predictors[0]
 
@@ -229,14 +229,14 @@ def masked_predictor(learner: PretrainingLearner) -> Objective:
     """Return the first objective that predicts a masked token from the context on both sides.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the run has no such objective.
     """
     predictors = [objective for objective in learner.objective_list() if objective.predicts == "masked"]
     if not predictors:
         names = _or_list(objective.name for objective in builtin_objectives() if objective.predicts == "masked")
         raise ConfigError(
-            f"run: its objective ({', '.join(learner.objectives)}) cannot fill a [MASK]: give a run of "
-            f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
+            f"run: its objective ({', '.join(learner.objectives)}) cannot fill a [MASK]; choose a run with "
+            f"objective={names}, or with an objective that includes mlm, such as mlm_nsp"
         )
     return predictors[0]
 

@@ -17,9 +17,9 @@ from lmtransfer.tasks.text.similarity import CHANCE, SentenceSimilarity
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
-from lmtransfer.transfer.embedder import Embedded, Embedder, finished
-from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of, with_random_encoder
-from lmtransfer.transfer.standardising import Standardising
+from lmtransfer.transfer.embedder import Embedder, TextVectors, scale_vectors
+from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder, with_random_encoder
+from lmtransfer.transfer.standardizer import Standardizer
 
 
 def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hardware: Hardware) -> ZeroShotScores:
@@ -33,7 +33,7 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
         DataError: the split is missing or malformed, or its scores are hidden.
     """
     choice = VectorChoice(task.settings.layers, task.settings.pooling, prefix="task.")
-    embedder = embedder_of(saved, choice, hardware=hardware, max_length=task.max_length)
+    embedder = open_embedder(saved, choice, hardware=hardware, max_length=task.max_length)
     pairs = task.examples(split)
     hidden = sum(not pair.has_gold for pair in pairs)
     if hidden:
@@ -64,7 +64,7 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
     )
 
 
-def _embed(pairs: Sequence[TextExample], embedder: Embedder) -> Embedded:
+def _embed(pairs: Sequence[TextExample], embedder: Embedder) -> TextVectors:
     """Embed both sentences of each pair, in turn; each rank embeds a share."""
     sentences = [sentence for pair in pairs for sentence in pair.content]
     rank, world_size = process_group.rank(), process_group.world_size()
@@ -72,13 +72,13 @@ def _embed(pairs: Sequence[TextExample], embedder: Embedder) -> Embedded:
     vectors = np.zeros((len(sentences), embedder.dim), dtype=np.float32)
     for number, part in enumerate(parts):
         vectors[number::world_size] = part.vectors
-    return Embedded(vectors, sum(part.num_cut for part in parts), sum(part.num_tokens for part in parts))
+    return TextVectors(vectors, sum(part.num_cut for part in parts), sum(part.num_tokens for part in parts))
 
 
-def _answers(embedded: Embedded, task: SentenceSimilarity) -> list[ScoreAnswer]:
+def _answers(embedded: TextVectors, task: SentenceSimilarity) -> list[ScoreAnswer]:
     scale = None
     if task.settings.standardise:
-        scale = Standardising(dim=embedded.vectors.shape[1])
+        scale = Standardizer(dim=embedded.vectors.shape[1])
         scale.fit([torch.from_numpy(embedded.vectors)])
-    unit = finished(embedded.vectors, standardising=scale, normalise=True).astype(np.float64)
+    unit = scale_vectors(embedded.vectors, standardizer=scale, normalise=True).astype(np.float64)
     return [ScoreAnswer(cosine) for cosine in (unit[::2] * unit[1::2]).sum(1).tolist()]

@@ -29,7 +29,7 @@ from lmtransfer.tasks.text.completions import CompletionChoice
 from lmtransfer.tasks.text.similarity import SentenceSimilarity
 from lmtransfer.tasks.text.surprisal import Surprisal
 from lmtransfer.training import process_group
-from lmtransfer.transfer.open_embedder import run_to_embed
+from lmtransfer.transfer.open_embedder import open_run_to_embed
 
 _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
@@ -47,7 +47,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         ConfigError: the run cannot be scored this way.
         DataError: the data are missing or malformed.
     """
-    saved = run_to_embed(str(cfg.run), trust=cfg.trust)
+    saved = open_run_to_embed(str(cfg.run), trust=cfg.trust)
     hardware = eager_hardware(cfg)
     task: CompletionChoice | Surprisal | SentenceSimilarity = build(
         cfg.task, data_root=cfg.data_root or saved.data_root

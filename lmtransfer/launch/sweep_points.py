@@ -28,7 +28,7 @@ from lmtransfer.system.durable import remove
 from lmtransfer.system.units import duration, time_unit
 
 if TYPE_CHECKING:
-    from lmtransfer.reporting.table import Table
+    from lmtransfer.reporting.table import ReportTable
 
 #: Maximum number of points that the table lists.
 _MAX_POINTS = 40
@@ -295,7 +295,7 @@ def watch_points(plan: SweepPlan, folder: Path, *, every: float = 2.0) -> Iterat
             thread.join()
 
 
-def points_table(plan: SweepPlan, points: Sequence[SweepPoint]) -> Table:
+def points_table(plan: SweepPlan, points: Sequence[SweepPoint]) -> ReportTable:
     """Build a table with a row for each point: its label, its state, its main score and its duration.
 
     Args:

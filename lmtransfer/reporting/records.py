@@ -29,7 +29,7 @@ _COST = ("seconds", "tokens", "tokens_per_second", "peak_memory", "num_parameter
 
 
 def load_records(*roots: str | Path) -> pd.DataFrame:
-    """Read the runs in the given folders, ``runs`` by default, as one table; see ``records``.
+    """Read the runs in some folders, ``runs`` by default, as one table; see ``records``.
 
     Raises:
         RunDirectoryError: a folder does not exist or may not be read, or no folder holds a run.
@@ -100,9 +100,9 @@ def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
         scores = list(_scores(node, [run for run in runs if run.is_seed] or runs))
         if not scores and side == own:
             scores = [_cost(result)]
-        for of_seed in scores:
-            score = {"metric": metric or None, "score": of_seed.get(f"metrics.{metric}")}
-            yield {**shared, "side": side, **score, **of_seed, **settings}
+        for seed_score in scores:
+            score = {"metric": metric or None, "score": seed_score.get(f"metrics.{metric}")}
+            yield {**shared, "side": side, **score, **seed_score, **settings}
 
 
 def _shared(entry: Entry) -> dict[str, Any]:
@@ -134,14 +134,14 @@ def _scores(node: Any, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """Yield each seed's metrics and cost in a ``result.json`` or in its part for a control or a baseline."""
     if not isinstance(node, Mapping):
         return
-    listed = node.get("seeds")
-    seeds = [seed for seed in listed if isinstance(seed, Mapping)] if isinstance(listed, list) else []
+    entries = node.get("seeds")
+    seeds = [seed for seed in entries if isinstance(seed, Mapping)] if isinstance(entries, list) else []
     for seed in seeds or [node]:
         metrics = seed.get("metrics")
-        known = {name: number(value) for name, value in metrics.items()} if isinstance(metrics, Mapping) else {}
-        if not any(value is not None for value in known.values()):
+        values = {name: number(value) for name, value in metrics.items()} if isinstance(metrics, Mapping) else {}
+        if not any(value is not None for value in values.values()):
             continue
-        scores = {f"metrics.{name}": value for name, value in known.items()}
+        scores = {f"metrics.{name}": value for name, value in values.items()}
         numbers = {name: number(seed.get(name)) for name in ("seed", "pretraining_seed") if name in seed}
         yield {**numbers, **scores, **_cost(_result_of(seed, node, runs, alone=len(seeds) < 2))}
 
@@ -149,10 +149,10 @@ def _scores(node: Any, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 def _result_of(seed: Mapping[str, Any], node: Mapping[str, Any], runs: Sequence[Run], *, alone: bool) -> Mapping:
     """Return the ``result.json`` of a seed's own folder, or of the run if there is only one seed."""
     folders = [f"seed-{seed.get('seed')}", f"pretraining-{seed.get('pretraining_seed')}"]
-    named = [run for run in runs if run.name == folders[0]]
-    named = [run for run in named if folders[1] in run.key.split("/")] or named
-    if len(named) == 1:
-        return named[0].result
+    matches = [run for run in runs if run.name == folders[0]]
+    matches = [run for run in matches if folders[1] in run.key.split("/")] or matches
+    if len(matches) == 1:
+        return matches[0].result
     return (runs[0].result if len(runs) == 1 else node) if alone else {}
 
 

@@ -8,37 +8,37 @@ from dataclasses import replace
 
 from lmtransfer.reporting.render.cells import difference_cells, metric_heading, metrics_cell, score_cell
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import Row
+from lmtransfer.reporting.runs.rows import ReportRow
 from lmtransfer.reporting.runs.scores import higher_is_better, number
-from lmtransfer.reporting.table import Cell, Column, Group, Line, Table
+from lmtransfer.reporting.table import Cell, Group, Line, ReportTable, TableColumn
 from lmtransfer.reporting.verdict_text import detectable_text, needed_text
 from lmtransfer.system.units import count, duration, format_metric
 
-_DIFFERENCE = Column("difference to control", ("difference", "({interval})"))
+_DIFFERENCE = TableColumn("difference to control", ("difference", "({interval})"))
 
 #: Columns for Markdown and LaTeX: one line per run.
 WIDE = (
-    Column("run", ("run", "({state})")),
-    Column("model"),
-    Column("objective"),
-    Column("corpus"),
-    Column("task"),
-    Column("transfer"),
-    Column("seeds"),
-    Column("metric"),
-    Column("mean", ("mean", "reason")),
-    Column("median"),
-    Column("other metrics", separator=", "),
+    TableColumn("run", ("run", "({state})")),
+    TableColumn("model"),
+    TableColumn("objective"),
+    TableColumn("corpus"),
+    TableColumn("task"),
+    TableColumn("transfer"),
+    TableColumn("seeds"),
+    TableColumn("metric"),
+    TableColumn("mean", ("mean", "reason")),
+    TableColumn("median"),
+    TableColumn("other metrics", separator=", "),
     _DIFFERENCE,
-    Column("verdict"),
-    Column("difference to baseline", ("difference to baseline", "({interval to baseline})")),
-    Column("verdict against baseline", ("verdict to baseline",)),
-    Column("smallest detectable"),
-    Column("seeds needed"),
-    Column("pretraining", ("{pretraining tokens} tokens", "pretraining time"), separator=", "),
-    Column("parameters"),
-    Column("cost", separator=", "),
-    Column("tokens/s"),
+    TableColumn("verdict"),
+    TableColumn("difference to baseline", ("difference to baseline", "({interval to baseline})")),
+    TableColumn("verdict against baseline", ("verdict to baseline",)),
+    TableColumn("smallest detectable"),
+    TableColumn("seeds needed"),
+    TableColumn("pretraining", ("{pretraining tokens} tokens", "pretraining time"), separator=", "),
+    TableColumn("parameters"),
+    TableColumn("cost", separator=", "),
+    TableColumn("tokens/s"),
 )
 #: Columns for the page: under group headings, with the pretraining below the name of the run.
 PAGE = (
@@ -47,57 +47,59 @@ PAGE = (
 )
 #: Columns for a terminal 100 characters wide: a few lines of text per run.
 NARROW = (
-    Column("run", notes=("weights", "reason", "warning"), width=(18, 36)),
-    Column("transfer", notes=("{several seeds} seeds",), width=(9, 10)),
-    Column(
+    TableColumn("run", notes=("weights", "reason", "warning"), width=(18, 36)),
+    TableColumn("transfer", notes=("{several seeds} seeds",), width=(9, 10)),
+    TableColumn(
         "mean",
         ("mean", "state without score"),
         notes=("median {median}", "other metrics", "state of score"),
         width=(12, 15),
         has_unit=True,
     ),
-    Column(
+    TableColumn(
         "difference to control",
         ("difference",),
         notes=("interval", "verdict", "detectable: {smallest detectable for now}", "seeds needed: {seeds needed}")
         + ("to {difference to baseline}", "interval to baseline", "verdict to baseline"),
         width=(14, 16),
     ),
-    Column("pretraining", ("{pretraining tokens} tokens",), notes=("pretraining time",), width=(11, 12)),
-    Column("size, cost", ("parameters",), notes=("{tokens/s} tok/s", "cost in short"), width=(10, 14)),
+    TableColumn("pretraining", ("{pretraining tokens} tokens",), notes=("pretraining time",), width=(11, 12)),
+    TableColumn("size, cost", ("parameters",), notes=("{tokens/s} tok/s", "cost in short"), width=(10, 14)),
 )
 _LEADERBOARD = (
-    Column("task", first="ascending"),
-    Column("run", problem="state", first="ascending"),
-    Column("model", first="ascending"),
-    Column("objective", notes=("corpus",), first="ascending"),
-    Column("transfer", first="ascending"),
-    Column("score", ("mean",), notes=("metric", "{several seeds} seeds", "other metrics"), first="descending"),
+    TableColumn("task", first="ascending"),
+    TableColumn("run", problem="state", first="ascending"),
+    TableColumn("model", first="ascending"),
+    TableColumn("objective", notes=("corpus",), first="ascending"),
+    TableColumn("transfer", first="ascending"),
+    TableColumn("score", ("mean",), notes=("metric", "{several seeds} seeds", "other metrics"), first="descending"),
     replace(_DIFFERENCE, text=("difference",), notes=("({interval})", "verdict"), first="descending"),
-    Column("pretraining tokens", first="ascending"),
-    Column("pretraining time", first="ascending"),
-    Column("parameters", first="ascending"),
-    Column("trained parameters", notes=("share", "memory", "seconds"), first="ascending"),
-    Column("pretraining FLOP", first="ascending"),
+    TableColumn("pretraining tokens", first="ascending"),
+    TableColumn("pretraining time", first="ascending"),
+    TableColumn("parameters", first="ascending"),
+    TableColumn("trained parameters", notes=("share", "memory", "seconds"), first="ascending"),
+    TableColumn("pretraining FLOP", first="ascending"),
 )
 
 
-def results_table(rows: Sequence[Row]) -> Table:
-    """Build the table of a report, by groups of comparable runs; show it with ``WIDE``, ``PAGE`` or ``NARROW``."""
+def results_table(rows: Sequence[ReportRow]) -> ReportTable:
+    """Build the table of a report by groups of comparable runs; ``WIDE``, ``PAGE`` and ``NARROW`` select columns."""
     names = dict.fromkeys(row.group for row in rows)
-    return Table("All results", WIDE, tuple(_group(name, [row for row in rows if row.group == name]) for name in names))
+    return ReportTable(
+        "All results", WIDE, tuple(_group(name, [row for row in rows if row.group == name]) for name in names)
+    )
 
 
-def leaderboard(entries: Sequence[Entry]) -> Table | None:
-    """Rank all scored runs of tasks, task by task, best score first; None if there are none.
+def leaderboard(entries: Sequence[Entry]) -> ReportTable | None:
+    """Rank all scored runs of tasks, task by task, best score first; return None if there are no such runs.
 
     Empty columns are left out.
     """
     scored = [entry for entry in entries if entry.score is not None and not entry.is_pretraining]
     if not scored:
         return None
-    rows = [Row(entry, entry.name, entry.name, entry.other_metrics) for entry in sorted(scored, key=_position)]
-    return Table("Leaderboard", _LEADERBOARD, (Group(tuple(map(_line, rows))),)).without_empty()
+    rows = [ReportRow(entry, entry.name, entry.name, entry.other_metrics) for entry in sorted(scored, key=_position)]
+    return ReportTable("Leaderboard", _LEADERBOARD, (Group(tuple(map(_line, rows))),)).without_empty()
 
 
 def _position(entry: Entry) -> tuple[str, str, float, float, str]:
@@ -109,23 +111,23 @@ def _position(entry: Entry) -> tuple[str, str, float, float, str]:
     return (entry.task, entry.split, float(entry.num_train or "inf"), best, entry.name)
 
 
-def _group(name: str, rows: Sequence[Row]) -> Group:
+def _group(name: str, rows: Sequence[ReportRow]) -> Group:
     metric = next((row.metric for row in rows if row.metric), "")
     return Group(tuple(map(_line, rows)), name, metric_heading(metric, of_pretraining=name == "pretraining"))
 
 
-def _line(row: Row) -> Line:
-    """Build the line with everything that a table shows of a run, a control or a baseline."""
+def _line(row: ReportRow) -> Line:
+    """Build the line of a run, a control or a baseline, with the cells for all columns."""
     entry, score, metric, cost = row.entry, row.score, row.metric, row.entry.cost
-    state, finished = entry.run.state, entry.run.state == "finished"
-    several = score is not None and score.n > 1
-    needed = needed_text(row.difference)
+    state, is_finished = entry.run.state, entry.run.state == "finished"
+    has_several_seeds = score is not None and score.n > 1
+    seeds_needed = needed_text(row.difference)
     to_baseline = difference_cells(entry.baseline_difference, metric)
     texts = {
         "run": row.run,
-        "state": "" if finished else state,
+        "state": "" if is_finished else state,
         "state without score": state if score is None else "",
-        "state of score": "" if finished or score is None else state,
+        "state of score": "" if is_finished or score is None else state,
         "reason": row.note if score is None else "",
         "warning": row.note if score is not None else "",
         "model": entry.model,
@@ -135,12 +137,12 @@ def _line(row: Row) -> Line:
         "task": "" if row.group == "pretraining" else row.group,
         "transfer": row.transfer,
         "seeds": "" if score is None else str(score.n),
-        "several seeds": str(score.n) if score is not None and several else "",
+        "several seeds": str(score.n) if score is not None and has_several_seeds else "",
         "metric": metric_heading(metric, of_pretraining=row.group == "pretraining"),
-        "median": format_metric(score.median, metric) if score is not None and several else "",
+        "median": format_metric(score.median, metric) if score is not None and has_several_seeds else "",
         "smallest detectable": detectable_text(row.difference, metric),
-        "smallest detectable for now": detectable_text(row.difference, metric) if needed else "",
-        "seeds needed": needed,
+        "smallest detectable for now": detectable_text(row.difference, metric) if seeds_needed else "",
+        "seeds needed": seeds_needed,
         "share": cost.share_text,
         "memory": cost.memory_text,
         "seconds": cost.seconds_text,

@@ -1,4 +1,4 @@
-"""Sections of a report that answer one question each, with a figure and a sentence that says what it shows."""
+"""Sections of a report that answer one question each, with a figure and a sentence that explains it."""
 
 from __future__ import annotations
 
@@ -43,34 +43,39 @@ class Section:
 
 
 def write_sections(sections: Sequence[Section], folder: Path) -> None:
-    """List the sections in ``sections.json``, next to the folder ``figures`` with their figures."""
+    """Write the sections to ``sections.json``, next to the folder ``figures`` with their figures."""
     content = [
-        {"title": one.title, "sentence": one.sentence, "command": one.command, "figure": one.figure.name}
-        for one in sections
+        {
+            "title": section.title,
+            "sentence": section.sentence,
+            "command": section.command,
+            "figure": section.figure.name,
+        }
+        for section in sections
     ]
     write_text(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def find_sections(roots: Sequence[Path]) -> list[Section]:
-    """Find the sections of all studies in the given folders, at any depth, in path order.
+    """Find the sections of all studies in some folders, at any depth, in path order.
 
     Unreadable files are skipped: the report then lacks a figure, which the study's command can draw again.
     """
     sections = []
     for path in sorted({path for root in roots for path in _files(root)}):
         try:
-            listed = read_json(path, list[_Saved], error=RunDirectoryError)
+            saved_sections = read_json(path, list[_Saved], error=RunDirectoryError)
         except RunDirectoryError:
             continue
-        for one in listed:
-            name = Path(one["figure"]).name
+        for saved in saved_sections:
+            name = Path(saved["figure"]).name
             svg, png = (path.parent / "figures" / f"{name}.{kind}" for kind in ("svg", "png"))
             if svg.is_file() and png.is_file():
-                figure = SavedFigure(name=name, title=one["title"], svg=svg, png=png)
-                sections.append(Section(one["title"], one["sentence"], one["command"], figure))
+                figure = SavedFigure(name=name, title=saved["title"], svg=svg, png=png)
+                sections.append(Section(saved["title"], saved["sentence"], saved["command"], figure))
     return sections
 
 
 def _files(root: Path) -> list[Path]:
-    """Return the lists of sections of a folder, of its studies, and of the studies of an output root."""
+    """Return the section files of a folder, of its studies, and of the studies in an output root."""
     return [path for pattern in (FILE, f"*/{FILE}", f"*/*/{FILE}") for path in root.resolve().glob(pattern)]

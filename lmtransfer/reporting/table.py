@@ -1,9 +1,9 @@
 """Tables: lines of named cells, and columns that show them.
 
-A table is built once. Its lines hold each value as a named cell of its own, with its sort key and the mark of its
-verdict. A column shows one of these cells, or several side by side or one below the other, so that each format and each
-width is a selection of columns over the same lines. ``render.terminal``, ``render.markdown`` and the template
-``table.html.j2`` render any table without knowing its content.
+A table is built once. Its lines hold each value as a separate named cell, with a sort key and the mark of a verdict. A
+column shows one of these cells, or several, side by side or stacked, so each format and each width selects columns over
+the same lines. ``render.terminal``, ``render.markdown`` and the template ``table.html.j2`` render any table without
+knowing its content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_NUMBER = 16
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A verdict as a sign that can be read without colour.
+    """A verdict as a sign that can be read without color.
 
     Attributes:
         kind: better, worse, even (no difference shown, or below a baseline) or open (no verdict).
@@ -88,19 +88,19 @@ _EMPTY = Cell()
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column, which shows one cell of each line, or several cells as one.
 
-    A cell is given by its name, or by words around the name: ``{tokens} tokens``. An empty cell is left out together
-    with its words.
+    A cell is specified by its name, or by a phrase around the name: ``{tokens} tokens``. An empty cell is left out
+    together with its phrase.
 
     Attributes:
         heading: the heading.
         text: cells that are shown side by side; by default the cell with the heading's name.
         notes: cells that are shown below the text.
         problem: the name of the cell with a warning, which is shown last; empty for none.
-        separator: what separates the lines of ``text``.
-        first: the sort order after a first click on the heading; None if the column cannot be sorted.
+        separator: the text between the cells of ``text``.
+        first: the sort order after the first click on the heading; None if the column cannot be sorted.
         width: minimum and maximum width on a terminal; None to fit the content.
         has_unit: whether, on a terminal, the note of a group (its metric) is shown above this column.
         is_bold: whether the text is bold on a terminal.
@@ -117,7 +117,7 @@ class Column:
     is_bold: bool = False
 
     def cell(self, line: Line) -> Cell:
-        """Combine what the column shows of a line into one cell."""
+        """Combine a line's cells that the column shows into one cell."""
         text = self.text or (self.heading,)
         cells = [line.cells.get(name, _EMPTY) for _, name, _ in map(_split, (*text, *self.notes))]
         return Cell(
@@ -130,14 +130,14 @@ class Column:
 
 
 def _split(part: str) -> tuple[str, str, str]:
-    """Split into the words before a cell, its name, and the words after it."""
+    """Split a phrase into the words before the cell's name, the name, and the words after it."""
     before, brace, rest = part.partition("{")
     name, _, after = rest.partition("}")
     return (before, name, after) if brace else ("", part, "")
 
 
 def _cell_texts(parts: Sequence[str], line: Line) -> list[str]:
-    """Combine the lines of the given cells, each with its words."""
+    """Return the lines of the cells, each with the words of its phrase."""
     return [
         f"{before}{text}{after}"
         for before, name, after in map(_split, parts)
@@ -163,19 +163,19 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table.
 
     Attributes:
-        name: what the table holds, for screen readers.
-        columns: what is shown of the lines.
+        name: a description of the content, for screen readers.
+        columns: the columns that are shown.
         groups: the lines.
         title: the heading above the table on a terminal; empty for none.
         note: a sentence below the table.
     """
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     groups: tuple[Group, ...]
     title: str = field(default="", kw_only=True)
     note: str = field(default="", kw_only=True)
@@ -200,20 +200,22 @@ class Table:
         """The table as plain text, row by row; commas separate the parts of a cell."""
         return [[", ".join(column.cell(line).lines) for column in self.columns] for line in self.lines]
 
-    def select(self, columns: Sequence[Column]) -> Table:
-        """Show the same lines by other columns."""
+    def select(self, columns: Sequence[TableColumn]) -> ReportTable:
+        """Return a table with the same lines and other columns."""
         return replace(self, columns=tuple(columns))
 
-    def without_empty(self) -> Table:
+    def without_empty(self) -> ReportTable:
         """Drop the columns that are empty in all lines."""
-        return self.select([one for one in self.columns if any(one.cell(line).lines for line in self.lines)])
+        return self.select([column for column in self.columns if any(column.cell(line).lines for line in self.lines)])
 
 
-def plain_table(name: str, headings: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, note: str = "") -> Table:
+def plain_table(
+    name: str, headings: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, note: str = ""
+) -> ReportTable:
     """Build a table of one group with a cell for each heading."""
-    columns = tuple(Column(heading, (f"{place}",)) for place, heading in enumerate(headings))
+    columns = tuple(TableColumn(heading, (f"{place}",)) for place, heading in enumerate(headings))
     lines = (
         Line({f"{place}": Cell(cell) if isinstance(cell, str) else cell for place, cell in enumerate(row)})
         for row in rows
     )
-    return Table(name, columns, (Group(tuple(lines)),), note=note)
+    return ReportTable(name, columns, (Group(tuple(lines)),), note=note)

@@ -18,31 +18,31 @@ def grounds(difference: Difference, metric: str, *, of: str = "these examples") 
     """State the basis of a verdict: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``.
 
     Args:
-        of: what was scored, named if its variance is not in the interval.
+        of: the scored data, which the text mentions if their variance is not in the interval.
     """
-    together = difference.num_comparisons
-    corrected = f", corrected for {together} comparisons," if together > 1 else ""
+    num = difference.num_comparisons
+    corrected = f", corrected for {num} comparisons," if num > 1 else ""
     examples = "" if difference.counts_examples else f", on {of}"
     return f"95 % interval{corrected} {interval_text(difference, metric)} over {seeds_text(difference)}{examples}"
 
 
 def seeds_text(difference: Difference) -> str:
     """State the seeds: ``5 pairs of seeds``, ``5 and 3 seeds`` or ``5 seeds each``."""
-    one, other = difference.num_seeds
-    if 0 in (one, other):
-        return f"{one or other} seeds" if one or other else "the test examples"
+    first, second = difference.num_seeds
+    if 0 in (first, second):
+        return f"{first or second} seeds" if first or second else "the test examples"
     if difference.paired:
-        return f"{one} pairs of seeds"
-    return f"{one} seeds each" if one == other else f"{one} and {other} seeds"
+        return f"{first} pairs of seeds"
+    return f"{first} seeds each" if first == second else f"{first} and {second} seeds"
 
 
-def reach(difference: Difference, metric: str) -> str:
-    """State the detectable difference, and the seeds needed for the observed one; empty if nothing was judged."""
-    if difference.verdict not in VERDICTS or difference.detectable is None:
+def power_text(difference: Difference, metric: str) -> str:
+    """State the detectable difference and the seeds needed to confirm the observed one; empty without a verdict."""
+    if difference.verdict not in VERDICTS or difference.detectable_difference is None:
         return ""
     points = " points" if in_percent(metric) else ""
-    detectable = format_metric(difference.detectable, metric)
-    text = f"a difference of {detectable}{points} or more would be found in 80 of 100 cases"
+    size = format_metric(difference.detectable_difference, metric)
+    text = f"a difference of {size}{points} or more would be found in 80 of 100 cases"
     if difference.verdict != "no difference shown" or difference.num_seeds == (0, 0):
         return text
     needed = difference.seeds_needed
@@ -54,7 +54,7 @@ def reach(difference: Difference, metric: str) -> str:
 
 def detectable_text(difference: Difference | None, metric: str) -> str:
     """State the smallest detectable difference, for a table."""
-    detectable = None if difference is None or difference.verdict not in VERDICTS else difference.detectable
+    detectable = None if difference is None or difference.verdict not in VERDICTS else difference.detectable_difference
     return "" if detectable is None else format_metric(detectable, metric)
 
 
@@ -82,7 +82,7 @@ def verdict_text(difference: Difference | None, metric: str | None = None) -> st
     return f"{difference.verdict}, for {difference.scope}" if is_verdict else difference.verdict
 
 
-def short(difference: Difference, metric: str) -> str:
+def short_text(difference: Difference, metric: str) -> str:
     """State a difference and its verdict in a few words: ``+2.8 (better)``."""
     delta = format_difference(difference.delta, metric)
     return delta if difference.standard_error is None else f"{delta} ({difference.verdict})"
@@ -93,15 +93,18 @@ def verdict_lines(difference: Difference, metric: str, *, to: str = "the control
     points = " points" if in_percent(metric) else ""
     start = f"difference to {to} {format_difference(difference.delta, metric)}{points}"
     if difference.standard_error is None:
-        return [f"{start}: no verdict, because one seed has no spread; use seeds=5"]
+        return [f"{start}: no verdict, because one seed has no spread; set seeds=5"]
     if difference.verdict not in VERDICTS:
         return [f"{start}: no verdict, because {_WHY_NO_VERDICT[difference.verdict]}"]
-    lines = [f"{start}: {verdict_text(difference, metric)} ({grounds(difference, metric)})", reach(difference, metric)]
+    lines = [
+        f"{start}: {verdict_text(difference, metric)} ({grounds(difference, metric)})",
+        power_text(difference, metric),
+    ]
     return [line for line in lines if line]
 
 
-def words_do_as_well(difference: Difference, baseline: str) -> str:
-    """Say so if a run is not above the better baseline; empty if it is."""
+def word_count_note(difference: Difference, baseline: str) -> str:
+    """State that counting words does as well as a run; empty if the run is above the better baseline."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
     return f"counting words does as well: this run is not above {baseline}" if gain <= 0 else ""
 
@@ -110,6 +113,6 @@ _WHY_NO_VERDICT: dict[Verdict, str] = {
     "collapsed": "every seed predicts the same label for every example",
     "control collapsed": "every seed of the control predicts the same label for every example",
     "seeds all alike": "all seeds of one side, or the differences of all pairs, are equal",
-    "no examples": "nothing was drawn on either side, and the predictions for the examples are not known",
+    "no examples": "neither side has random seeds, and the predictions for the examples are not known",
     "settings differ": "the two sides differ in more than their weights",
 }

@@ -1,4 +1,4 @@
-"""A report on the terminal, and as a folder with HTML, Markdown, JSON and figures."""
+"""Writes a report to the terminal, or to a folder with HTML, Markdown, JSON and figures."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.render.terminal import print_table
 from lmtransfer.reporting.results import NARROW, results_table
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import Row, table_rows
-from lmtransfer.reporting.runs.sweeps import Sweep, outside
+from lmtransfer.reporting.runs.rows import ReportRow, table_rows
+from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
 from lmtransfer.reporting.sections import Section
-from lmtransfer.reporting.sweep_table import sweep_table, without_runs
+from lmtransfer.reporting.sweep_table import drop_run_names, sweep_table
 from lmtransfer.system.durable import ensure_folder, write_text
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Console) -> None:
     """Print the answer, the table of runs outside sweeps, and a table for each sweep."""
-    rows = table_rows(outside(entries, sweeps))
+    rows = table_rows(entries_outside(entries, sweeps))
     console.print(answer(entries), style="bold", markup=False)
     if rows:
         print_table(results_table(rows).select(NARROW), console)
     for sweep in sweeps:
-        print_table(without_runs(sweep_table(sweep)), console)
+        print_table(drop_run_names(sweep_table(sweep)), console)
 
 
 def markdown_report(
     entries: Sequence[Entry], sweeps: Sequence[Sweep], figures: Sequence[SavedFigure], *, title: str
 ) -> str:
     """Render the report as Markdown, with links to the figure files."""
-    rows = table_rows(outside(entries, sweeps))
+    rows = table_rows(entries_outside(entries, sweeps))
     parts = [f"# {title}", answer(entries)]
     if rows:
         parts.append(markdown_table(results_table(rows).without_empty()).rstrip())
@@ -70,7 +70,7 @@ def write_report(
 
     Args:
         sweeps: the sweeps among the entries.
-        folder: folder of the report, created if needed.
+        folder: the report's folder, which is created if needed.
         sections: parts of the HTML page that directly follow the answer.
         texts: finds the texts of examples for the HTML page; None to show no texts.
         records: format of the records (see ``records.FILES``); None to write no records.
@@ -95,12 +95,12 @@ def write_report(
                 write_records(entries, folder, records)
     except OSError as error:
         raise RunDirectoryError(
-            f"to={folder}: the report cannot be written ({error.strerror or error}); give another folder with to="
+            f"to={folder}: the report cannot be written ({error.strerror or error}); set to= to another folder"
         ) from error
     return drawn_figures
 
 
-def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:
+def to_json(rows: Sequence[ReportRow], sweeps: Sequence[Sweep], answer: str) -> str:
     """Convert the content of all tables to JSON, in plain units (fractions, tokens, seconds)."""
     points = [
         {
@@ -122,7 +122,7 @@ def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: ReportRow) -> dict[str, Any]:
     """Convert a row to plain values."""
     entry = row.entry
     return {

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmtransfer.reporting.figures.kinds import draw
-from lmtransfer.reporting.figures.scores import Score, layer_panel
-from lmtransfer.reporting.figures.spec import Chart, Panel, Place, in_order, make_series, points_panel
+from lmtransfer.reporting.figures.scores import SeriesScore, layer_panel
+from lmtransfer.reporting.figures.spec import Chart, Panel, Place, make_series, points_panel, sort_points
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.layer_weights import LayerWeights, read_layer_weights
 from lmtransfer.reporting.runs.scores import higher_is_better, number
@@ -21,7 +21,7 @@ from lmtransfer.system.mappings import value_at
 from lmtransfer.system.units import count, format_difference, format_metric, in_percent
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
-from lmtransfer.verdicts.holm import corrected
+from lmtransfer.verdicts.holm import correct_column
 
 #: Maximum number of lines in a figure that get a sentence.
 _MAX_LINES = 6
@@ -61,7 +61,7 @@ def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[FigureLine]:
         place = _place(spec.x, row, transfer, entry)
         if place is not None and entry.score is not None and entry.metric is not None:
             points_of_lines.setdefault((line_label(spec, row, transfer, entry), entry.metric), {})[place] = entry
-    return [FigureLine(label, metric, in_order(points)) for (label, metric), points in points_of_lines.items()]
+    return [FigureLine(label, metric, sort_points(points)) for (label, metric), points in points_of_lines.items()]
 
 
 def _chosen(spec: FigureSpec, rows: Sequence[StudyRow]) -> Iterator[tuple[StudyRow, str, Entry]]:
@@ -146,7 +146,7 @@ def _differences(spec: FigureSpec, lines: Sequence[FigureLine]) -> list[dict[Pla
                 baseline=entry.baseline_mean,
             )
             differences.append((line_number, place, difference))
-    corrected_differences = corrected([difference for _, _, difference in differences])
+    corrected_differences = correct_column([difference for _, _, difference in differences])
     by_line: list[dict[Place, Difference]] = [{} for _ in lines]
     for (line_number, place, _), difference in zip(differences, corrected_differences, strict=True):
         by_line[line_number][place] = difference
@@ -247,7 +247,7 @@ def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: StudyPlan) -> tupl
     return panel, findings(spec, same, demonstration=plan.demonstration)
 
 
-def _with_controls(lines: Sequence[FigureLine], *, has_controls: bool) -> Iterator[Score]:
+def _with_controls(lines: Sequence[FigureLine], *, has_controls: bool) -> Iterator[SeriesScore]:
     """Yield the scores of the lines, then those of their controls."""
     for line in lines:
         yield from ((line.label, False, place, entry.score) for place, entry in line.points if entry.score is not None)

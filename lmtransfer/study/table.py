@@ -17,7 +17,7 @@ from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.table import PLUS_MINUS, Cell, Column, Group, Line, Table
+from lmtransfer.reporting.table import PLUS_MINUS, Cell, Group, Line, ReportTable, TableColumn
 from lmtransfer.reporting.verdict_text import verdict_text
 from lmtransfer.study.plan import PRETRAIN, StudyPlan
 from lmtransfer.system.durable import write_text
@@ -37,11 +37,11 @@ _NOTE = (
 )
 #: The columns of the table with one line per transfer.
 _TRANSFERS = (
-    Column("", ("recipe",)),
-    Column("task", ("transfer",)),
-    *map(Column, ("metric", "majority", "baseline", "control")),
-    Column("pretrained", ("score",), notes=("other metrics",)),
-    *map(Column, ("difference", "to baseline", "cost")),
+    TableColumn("", ("recipe",)),
+    TableColumn("task", ("transfer",)),
+    *map(TableColumn, ("metric", "majority", "baseline", "control")),
+    TableColumn("pretrained", ("score",), notes=("other metrics",)),
+    *map(TableColumn, ("difference", "to baseline", "cost")),
 )
 
 
@@ -160,7 +160,7 @@ def _verdict(name: str, difference: Difference | None) -> dict[str, Any]:
         f"{name}_standard_error": difference.standard_error,
         f"{name}_p_value": difference.corrected_p_value,
         f"{name}_scope": difference.scope,
-        f"{name}_detectable": difference.detectable,
+        f"{name}_detectable": difference.detectable_difference,
         f"{name}_seeds_needed": difference.seeds_needed,
         f"{name}_verdict": difference.verdict,
     }
@@ -179,7 +179,7 @@ def markdown(rows: Sequence[StudyRow], plan: StudyPlan) -> str:
     return f"{markdown_table(table)}\n{table.note}\n"
 
 
-def study_table(rows: Sequence[StudyRow], plan: StudyPlan) -> Table:
+def study_table(rows: Sequence[StudyRow], plan: StudyPlan) -> ReportTable:
     """Build the table for a terminal 100 characters wide, a group per recipe; with many transfers, a line for each."""
     title = f"study {plan.name}"
     if len(plan.transfers) > _MANY:
@@ -188,31 +188,31 @@ def study_table(rows: Sequence[StudyRow], plan: StudyPlan) -> Table:
             for row in rows
             for name in plan.transfers
         )
-        return Table(title, _TRANSFERS, (Group(lines),), title=title, note=_NOTE)
+        return ReportTable(title, _TRANSFERS, (Group(lines),), title=title, note=_NOTE)
     groups = tuple(Group((_recipe(row),)) for row in rows)
-    return Table(title, _narrow(rows, plan), groups, title=title, note=_NOTE)
+    return ReportTable(title, _narrow(rows, plan), groups, title=title, note=_NOTE)
 
 
-def _wide(rows: Sequence[StudyRow], plan: StudyPlan) -> list[Column]:
+def _wide(rows: Sequence[StudyRow], plan: StudyPlan) -> list[TableColumn]:
     """Return the columns for Markdown."""
     names = ("model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy")
-    columns = [Column("", ("recipe",)), *map(Column, names)]
+    columns = [TableColumn("", ("recipe",)), *map(TableColumn, names)]
     for name in plan.transfers:
-        columns.append(Column(f"{name}: {_metric(rows, name)}", (f"{name} score",)))
-        columns.append(Column("other metrics", (f"{name} other metrics",), separator=", "))
+        columns.append(TableColumn(f"{name}: {_metric(rows, name)}", (f"{name} score",)))
+        columns.append(TableColumn("other metrics", (f"{name} other metrics",), separator=", "))
         parts = ("control", "difference", "baseline", "to baseline", "cost")
-        columns += [Column(part, (f"{name} {part}",)) for part in parts]
+        columns += [TableColumn(part, (f"{name} {part}",)) for part in parts]
     return columns
 
 
-def _narrow(rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[Column, ...]:
+def _narrow(rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[TableColumn, ...]:
     """Return the columns for a terminal."""
     return (
-        Column("", ("recipe",), notes=("model", "objective"), width=(15, None), is_bold=True),
-        Column("pretraining", ("{parameters} parameters",), notes=("{tokens} tokens", "{tokens/s} tok/s")),
-        Column("validation", ("loss {loss}", "state"), notes=("perplexity {perplexity}", "accuracy {accuracy}")),
+        TableColumn("", ("recipe",), notes=("model", "objective"), width=(15, None), is_bold=True),
+        TableColumn("pretraining", ("{parameters} parameters",), notes=("{tokens} tokens", "{tokens/s} tok/s")),
+        TableColumn("validation", ("loss {loss}", "state"), notes=("perplexity {perplexity}", "accuracy {accuracy}")),
         *(
-            Column(
+            TableColumn(
                 f"{name}\n{_metric(rows, name)}",
                 (f"{name} score",),
                 notes=(f"{name} other metrics", f"control {{{name} control}}", f"{name} difference")

@@ -36,12 +36,12 @@ class ComposedEncoder(nn.Module):
 
     @property
     def output_dim(self) -> int:
-        """E."""
+        """Width of a composed vector, E."""
         return self.composition.output_dim
 
     def vectors(self, packed: PackedBatch) -> Tensor:
         """Return the vectors of a batch, float32, (B, E) or (T, E), without filler."""
-        return self._pooled(self._compose(self._layers(packed), packed))
+        return self._pool(self._compose(self._layers(packed), packed))
 
     def _layers(self, packed: PackedBatch) -> Sequence[Tensor]:
         """Return the layers that the reading needs, for the real tokens that the composition uses."""
@@ -52,13 +52,15 @@ class ComposedEncoder(nn.Module):
             output = encoder(packed)
             return [output.layers[index][: packed.num_tokens] for index in indices]
         offsets = packed.cu_seqlens[: packed.num_real + 1].long()
-        wanted_B = offsets[:-1] if tokens == "first" else offsets[1:] - 1
+        positions_B = offsets[:-1] if tokens == "first" else offsets[1:] - 1
         last = encoder.num_layers
         skip = last in indices
         num_filler = packed.num_sequences - packed.num_real
-        output_positions = OutputPositions(wanted_B, (1,) * packed.num_real + (0,) * num_filler) if skip else None
+        output_positions = OutputPositions(positions_B, (1,) * packed.num_real + (0,) * num_filler) if skip else None
         output = encoder(packed, output_positions=output_positions)
-        return [output.layers[index] if index == last and skip else output.layers[index][wanted_B] for index in indices]
+        return [
+            output.layers[index] if index == last and skip else output.layers[index][positions_B] for index in indices
+        ]
 
     def _compose(self, layers: Sequence[Tensor], packed: PackedBatch) -> Tensor:
         composition = self.composition
@@ -66,6 +68,6 @@ class ComposedEncoder(nn.Module):
         per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
         return composition(self.reading(layers, per_token), lengths)
 
-    def _pooled(self, composed_BE: Tensor) -> Tensor:
+    def _pool(self, composed_BE: Tensor) -> Tensor:
         pooler = self.encoder.pooler
         return pooler(composed_BE) if self.use_pooler and pooler is not None else composed_BE

@@ -1,6 +1,6 @@
-"""Fit the linear head of a frozen encoder to its optimum: a convex problem, without learning rate, epochs or chance.
+"""Fits the linear head of a frozen encoder to its optimum: a convex problem, without learning rate, epochs or chance.
 
-The head minimises ``C * sum of losses + ||W||^2 / 2`` over its weights W and its biases, which are not penalised:
+The head minimizes ``C * sum of losses + ||W||^2 / 2`` over the weights W and the biases, which are not penalized:
 logistic regression for labels, sets of labels and tags, ridge regression for numbers. C has the same meaning as in
 scikit-learn's multinomial logistic regression, and is chosen by cross-validation within the training examples.
 
@@ -32,17 +32,17 @@ from lmtransfer.transfer.scoring import Outputs, evaluation_mode, score_outputs
 #: The values of C to choose from.
 STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 FOLDS = 3
-#: With more rows, a head is trained in batches: features may exceed the memory, and a penalty matters less.
-MOST_ROWS = 20_000
+#: With more rows, a head is trained in batches, because features may exceed the memory and a penalty matters less.
+MAX_ROWS = 20_000
 #: Curvature of a loss per row, which scales the coordinates; an upper bound for the cross-entropy of two labels.
 _CURVATURE = 0.25
 #: Eigenvalues smaller than this share of the largest are rounding errors.
 _RANK = 1e-12
 #: Far below the head's float32 rounding.
-_EXACT = {"maxiter": 5000, "maxfun": 10_000, "ftol": 1e-12, "gtol": 1e-8, "maxcor": 20}
+_EXACT_OPTIONS = {"maxiter": 5000, "maxfun": 10_000, "ftol": 1e-12, "gtol": 1e-8, "maxcor": 20}
 #: Close enough to choose C, in a third of the time.
-_CLOSE = {"maxiter": 500, "maxfun": 1000, "ftol": 1e-7, "gtol": 1e-5, "maxcor": 20}
-_SEQUENCES_AT_ONCE = 512
+_ROUGH_OPTIONS = {"maxiter": 500, "maxfun": 1000, "ftol": 1e-7, "gtol": 1e-5, "maxcor": 20}
+_BLOCK_SEQUENCES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Optimum:
 
     Attributes:
         strength: C.
-        score: the main metric of this C over the examples, each answered by a fit on the other folds.
-        tries: C, score and loss of every value tried, and whether all its answers are the same.
+        score: the main metric for this C over the examples, each answered by a fit on the other folds.
+        tries: C, score and loss of every value tried, and whether all answers are the same.
     """
 
     strength: float
@@ -65,8 +65,8 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
 
     Values of C are tried in ascending order, until two in a row have a worse score and loss than an earlier one.
 
-    A C whose answers are all the same is chosen only if every C has this problem: such a head reveals nothing about the
-    encoder.
+    A value of C for which all answers are the same is chosen only if every value has this problem: such a head reveals
+    nothing about the encoder.
 
     Args:
         learner: a learner with a convex head, which gets the solution.
@@ -76,7 +76,7 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     head, encoded = learner.head, source.encoded
     head.train()
     inputs_RE, targets = head_inputs(learner, source), encoded.targets.map(torch.from_numpy)
-    fold_R = np.repeat(folds_of(encoded)[encoded.owners], np.diff(encoded.target_offsets))
+    fold_R = np.repeat(assign_folds(encoded)[encoded.owners], np.diff(encoded.target_offsets))
     folds = []
     for fold in np.unique(fold_R):
         rest, held_out = np.flatnonzero(fold_R != fold), np.flatnonzero(fold_R == fold)
@@ -88,7 +88,7 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     for strength in STRENGTHS:
         logits_RK = torch.zeros(len(fold_R), head.num_logits, dtype=torch.float64)
         for place, (problem, held_out) in enumerate(folds):
-            solution = problem.solve(strength, start=solutions[place], options=_CLOSE)
+            solution = problem.solve(strength, start=solutions[place], options=_ROUGH_OPTIONS)
             weight_KE, bias_K = problem.linear(solution)
             logits_RK[held_out] = inputs_RE[held_out] @ weight_KE.T + bias_K
             solutions[place] = solution
@@ -99,7 +99,7 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
         tries.append({"C": strength, "score": score, "loss": loss, "collapsed": evaluation.collapsed})
         if _gets_worse(tries):
             break
-    best = max(tries, key=lambda one: (not one["collapsed"], one["score"], -one["loss"]))
+    best = max(tries, key=lambda attempt: (not attempt["collapsed"], attempt["score"], -attempt["loss"]))
     problem = Problem(inputs_RE, targets, head)
     weight_KE, bias_K = problem.linear(problem.solve(best["C"]))
     with torch.no_grad():
@@ -111,7 +111,7 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
 def _gets_worse(tries: list[dict[str, Any]]) -> bool:
     """Whether the last two values of C both have a worse score and a worse loss than an earlier value."""
     return any(
-        all(one["score"] < earlier["score"] and one["loss"] > earlier["loss"] for one in tries[-2:])
+        all(later["score"] < earlier["score"] and later["loss"] > earlier["loss"] for later in tries[-2:])
         for earlier in tries[:-2]
     )
 
@@ -120,8 +120,8 @@ def head_inputs(learner: TaskLearner, source: TaskSource) -> Tensor:
     """Return the linear layer's input for each target row, float64, (R, E)."""
     scale, parts = learner.standardising, []
     with torch.no_grad():
-        for start in range(0, len(source.encoded), _SEQUENCES_AT_ONCE):
-            stop = min(start + _SEQUENCES_AT_ONCE, len(source.encoded))
+        for start in range(0, len(source.encoded), _BLOCK_SEQUENCES):
+            stop = min(start + _BLOCK_SEQUENCES, len(source.encoded))
             batch = source.build(0, source.plan(0), range(start, stop))
             assert batch.features is not None, "a fit needs the features of a frozen encoder"
             features = batch.features if scale is None else scale(batch.features.to(scale.mean.device)).cpu()
@@ -129,14 +129,14 @@ def head_inputs(learner: TaskLearner, source: TaskSource) -> Tensor:
     return torch.cat(parts)
 
 
-def folds_of(encoded: EncodedExamples) -> np.ndarray:
-    """Return the fold of each example; groups of examples are dealt label by label, in file order."""
+def assign_folds(encoded: EncodedExamples) -> np.ndarray:
+    """Assign each example to a fold; groups of examples are distributed label by label, in file order."""
     labels: dict[str, int] = {}
     units = [example.group or f"\0{place}" for place, example in enumerate(encoded.examples)]
     for unit, example in zip(units, encoded.examples, strict=True):
         labels.setdefault(unit, example.class_index)
-    dealt = {unit: place % FOLDS for place, unit in enumerate(sorted(labels, key=lambda unit: labels[unit]))}
-    return np.array([dealt[unit] for unit in units])
+    folds = {unit: place % FOLDS for place, unit in enumerate(sorted(labels, key=lambda unit: labels[unit]))}
+    return np.array([folds[unit] for unit in units])
 
 
 class Problem:
@@ -162,7 +162,9 @@ class Problem:
             self.values_F = values_F.clamp(min=0)
         self.coordinates_RF1 = functional.pad(centred_RE @ self.vectors_EF, (0, 1), value=1.0)  # the bias comes last
 
-    def solve(self, strength: float, *, start: Tensor | None = None, options: dict[str, Any] = _EXACT) -> Tensor:
+    def solve(
+        self, strength: float, *, start: Tensor | None = None, options: dict[str, Any] = _EXACT_OPTIONS
+    ) -> Tensor:
         """Return the optimum, float64, (K, F + 1): the weights of the coordinates, and the bias.
 
         Args:

@@ -19,7 +19,7 @@ from lmtransfer.models.base import Encoder
 
 
 def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection[int]) -> dict[str, int]:
-    """Return the depth of each encoder parameter by name: 1 for the topmost layer read, most for the embeddings.
+    """Return the depth of each encoder parameter by name: 1 for the topmost layer read, the maximum for the embeddings.
 
     Only layers with their own parameters count, so layers that share parameters count as one (ALBERT: Lan et al. 2020).
     Parameters after the topmost block, such as a last norm, belong to that block. Parameters that no read layer depends
@@ -30,20 +30,20 @@ def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection
         sample: any batch that the encoder can read, on its device.
         read: the layers to read, from 0 (embeddings) to ``num_layers``.
     """
-    named = dict(encoder.named_parameters())
-    flags, was_training = {name: parameter.requires_grad for name, parameter in named.items()}, encoder.training
+    parameters = dict(encoder.named_parameters())
+    flags, was_training = {name: parameter.requires_grad for name, parameter in parameters.items()}, encoder.training
     encoder.requires_grad_(True).eval()
     try:
         with torch.enable_grad():
             layers = encoder(sample).layers[: max(read) + 1]
     finally:
         encoder.train(was_training)
-        for name, parameter in named.items():
+        for name, parameter in parameters.items():
             parameter.requires_grad_(flags[name])
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     place_of: dict[int, int] = {}
     for place, layer in enumerate(layers):
-        for leaf in _new_leaves(layer, seen):
+        for leaf in _new_leaves(layer, visited):
             place_of.setdefault(id(leaf), place)
     in_blocks: list[int] = []
     for block in encoder.blocks():
@@ -53,23 +53,23 @@ def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection
     topmost = max((place_of[leaf] for leaf in in_blocks), default=0) or len(layers)
     place_of = {leaf: min(place, topmost) for leaf, place in place_of.items()}  # a last norm above shared layers
     places = sorted(
-        {place_of[id(parameter)] for parameter in named.values() if id(parameter) in place_of}, reverse=True
+        {place_of[id(parameter)] for parameter in parameters.values() if id(parameter) in place_of}, reverse=True
     )
     depth = {place: number for number, place in enumerate(places, start=1)}
-    return {name: depth[place_of[id(parameter)]] for name, parameter in named.items() if id(parameter) in place_of}
+    return {name: depth[place_of[id(parameter)]] for name, parameter in parameters.items() if id(parameter) in place_of}
 
 
-def _new_leaves(output: Tensor, seen: set[Any]) -> list[Tensor]:
-    """Return the leaves of ``output``'s autograd graph, except those found in earlier calls with the same ``seen``."""
-    leaves, ahead = [], [output.grad_fn]
-    while ahead:
-        node: Any = ahead.pop()
-        if node is None or node in seen:
+def _new_leaves(output: Tensor, visited: set[Any]) -> list[Tensor]:
+    """Return the leaves of ``output``'s autograd graph, except those below nodes that were visited before."""
+    leaves, stack = [], [output.grad_fn]
+    while stack:
+        node: Any = stack.pop()
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if hasattr(node, "variable"):
             leaves.append(node.variable)
-        ahead += [below for below, _ in node.next_functions]
+        stack += [below for below, _ in node.next_functions]
     return leaves
 
 

@@ -1,4 +1,4 @@
-"""Text vectors from an encoder: encode, sort by length, pack, compose, and restore the order.
+"""Embeds texts with an encoder: encode, sort by length, pack, compose, and restore the order.
 
 Shape legend: N texts, E width of a vector.
 """
@@ -23,11 +23,11 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.scoring import EVALUATION_TOKENS
-from lmtransfer.transfer.standardising import Standardising
+from lmtransfer.transfer.standardizer import Standardizer
 from lmtransfer.transfer.vector_method import VectorMethod
 
 #: Number of characters to try first for each token needed.
-_CHARACTERS_A_TOKEN = 32
+_CHARACTERS_PER_TOKEN = 32
 _GROWTH = 4
 _SPACE = re.compile(r"[ \t\r\n]")
 
@@ -35,16 +35,16 @@ _SPACE = re.compile(r"[ \t\r\n]")
 _NUM_SPECIALS = 2
 
 
-def beginning(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
-    """Return a prefix of the text with the same first tokens and more than ``num_tokens`` of them, or the whole text.
+def text_prefix(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
+    """Return a prefix with the same first tokens and more than ``num_tokens`` tokens, or the whole text.
 
-    The prefix ends before white space, because no token crosses it. A text of ten million characters thus costs hardly
+    The prefix ends before white space, because no token crosses it. So a text of ten million characters costs hardly
     more than a page.
 
     Args:
-        num_tokens: number of first tokens that are needed.
+        num_tokens: number of tokens needed from the beginning of the text.
     """
-    size = _CHARACTERS_A_TOKEN * num_tokens
+    size = _CHARACTERS_PER_TOKEN * num_tokens
     while size < len(text):
         space = _SPACE.search(text, size)
         if space is None:
@@ -57,7 +57,7 @@ def beginning(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class TextVectors:
     """The vectors of some texts.
 
     Attributes:
@@ -74,7 +74,7 @@ class Embedded:
 class Embedder:
     """Turns each text into one vector that does not depend on the other texts.
 
-    A text is read as "[CLS] text [SEP]", and its end is cut if it has too many tokens. An empty text is "[CLS] [SEP]".
+    A text is read as "[CLS] text [SEP]" and truncated if it has too many tokens. An empty text is "[CLS] [SEP]".
 
     Args:
         model: encoder, reading and composition, on the device and in evaluation mode.
@@ -82,7 +82,7 @@ class Embedder:
         tokenizer: the run's tokenizer.
         hardware: device and precision.
         max_length: maximum number of tokens per text, including special tokens; None for the encoder's maximum.
-        standardising: mean and deviation of such vectors over the training part of the run's task; None if unknown.
+        standardizer: mean and deviation of such vectors over the training part of the run's task; None if unknown.
         normalise: whether to scale each vector to length 1.
         batch_tokens: maximum number of tokens in a batch.
 
@@ -98,19 +98,19 @@ class Embedder:
         tokenizer: Tokenizer,
         hardware: Hardware,
         max_length: int | None = None,
-        standardising: Standardising | None = None,
+        standardizer: Standardizer | None = None,
         normalise: bool = False,
         batch_tokens: int = EVALUATION_TOKENS,
     ) -> None:
-        longest = model.encoder.max_length
-        if max_length is not None and not _NUM_SPECIALS < max_length <= longest:
+        limit = model.encoder.max_length
+        if max_length is not None and not _NUM_SPECIALS < max_length <= limit:
             raise ConfigError(
-                f"{method.prefix}max_length={max_length}: must be {_NUM_SPECIALS + 1} (one token between two "
-                f"special tokens) to {longest} (model.max_length of the run), or null for {longest}"
+                f"{method.prefix}max_length={max_length}: must be between {_NUM_SPECIALS + 1} (one token between two "
+                f"special tokens) and {limit} (the run's model.max_length), or null for {limit}"
             )
         self.model, self.tokenizer, self.hardware = model, tokenizer, hardware
-        self.max_length = max_length or longest
-        self.standardising, self.method, self.normalise = standardising, method, normalise
+        self.max_length = max_length or limit
+        self.standardizer, self.method, self.normalise = standardizer, method, normalise
         self.batch_tokens = batch_tokens
 
     @property
@@ -119,10 +119,10 @@ class Embedder:
         return self.model.output_dim
 
     @torch.inference_mode()
-    def embed(self, texts: Sequence[str]) -> Embedded:
+    def embed(self, texts: Sequence[str]) -> TextVectors:
         """Return the vectors of some texts, all in memory."""
         room = self.max_length - _NUM_SPECIALS
-        prefixes = [beginning(text, self.tokenizer, num_tokens=room) for text in texts]
+        prefixes = [text_prefix(text, self.tokenizer, num_tokens=room) for text in texts]
         examples = [TextExample(id=str(number), text=text) for number, text in enumerate(prefixes)]
         encoded = encode_texts(
             examples,
@@ -134,21 +134,21 @@ class Embedder:
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for batch in evaluation_batches(TaskSource(encoded), micro_batch_tokens=self.batch_tokens):
             with self.hardware.precision.autocast():
-                of_batch = self.model.vectors(batch.packed.to(self.hardware.device))
-            vectors[list(batch.rows)] = of_batch.float().cpu().numpy()
-        vectors = finished(vectors, standardising=None, normalise=self.normalise)
-        return Embedded(vectors, encoded.num_truncated, int(encoded.lengths.sum()))
+                batch_vectors = self.model.vectors(batch.packed.to(self.hardware.device))
+            vectors[list(batch.rows)] = batch_vectors.float().cpu().numpy()
+        vectors = scale_vectors(vectors, standardizer=None, normalise=self.normalise)
+        return TextVectors(vectors, encoded.num_truncated, int(encoded.lengths.sum()))
 
 
-def finished(vectors_NE: np.ndarray, *, standardising: Standardising | None, normalise: bool) -> np.ndarray:
-    """Return the vectors, optionally standardised and then divided by their Euclidean lengths.
+def scale_vectors(vectors_NE: np.ndarray, *, standardizer: Standardizer | None, normalise: bool) -> np.ndarray:
+    """Return the vectors, optionally standardized and then divided by their Euclidean lengths.
 
     Args:
         vectors_NE: float32.
-        standardising: subtracts a mean and divides by a deviation; None for no scaling.
+        standardizer: subtracts a mean and divides by a deviation; None for no scaling.
         normalise: whether to scale each vector to length 1; a zero vector is unchanged.
     """
-    found_NE = torch.from_numpy(vectors_NE)
-    if standardising is not None:
-        found_NE = standardising(found_NE)
-    return (functional.normalize(found_NE, dim=1) if normalise else found_NE).numpy()
+    scaled_NE = torch.from_numpy(vectors_NE)
+    if standardizer is not None:
+        scaled_NE = standardizer(scaled_NE)
+    return (functional.normalize(scaled_NE, dim=1) if normalise else scaled_NE).numpy()

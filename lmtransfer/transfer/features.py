@@ -1,6 +1,6 @@
-"""Inputs of heads, computed before training: all features of a frozen encoder, or a sample for a trained encoder.
+"""The inputs of heads before training: all features of a frozen encoder, or a sample for a trained encoder.
 
-The features of a frozen encoder are stored, so that a probing epoch only computes the head. If neither reading nor
+The features of a frozen encoder are stored, so an epoch of probing only computes the head. If neither reading nor
 composition has parameters, the head's inputs are stored. Otherwise the layers that are read are stored for each token.
 
 Shape legend: S sequences, R rows (sequences or tokens), D width, E width of a composed vector.
@@ -28,8 +28,8 @@ from lmtransfer.transfer.scoring import EVALUATION_TOKENS, evaluation_mode
 #: Larger features go to a memory-mapped file.
 MAX_BYTES_IN_MEMORY = 512 * 2**20
 
-#: Maximum number of examples for computing the mean and deviation of the head's inputs, if the encoder is trained.
-MOST_SAMPLED = 4096
+#: If the encoder is trained, the mean and deviation of the head's inputs are computed from at most this many examples.
+MAX_SAMPLE = 4096
 
 
 class FeatureTable:
@@ -48,8 +48,8 @@ class FeatureTable:
         """Return the features of these sequences, end to end, in the given order."""
         lengths = self.lengths[row_ids]
         first = np.cumsum(lengths) - lengths
-        where = np.repeat(self.starts[row_ids] - first, lengths) + np.arange(lengths.sum())
-        return torch.from_numpy(np.asarray(self.values[where]))
+        indices = np.repeat(self.starts[row_ids] - first, lengths) + np.arange(lengths.sum())
+        return torch.from_numpy(np.asarray(self.values[indices]))
 
     def parts(self, *, most_rows: int = 1 << 16) -> Iterator[Tensor]:
         """Yield the features of all sequences, end to end, a few sequences at a time.
@@ -94,8 +94,8 @@ def compute_features(
     Raises:
         ValueError: the encoder is not frozen, or there are no examples.
     """
-    if not learner.freezing.frozen:
-        raise ValueError("features of an encoder that learns would be out of date at once")
+    if not learner.freezing.is_frozen:
+        raise ValueError("the encoder is not frozen, so its features would change in training")
     lengths = source.encoded.lengths
     if not learner.keeps_tokens:
         lengths = np.ones_like(lengths)
@@ -104,27 +104,27 @@ def compute_features(
     with evaluation_mode(learner):
         for batch in evaluation_batches(source, micro_batch_tokens=max_tokens):
             with autocast():
-                fixed = learner.fixed(batch.to(device)).float().cpu().numpy()
+                features = learner.frozen_features(batch.to(device)).float().cpu().numpy()
             if values is None:
-                values = _allocate((int(lengths.sum()), *fixed.shape[1:]), folder, max_bytes_in_memory)
+                values = _allocate((int(lengths.sum()), *features.shape[1:]), folder, max_bytes_in_memory)
             place = 0
             for row in batch.rows:
                 start, length = int(starts[row]), int(lengths[row])
-                values[start : start + length] = fixed[place : place + length]
+                values[start : start + length] = features[place : place + length]
                 place += length
     if values is None:
-        raise ValueError("features of no examples")
+        raise ValueError("there are no examples")
     return FeatureTable(values, starts, lengths)
 
 
 @torch.no_grad()
-def sampled_features(
+def sample_features(
     learner: TaskLearner,
     source: TaskSource,
     *,
     device: torch.device | str = "cpu",
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-    most_examples: int = MOST_SAMPLED,
+    most_examples: int = MAX_SAMPLE,
     max_tokens: int = EVALUATION_TOKENS,
 ) -> Iterator[Tensor]:
     """Yield the current inputs of a learner's head for training examples or a sample, the same on each rank.
@@ -146,8 +146,8 @@ def sampled_features(
     with evaluation_mode(learner):
         for batch in evaluation_batches(sample, micro_batch_tokens=max_tokens):
             with autocast():
-                composed = learner.composed(batch.to(device))
-            yield composed
+                head_input = learner.head_input(batch.to(device))
+            yield head_input
 
 
 def _allocate(shape: tuple[int, ...], folder: Path | None, max_bytes_in_memory: int) -> np.ndarray:

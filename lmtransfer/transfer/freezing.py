@@ -1,4 +1,4 @@
-"""Which parts of the encoder are trained.
+"""Rules that decide which parts of the encoder are trained.
 
 Every rule is a ``Freezing``, which names the trained parameters, sets the encoder's mode while the rest of the learner
 is trained, and decides when each layer is trained.
@@ -20,10 +20,10 @@ class Freezing(Protocol):
     """A rule that decides which parameters of an encoder are trained.
 
     Attributes:
-        frozen: whether the encoder never changes, so that its features can be computed once and stored.
+        is_frozen: whether the encoder never changes, so that its features can be computed once and stored.
     """
 
-    frozen: bool
+    is_frozen: bool
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
         """Return the encoder parameters that are trained at some time; all others never get a gradient."""
@@ -44,10 +44,10 @@ class Freezing(Protocol):
         ...
 
 
-class Frozen:
+class FrozenEncoder:
     """The encoder is a fixed function: no gradients, no dropout, no changes of buffers."""
 
-    frozen = True
+    is_frozen = True
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
         """Return no parameters."""
@@ -62,10 +62,10 @@ class Frozen:
         return False
 
 
-class Full:
+class FullTraining:
     """The whole encoder is trained."""
 
-    frozen = False
+    is_frozen = False
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
         """Return all parameters."""
@@ -80,7 +80,7 @@ class Full:
         return True
 
 
-class LowRankUpdates(Full):
+class LowRankTraining(FullTraining):
     """Only the low-rank updates of LoRA are trained (Hu et al. 2021, section 4.1); see ``transfer.lora``."""
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
@@ -89,7 +89,7 @@ class LowRankUpdates(Full):
         return [parameter for update in updates for parameter in update.parameters()]
 
 
-class Biases(Full):
+class BiasTraining(FullTraining):
     """Only the biases are trained, including those of norms (BitFit: Ben Zaken et al. 2022, section 3).
 
     The query biases of relative attention are included, because its linear layers have no biases.
@@ -109,17 +109,17 @@ class Biases(Full):
         }
         if not biases:
             raise ConfigError(
-                f"transfer=bitfit: {type(encoder).__name__} has no biases with the settings of this run; choose "
+                f"transfer=bitfit: {type(encoder).__name__} has no biases with this run's settings; choose "
                 "transfer=frozen, full or gradual, or transfer=lora for an encoder with attention layers"
             )
         return biases.values()
 
 
-class Gradual(Full):
+class GradualUnfreezing(FullTraining):
     """Gradual unfreezing (Howard & Ruder 2018, section 3.3): first only the head, then one more layer at a time.
 
     The layers are unfrozen at equal intervals, the topmost first and the embeddings last. A frozen layer gets no
-    gradient, so the optimiser does not change it by weight decay or momentum either.
+    gradient, so the optimizer does not change it by weight decay or momentum either.
 
     Difference from the paper: the paper unfreezes one layer per epoch. Here the intervals are shares of the budget, for
     any kind of budget and number of layers. (The paper's schedule over 3 layers and embeddings in 5 epochs is
@@ -146,21 +146,21 @@ class Gradual(Full):
 
 
 class FixedEmbeddings:
-    """Another rule with a frozen embedding layer: nothing that layer 0 depends on ever changes.
+    """A rule combined with a frozen embedding layer: nothing that layer 0 depends on ever changes.
 
-    These parameters get no gradient, and the optimiser does not get them.
+    These parameters get no gradient and are not passed to the optimizer.
 
     Args:
         rule: the rule for the layers above.
     """
 
-    frozen = False
+    is_frozen = False
 
     def __init__(self, rule: Freezing) -> None:
         self.rule = rule
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """Return the rule's parameters; which are embeddings is known only later, from the depths."""
+        """Return the rule's parameters; the depths determine later which of them belong to the embeddings."""
         return self.rule.parameters(encoder)
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.transfer.segments import at, owners, segment_sum
+from lmtransfer.transfer.segments import lengths_on, owners, segment_sum
 
 
 class LayerSelection(nn.Module):
@@ -38,7 +38,7 @@ class LayerSelection(nn.Module):
         """Combine the needed layers, (T, D) each, of sequences with lengths (B,) into one tensor (T, widths * D)."""
         raise NotImplementedError
 
-    def learned(self) -> dict[str, Any] | None:
+    def learned_weights(self) -> dict[str, Any] | None:
         """Return the trained parameters as plain numbers; None if there are none."""
         return None
 
@@ -79,7 +79,7 @@ class SideBySide(LayerSelection):
     def __init__(self, *, indices: Sequence[int], num_layers: int, key: str = "transfer.layers") -> None:
         setting = f"{key}=[{','.join(map(str, indices))}]"
         if not indices:
-            raise ConfigError(f"{setting} is not allowed: use one layer or more, such as [0,last]")
+            raise ConfigError(f"{setting}: must have at least one layer, such as [0,last]")
         numbers = dict.fromkeys(layer_number(index, num_layers=num_layers, setting=setting) for index in indices)
         super().__init__(indices=tuple(numbers), widths=len(numbers))
 
@@ -101,8 +101,8 @@ def layer_number(index: int, *, num_layers: int, setting: str) -> int:
     """
     if not -num_layers - 1 <= index <= num_layers:
         raise ConfigError(
-            f"{setting}: the encoder has layers 0 (embeddings) to {num_layers}; use one of them, "
-            "last, a list of several, or mix"
+            f"{setting}: the encoder has layers 0 (embeddings) to {num_layers}; set one of these layers, "
+            "last, a list of layers, or mix"
         )
     return index % (num_layers + 1)
 
@@ -118,7 +118,7 @@ class ScalarMix(LayerSelection):
 
     Args:
         num_layers: L of the encoder.
-        layer_norm: whether to normalise each layer first, which helps if the layers' scales differ greatly (pre-norm
+        layer_norm: whether to normalize each layer first, which helps if the layers' scales differ greatly (pre-norm
             encoders).
     """
 
@@ -128,7 +128,7 @@ class ScalarMix(LayerSelection):
         self.scalars = nn.Parameter(torch.zeros(num_layers + 1))
         self.gamma = nn.Parameter(torch.ones(()))
 
-    def learned(self) -> dict[str, Any]:
+    def learned_weights(self) -> dict[str, Any]:
         """Return ``gamma``, and ``weights``: softmax(s), one per layer from the embeddings up, as plain numbers."""
         weights = torch.softmax(self.scalars.detach().double(), dim=0)
         return {"gamma": float(self.gamma.detach()), "weights": weights.tolist()}
@@ -138,19 +138,19 @@ class ScalarMix(LayerSelection):
         weights = torch.softmax(self.scalars, dim=0)
         hidden = [layer.float() for layer in layers]
         if self.layer_norm:
-            hidden = [normalise_sequences(layer, lengths) for layer in hidden]
+            hidden = [normalize_sequences(layer, lengths) for layer in hidden]
         return self.gamma * sum(weight * layer for weight, layer in zip(weights, hidden, strict=True))
 
 
-def normalise_sequences(hidden_TD: Tensor, lengths: Tensor, epsilon: float = 1e-12) -> Tensor:
-    """Normalise each sequence to mean 0 and variance 1 over its positions and features, (T, D) -> (T, D).
+def normalize_sequences(hidden_TD: Tensor, lengths: Tensor, epsilon: float = 1e-12) -> Tensor:
+    """Normalize each sequence to mean 0 and variance 1 over its positions and features, (T, D) -> (T, D).
 
     Args:
         hidden_TD: packed sequences.
-        lengths: their lengths, int64, shape (B,), on the host.
+        lengths: length of each sequence, int64, shape (B,), on the host.
         epsilon: added to the variance.
     """
-    lengths = at(lengths, hidden_TD.device)
+    lengths = lengths_on(lengths, hidden_TD.device)
     owner_T = owners(lengths, num_tokens=len(hidden_TD))
 
     def sequence_mean(values_T: Tensor) -> Tensor:

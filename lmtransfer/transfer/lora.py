@@ -40,7 +40,7 @@ class Matrix:
 
 
 def matrices_of(encoder: Encoder) -> list[Matrix]:
-    """Return an encoder's matrices that can have a low-rank update: those of its attention blocks, each once."""
+    """Return the matrices in an encoder's attention blocks, which can have a low-rank update, each once."""
     blocks = [block for block in encoder.blocks() if any(isinstance(part, AttentionLayer) for part in block.modules())]
     return list(dict.fromkeys(matrix for block in blocks for matrix in _matrices_in(block)))
 
@@ -75,7 +75,7 @@ class Lora:
         if not self.alpha > 0:
             raise ConfigError(f"transfer.lora_alpha={self.alpha}: the scale of the updates must be above 0, such as 16")
         if not self.names:
-            raise ConfigError("transfer.lora_matrices=[]: name at least one matrix, such as [query,value], or all")
+            raise ConfigError("transfer.lora_matrices=[]: set at least one matrix, such as [query,value], or all")
 
     @property
     def names(self) -> Sequence[str]:
@@ -84,22 +84,21 @@ class Lora:
 
     def adapt(self, encoder: Encoder) -> None:
         """Add the matrices' updates in place, without changing the encoder's outputs."""
-        chosen = self._chosen(encoder)
         updates: dict[nn.Linear, dict[int, LowRankUpdate]] = {}
-        for matrix in chosen:
+        for matrix in self._select_matrices(encoder):
             output_dim, input_dim = matrix.shape
             updates.setdefault(matrix.layer, {})[matrix.number] = LowRankUpdate(
                 input_dim, output_dim, rank=self.rank, alpha=self.alpha, dropout=self.dropout
             )
         replace_layers(encoder, {layer: LoraLinear(layer, own) for layer, own in updates.items()})
 
-    def _chosen(self, encoder: Encoder) -> list[Matrix]:
+    def _select_matrices(self, encoder: Encoder) -> list[Matrix]:
         matrices = matrices_of(encoder)
         names = list(dict.fromkeys(matrix.name for matrix in matrices))
         if not matrices:
             raise ConfigError(
-                f"transfer=lora: {type(encoder).__name__} has no attention layers whose matrices could be updated; "
-                "choose transfer=frozen, full or gradual, or the run of a transformer (lmtransfer list models)"
+                f"transfer=lora: {type(encoder).__name__} has no attention layers, whose matrices LoRA updates; choose "
+                "transfer=frozen, full or gradual, or the run of a transformer (lmtransfer list models)"
             )
         unknown = [name for name in self.names if name not in names and name != ALL]
         if unknown:
@@ -110,12 +109,12 @@ class Lora:
                     for name in unknown
                 ]
             )
-        chosen = matrices if ALL in self.names else [matrix for matrix in matrices if matrix.name in self.names]
-        smallest = min(chosen, key=lambda matrix: min(matrix.shape))
+        selection = matrices if ALL in self.names else [matrix for matrix in matrices if matrix.name in self.names]
+        smallest = min(selection, key=lambda matrix: min(matrix.shape))
         if self.rank > min(smallest.shape):
             rows, columns = smallest.shape
             raise ConfigError(
-                f"transfer.lora_rank={self.rank} is higher than the rank of the matrix {smallest.name}, "
-                f"{rows} x {columns}: use {min(smallest.shape)} or less, such as 8"
+                f"transfer.lora_rank={self.rank}: must not be higher than the rank of the matrix {smallest.name} "
+                f"({rows} x {columns}); set {min(smallest.shape)} or less, such as 8"
             )
-        return chosen
+        return selection

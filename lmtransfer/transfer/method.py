@@ -14,20 +14,20 @@ from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.randomness import derive_seed
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.transfer.freezing import (
-    Biases,
+    BiasTraining,
     FixedEmbeddings,
     Freezing,
-    Frozen,
-    Full,
-    Gradual,
-    LowRankUpdates,
+    FrozenEncoder,
+    FullTraining,
+    GradualUnfreezing,
+    LowRankTraining,
 )
 from lmtransfer.transfer.heads.base import Head, Pieces
 from lmtransfer.transfer.joint.share import TextShare
 from lmtransfer.transfer.layer_selection import LayerSelection
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.lora import Lora
-from lmtransfer.transfer.pooling import BiLstmStates, Compared, EveryToken, Pooling
+from lmtransfer.transfer.pooling import BiLstmStates, EveryToken, PairComparison, Pooling
 from lmtransfer.transfer.rates import FreezeName, Rates
 from lmtransfer.transfer.vector_method import Layers, PoolingName, VectorMethod
 
@@ -67,11 +67,11 @@ class TransferMethod(VectorMethod):
         head_hidden_dim: width of a hidden layer in the head, with tanh unless the family has another activation; null:
             a linear head, or the family's head.
         dropout: dropout in the head.
-        mix_layer_norm: normalise layers before mixing them.
+        mix_layer_norm: normalize layers before mixing them.
         lstm_dim: units of each direction with ``pooling=bilstm``.
         attention_dim: width of the scoring layer with ``pooling=attention``.
         layer_decay: ratio of the learning rate of each layer to that of the layer above it. The head has the
-            optimiser's learning rate, the topmost layer ``layer_decay`` times that rate, and the embeddings of an
+            optimizer's learning rate, the topmost layer ``layer_decay`` times that rate, and the embeddings of an
             encoder with L layers ``layer_decay ** (L + 1)`` times (Howard & Ruder 2018, section 3.2; Clark et al.
             2020).
         layer_decay_gap: one more factor between head and topmost layer, as in the published ELECTRA code; its author
@@ -179,7 +179,7 @@ class TransferMethod(VectorMethod):
         except ConfigError as error:
             raise ConfigError(f"transfer.attention={self.attention}: {error}; use auto") from error
 
-    def resolved_pieces(self, encoder: Encoder) -> Pieces:
+    def resolve_pieces(self, encoder: Encoder) -> Pieces:
         """Return which of a word's tokens determine its label with this encoder, for tagging."""
         if self.pieces != "auto":
             return self.pieces
@@ -197,12 +197,12 @@ class TransferMethod(VectorMethod):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "head"))
             self.attend(encoder)
-            tokens = head.per == "token"
+            is_per_token = head.per == "token"
             reading = self.reading(encoder.num_layers)
             dim = encoder.dim * reading.widths
-            composition = self._token_states(dim) if tokens else self.composition(encoder, dim)
+            composition = self._token_states(dim) if is_per_token else self.composition(encoder, dim)
             if head.pairs and self._reads_apart(composition):
-                composition = Compared(composition)
+                composition = PairComparison(composition)
             module = self._head(encoder, head, input_dim=composition.output_dim)
             self._adapt(encoder, reading)  # last, so that a seed gives the same head with all methods
             return TaskLearner(
@@ -211,7 +211,7 @@ class TransferMethod(VectorMethod):
                 composition=composition,
                 head=module,
                 freezing=self.freezing,
-                use_pooler=not tokens and self.uses_pooler(encoder),
+                use_pooler=not is_per_token and self.uses_pooler(encoder),
                 standardise=self.standardise,
             )
 
@@ -230,8 +230,8 @@ class TransferMethod(VectorMethod):
         self.lora.adapt(encoder)
         if max(reading.indices) == 0:
             raise ConfigError(
-                f"transfer.layers={self.layers_given} with transfer=lora: the head reads the embeddings only, but the "
-                "updates are above them; choose a higher layer, or transfer=frozen"
+                f"transfer.layers={self.layers_text} with transfer=lora: the head reads only the embeddings, but the "
+                "updates are in higher layers; choose a higher layer, or transfer=frozen"
             )
 
     def _reads_apart(self, composition: Pooling) -> bool:
@@ -239,8 +239,8 @@ class TransferMethod(VectorMethod):
         pools = composition.tokens == "all"
         if self.pairs == "apart" and not pools:
             raise ConfigError(
-                f"transfer.pairs=apart with transfer.pooling={self.pooling}: one token is used for both texts; set "
-                "transfer.pooling to mean, max, bilstm or attention, or transfer.pairs to auto or together"
+                f"transfer.pairs=apart with transfer.pooling={self.pooling}: this pooling uses one token for both "
+                "texts; set transfer.pooling to mean, max, bilstm or attention, or transfer.pairs to auto or together"
             )
         return self.pairs != "together" and pools
 
@@ -261,11 +261,11 @@ class TransferMethod(VectorMethod):
                 "hidden_dropout": self.dropout,
             }
         cls: type[Head] = resolve(head.module, key="task.head", bases=_HEADS)
-        return cls.of(head, encoder, layers, pieces=self.resolved_pieces(encoder))
+        return cls.of(head, encoder, layers, pieces=self.resolve_pieces(encoder))
 
 
 def _freezing(freeze: str, unfreeze_share: float) -> Freezing:
     if freeze == "gradual":
-        return Gradual(share=unfreeze_share)
-    rules: dict[str, Freezing] = {"frozen": Frozen(), "lora": LowRankUpdates(), "bitfit": Biases()}
-    return rules.get(freeze, Full())
+        return GradualUnfreezing(share=unfreeze_share)
+    rules: dict[str, Freezing] = {"frozen": FrozenEncoder(), "lora": LowRankTraining(), "bitfit": BiasTraining()}
+    return rules.get(freeze, FullTraining())

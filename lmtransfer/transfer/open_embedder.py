@@ -1,4 +1,4 @@
-"""Runs of any kind, opened as an ``Embedder``: pretrained, imported, probed or finetuned."""
+"""Opens runs of any kind as an ``Embedder``: pretrained, imported, probed or finetuned."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.embedder import Embedder
 from lmtransfer.transfer.experiment.build_settings import with_trained_start
-from lmtransfer.transfer.experiment.trained import open_trained, task_of
+from lmtransfer.transfer.experiment.trained import open_task_learner, task_of
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
-from lmtransfer.transfer.pooling import Compared, Pooling
-from lmtransfer.transfer.standardising import Standardising
+from lmtransfer.transfer.pooling import PairComparison, Pooling
+from lmtransfer.transfer.standardizer import Standardizer
 from lmtransfer.transfer.vector_method import Layers, PoolingName, VectorMethod
 
 
@@ -36,7 +36,7 @@ class VectorChoice:
         layers: the layers to read; None to use those of the run's head, or the last layer if it has no head.
         pooling: how the tokens of a text become one vector; None to use the pooling of the run's head or of an imported
             model's publisher, or else the mean.
-        prefix: what the user writes before ``layers`` and ``pooling``, for messages.
+        prefix: the prefix of the user's settings ``layers`` and ``pooling``, for messages.
     """
 
     layers: Layers | None = None
@@ -51,23 +51,23 @@ class VectorChoice:
             ConfigError: a value is not among the choices.
         """
         try:
-            given_pooling: PoolingName | None = validate(pooling, PoolingName | None)
+            pooling_choice: PoolingName | None = validate(pooling, PoolingName | None)
         except Misfit:
             raise ConfigError(
                 f"{prefix}pooling={pooling}: must be mean, max, cls, last_token, family, bilstm, attention or null"
             ) from None
         try:
-            given_layers: Layers | None = validate(layers, Layers | None)
+            layers_choice: Layers | None = validate(layers, Layers | None)
         except Misfit:
             raise ConfigError(
-                f"{prefix}layers={layers}: must be last, the number of a layer (0: embeddings), a list such as "
-                "[0,last], mix or null"
+                f"{prefix}layers={layers}: must be last, a layer number (0: embeddings), a list such as [0,last], mix "
+                "or null"
             ) from None
-        return cls(given_layers, given_pooling, prefix)
+        return cls(layers_choice, pooling_choice, prefix)
 
 
 @dataclass(frozen=True, slots=True)
-class _Trained:
+class _TaskRun:
     """A task's run with its weights.
 
     Attributes:
@@ -80,59 +80,59 @@ class _Trained:
 
     @property
     def pooling(self) -> Pooling | None:
-        """The module that makes one vector from one text; None if the head reads tokens."""
+        """The module that turns the tokens of a text into one vector; None if the head reads tokens."""
         composition = self.learner.composition
         if self.learner.head.per == "token":
             return None
-        return composition.each if isinstance(composition, Compared) else composition
+        return composition.each if isinstance(composition, PairComparison) else composition
 
     def reads_like(self, method: VectorMethod) -> bool:
         """Whether the head gets one vector per text, from these layers and with this pooling."""
         own = self.method
-        same = (method.layers_given, method.pooling) == (own.layers_given, own.pooling)
-        return same and self.pooling is not None
+        is_same = (method.layers_text, method.pooling) == (own.layers_text, own.pooling)
+        return is_same and self.pooling is not None
 
-    def standardising(self, method: VectorMethod) -> Standardising | None:
+    def standardizer(self, method: VectorMethod) -> Standardizer | None:
         """Return the mean and deviation of a method's vectors over the training part; None if unknown."""
         is_whole = self.learner.composition is self.pooling
         return self.learner.standardising if is_whole and self.reads_like(method) else None
 
 
-def run_to_embed(path: str, *, trust: bool = False) -> SavedRun:
+def open_run_to_embed(path: str, *, trust: bool = False) -> SavedRun:
     """Open the run that the user named; for a task's run with several seeds, the first seed."""
     config = run_folder(path, key="run").read_config()
     folder = task_run_folders(path)[0] if _is_of_task(config) else path
     return open_saved(folder, key="run", trust=trust)
 
 
-def embedder_of(
+def open_embedder(
     saved: SavedRun, choice: VectorChoice, *, hardware: Hardware, max_length: int | None = None
 ) -> Embedder:
-    """Return the run's encoder with the chosen layers and pooling, on the device and in evaluation mode.
+    """Open a run's encoder with the chosen layers and pooling, on the device and in evaluation mode.
 
-    Without layers and pooling, an imported model builds vectors as its publisher does.
+    Unless layers or pooling are set, an imported model builds vectors as its publisher does.
 
     Args:
         saved: a run of any kind.
-        choice: layers and pooling.
+        choice: the user's layers and pooling.
         max_length: maximum number of tokens per text; None for the encoder's maximum or the publisher's limit.
 
     Raises:
-        ConfigError: the choice does not suit the encoder, needs weights that the run lacks, or is missing although
-            lmtransfer cannot reproduce the publisher's method.
+        ConfigError: the choice does not suit the encoder, or needs weights that the run lacks; or there is no choice
+            although lmtransfer cannot reproduce the publisher's method.
         RunDirectoryError: the run has no checkpoint.
-        CheckpointError: its weights do not fit its configuration.
+        CheckpointError: the weights do not fit the run's configuration.
     """
-    trained = _trained(saved, hardware) if _is_of_task(saved.config) else None
+    trained = _open_task_run(saved, hardware) if _is_of_task(saved.config) else None
     encoder = pretrained_encoder(saved) if trained is None else trained.learner.encoder
     published = _published_vectors(saved, choice)
     if published:
         choice = VectorChoice.of(layers="last", pooling=published.get("pooling"), prefix=choice.prefix)
-        longest = published.get("max_length")
-        max_length = max_length or (longest if isinstance(longest, int) else None)
+        limit = published.get("max_length")
+        max_length = max_length or (limit if isinstance(limit, int) else None)
     method = _method(choice, trained)
-    _refuse_untrained(method, encoder, saved, trained, choice.prefix)
-    model = method.composed(encoder)
+    _check_modules(method, encoder, saved, trained, choice.prefix)
+    model = method.compose(encoder)
     if trained is not None and method.layers == "mix":
         model.reading = trained.learner.reading
     if trained is not None and trained.pooling is not None and trained.reads_like(method):
@@ -143,7 +143,7 @@ def embedder_of(
         tokenizer=saved.tokenizer,
         hardware=hardware,
         max_length=max_length,
-        standardising=None if trained is None else trained.standardising(method),
+        standardizer=None if trained is None else trained.standardizer(method),
         normalise=published.get("normalise") is True,
     )
 
@@ -155,8 +155,9 @@ def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
         return {}
     if published.get("lacks"):
         raise ConfigError(
-            f"{choice.prefix}pooling: the publisher of run={saved.path} makes vectors with {published['lacks']}, which "
-            f"lmtransfer cannot; set {choice.prefix}pooling to mean, cls, max or last_token for vectors without it"
+            f"{choice.prefix}pooling: the publisher of run={saved.path} builds vectors with {published['lacks']}, "
+            f"which lmtransfer does not support; set {choice.prefix}pooling to mean, cls, max or last_token for "
+            "vectors without it"
         )
     return published
 
@@ -183,11 +184,11 @@ def _is_of_task(config: dict[str, Any]) -> bool:
     return "transfer" in config and "task" in config
 
 
-def _trained(saved: SavedRun, hardware: Hardware) -> _Trained:
+def _open_task_run(saved: SavedRun, hardware: Hardware) -> _TaskRun:
     method: TransferMethod = build(saved.component("transfer"))
-    learner = open_trained(saved, task_of(saved), hardware)
+    learner = open_task_learner(saved, task_of(saved), hardware)
     merge_updates(learner.encoder)  # the same function, with the names that every export knows
-    return _Trained(method, learner)
+    return _TaskRun(method, learner)
 
 
 def pretrained_encoder(saved: SavedRun) -> Encoder:
@@ -199,14 +200,14 @@ def pretrained_encoder(saved: SavedRun) -> Encoder:
     return encoder
 
 
-def _method(choice: VectorChoice, trained: _Trained | None) -> VectorMethod:
-    """Return the choice, completed where the user left it open."""
+def _method(choice: VectorChoice, trained: _TaskRun | None) -> VectorMethod:
+    """Return the user's choice, completed with defaults."""
     layers, pooling = choice.layers, choice.pooling
     if trained is None:
-        return VectorMethod(layers=_or(layers, "last"), pooling=pooling or "mean", prefix=choice.prefix)
+        return VectorMethod(layers=_layers_or(layers, "last"), pooling=pooling or "mean", prefix=choice.prefix)
     own = trained.method
     return VectorMethod(
-        layers=_or(layers, own.layers),
+        layers=_layers_or(layers, own.layers),
         pooling=pooling or ("mean" if trained.pooling is None else own.pooling),
         mix_layer_norm=own.mix_layer_norm,
         lstm_dim=own.lstm_dim,
@@ -215,29 +216,29 @@ def _method(choice: VectorChoice, trained: _Trained | None) -> VectorMethod:
     )
 
 
-def _or(layers: Layers | None, otherwise: Layers) -> Layers:
+def _layers_or(layers: Layers | None, otherwise: Layers) -> Layers:
     return otherwise if layers is None else layers
 
 
-def _refuse_untrained(
-    method: VectorMethod, encoder: Encoder, saved: SavedRun, trained: _Trained | None, prefix: str
+def _check_modules(
+    method: VectorMethod, encoder: Encoder, saved: SavedRun, trained: _TaskRun | None, prefix: str
 ) -> None:
     """Raise an error if a module of the method would have random weights."""
     if method.layers == "mix" and (trained is None or trained.method.layers != "mix"):
         raise ConfigError(
-            f"{prefix}layers=mix: the weights of a mix are trained on a task (transfer.layers=mix), and "
-            f"run={saved.path} has none; use last, the number of a layer, or a list such as [0,last]"
+            f"{prefix}layers=mix: run={saved.path} has no weights for a mix, which are trained on a task with "
+            "transfer.layers=mix; set last, a layer number, or a list such as [0,last]"
         )
     if method.pooling in ("bilstm", "attention") and (trained is None or not trained.reads_like(method)):
         raise ConfigError(
-            f"{prefix}pooling={method.pooling} with {prefix}layers={method.layers_given}: its weights are trained on a "
-            f"task with these settings of transfer, and run={saved.path} has none; use mean, max, cls, last_token or "
-            "family"
+            f"{prefix}pooling={method.pooling} with {prefix}layers={method.layers_text}: run={saved.path} has no "
+            "weights for this pooling, which are trained on a task with these transfer settings; set mean, max, cls, "
+            "last_token or family"
         )
     if method.uses_pooler(encoder) and trained is None and not _has_trained_pooler(saved):
         raise ConfigError(
-            f"{prefix}pooling=family: no objective of run={saved.path} has trained the encoder's pooler, so its "
-            "weights are random; use mean, max, cls or last_token"
+            f"{prefix}pooling=family: no objective of run={saved.path} has trained the encoder's pooler, so the "
+            "pooler's weights are random; set mean, max, cls or last_token"
         )
 
 

@@ -3,7 +3,7 @@
 A sequence's vector is its first or last token, the mean, the maximum, a BiLSTM, or attention pooling.
 
 All compositions work on packed sequences, so no padding can be pooled by mistake. Compositions that also support padded
-rows have ``of_rows``, for exported graphs.
+rows have ``pool_padded``, for exported graphs.
 
 Shape legend: T tokens of a packed batch, B sequences, L slots of a padded row, D width, E width of the result.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.transfer.segments import at, lstm_states, owners, segment_max, segment_sum
+from lmtransfer.transfer.segments import lengths_on, lstm_states, owners, segment_max, segment_sum
 
 #: Which tokens a composition uses: the first of each sequence, the last, or all.
 Tokens = Literal["first", "last", "all"]
@@ -30,13 +30,13 @@ class Pooling(nn.Module):
 
     Attributes:
         tokens: which tokens the composition uses; an encoder may skip the others in its last layer.
-        reads_padded: whether ``of_rows`` is defined.
-        of_pairs: whether the texts of each pair are two sequences: first, second, first and so on.
+        reads_padded: whether ``pool_padded`` is defined.
+        reads_pairs: whether the texts of each pair are two sequences: first, second, first and so on.
     """
 
     tokens: Tokens = "all"
     reads_padded: bool = True
-    of_pairs: bool = False
+    reads_pairs: bool = False
 
     def __init__(self, *, output_dim: int) -> None:
         super().__init__()
@@ -54,8 +54,8 @@ class Pooling(nn.Module):
         """
         raise NotImplementedError
 
-    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """Return the same result for padded rows, for exported graphs: (B, L, D) -> (B, E), or (B, L, E)."""
+    def pool_padded(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """Compose padded rows, for exported graphs: (B, L, D) -> (B, E), or (B, L, E)."""
         raise NotImplementedError
 
 
@@ -76,7 +76,7 @@ class OneToken(Pooling):
         return hidden.float()
 
     @override
-    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+    def pool_padded(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
         if self.tokens == "first":
             return hidden_BLD[:, 0].float()
         last_B = (real_BL * torch.arange(real_BL.shape[1], device=real_BL.device)).amax(1)
@@ -96,10 +96,10 @@ class Mean(Pooling):
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Compute the mean, (T, D) -> (B, D)."""
-        return segment_sum(hidden.float(), lengths) / at(lengths, hidden.device)[:, None]
+        return segment_sum(hidden.float(), lengths) / lengths_on(lengths, hidden.device)[:, None]
 
     @override
-    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+    def pool_padded(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
         total_BD = hidden_BLD.float().masked_fill(~real_BL[:, :, None], 0.0).sum(1)
         return total_BD / real_BL.sum(1, keepdim=True)
 
@@ -119,7 +119,7 @@ class Max(Pooling):
         return segment_max(hidden.float(), lengths)
 
     @override
-    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+    def pool_padded(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
         return hidden_BLD.float().masked_fill(~real_BL[:, :, None], float("-inf")).amax(1)
 
 
@@ -141,13 +141,13 @@ class AttentionPooling(Pooling):
         hidden_TD = hidden.float()
         scores_T = self.score(torch.tanh(self.project(hidden_TD))).float().squeeze(1)
         highest_B = segment_max(scores_T.detach(), lengths)
-        owner_T = owners(at(lengths, hidden.device), num_tokens=len(scores_T))
+        owner_T = owners(lengths_on(lengths, hidden.device), num_tokens=len(scores_T))
         weights_T = torch.exp(scores_T - highest_B[owner_T])
         total_B = segment_sum(weights_T[:, None], lengths)
         return segment_sum(weights_T[:, None] * hidden_TD, lengths) / total_B
 
     @override
-    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+    def pool_padded(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
         hidden_BLD = hidden_BLD.float()
         scores_BL = self.score(torch.tanh(self.project(hidden_BLD))).squeeze(2)
         weights_BL = scores_BL.masked_fill(~real_BL, float("-inf")).softmax(1)
@@ -181,14 +181,14 @@ class BiLstm(BiLstmStates):
         return segment_max(super().forward(hidden, lengths), lengths)
 
 
-class Compared(Pooling):
+class PairComparison(Pooling):
     """Two texts as ``[u, v, |u - v|, u * v]``, read and composed separately (Conneau et al. 2017, section 3.1).
 
     Args:
         each: the composition of each text; it must use all tokens.
     """
 
-    reads_padded, of_pairs = False, True
+    reads_padded, reads_pairs = False, True
 
     def __init__(self, each: Pooling) -> None:
         super().__init__(output_dim=4 * each.output_dim)
@@ -215,5 +215,5 @@ class EveryToken(Pooling):
         return hidden.float()
 
     @override
-    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+    def pool_padded(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
         return hidden_BLD.float()

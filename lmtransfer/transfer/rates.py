@@ -1,4 +1,4 @@
-"""The learning rates of a learner's parts, as factors on the optimiser's rate."""
+"""The learning rates of a learner's parts, as factors on the optimizer's rate."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lmtransfer.transfer.learner import TaskLearner
 FreezeName = Literal["frozen", "full", "gradual", "joint", "lora", "bitfit"]
 
 #: The settings of whole layers and of unfreezing, each with the value that has no effect.
-_OF_LAYERS = {"layer_decay": 1.0, "layer_decay_gap": False, "embedding_rate": 1.0, "unfreeze_share": 0.5}
-#: What is trained by methods that do not train whole layers.
-_TRAINED = {
+_LAYER_SETTINGS = {"layer_decay": 1.0, "layer_decay_gap": False, "embedding_rate": 1.0, "unfreeze_share": 0.5}
+#: The parts that are trained by methods that do not train whole layers.
+_TRAINED_PARTS = {
     "frozen": "no layer is trained",
     "lora": "only low-rank updates are trained, in all layers at the same rate",
     "bitfit": "only biases are trained, in all layers at the same rate",
@@ -50,7 +50,7 @@ class Rates:
             if not factor > 0:
                 raise ConfigError(
                     f"transfer.{name}={factor}: the factor on the learning rate must be above 0, such as 10; 1 gives "
-                    "the optimiser's learning rate"
+                    "the optimizer's learning rate"
                 )
 
     def check(self, freeze: FreezeName, *, unfreeze_share: float) -> None:
@@ -62,18 +62,18 @@ class Rates:
         Raises:
             ConfigError: some settings have no effect; the message lists them all.
         """
-        if freeze not in _TRAINED:
+        if freeze not in _TRAINED_PARTS:
             return
-        settings = {name: getattr(self, name, unfreeze_share) for name in _OF_LAYERS}
+        settings = {name: getattr(self, name, unfreeze_share) for name in _LAYER_SETTINGS}
         problems = [
-            f"transfer.{name}={value} with transfer.freeze={freeze}: {_TRAINED[freeze]}; choose transfer=full or "
-            f"transfer=gradual, or set it to {_OF_LAYERS[name]}"
+            f"transfer.{name}={value} with transfer.freeze={freeze}: {_TRAINED_PARTS[freeze]}; choose transfer=full or "
+            f"transfer=gradual, or set it to {_LAYER_SETTINGS[name]}"
             for name, value in settings.items()
-            if value != _OF_LAYERS[name]
+            if value != _LAYER_SETTINGS[name]
         ]
         problems += [
             f"transfer.{name}={factor} with transfer.freeze=frozen: only the head is trained; set "
-            "optimizer.learning_rate, and leave this factor at 1"
+            "optimizer.learning_rate, and keep this factor at 1"
             for name, factor in (("head_rate", self.head_rate), ("encoder_rate", self.encoder_rate))
             if freeze == "frozen" and factor != 1
         ]

@@ -1,4 +1,4 @@
-"""Scoring of a learner on examples: sort by length, pack, run the head, and restore the order.
+"""Scores a learner on examples: sort by length, pack, run the head, and restore the order.
 
 Shape legend: S sequences, R rows of targets, K columns of a head's outputs.
 """
@@ -55,7 +55,7 @@ class Evaluation:
     Attributes:
         metrics: value of each metric, the main metric first; ``loss`` last.
         outputs: the head's outputs, float32, shape (R, K).
-        collapsed: whether all predicted labels (or scores) are the same although the gold ones differ.
+        collapsed: whether all predicted labels (or scores) are the same although the gold labels (or scores) differ.
         answers: the answer to each example; None if not requested, or if it cannot be stored.
         calibration: calibration of the probabilities as plain values; None if not requested, or if the task has none.
     """
@@ -68,7 +68,7 @@ class Evaluation:
 
     @property
     def entries(self) -> dict[str, Any]:
-        """The entries of a result besides the metrics, as far as the answers were requested.
+        """The entries of a result besides the metrics, if they were requested.
 
         ``calibration`` of the probabilities, ``classes`` with the scores of each class (see ``metrics.by_class``), and
         ``undefined`` with the reasons why metrics count as 0.
@@ -108,7 +108,7 @@ def run_head(
         max_tokens: maximum number of tokens in a batch.
     """
     encoded = source.encoded
-    scored = all(example.has_gold for example in encoded.examples)
+    have_gold = all(example.has_gold for example in encoded.examples)
     values: np.ndarray | None = None
     loss_sum, count = 0.0, 0.0
     batches = evaluation_batches(
@@ -116,12 +116,12 @@ def run_head(
     )
     with evaluation_mode(learner), torch.no_grad():
         for batch in batches:
-            moved = batch.to(device)
+            batch_on_device = batch.to(device)
             with autocast():
-                logits = learner.logits(moved)
-                outputs = learner.head.outputs(logits, moved).cpu().numpy()
-                if scored:
-                    loss = learner.head.loss(logits, moved)
+                logits = learner.logits(batch_on_device)
+                outputs = learner.head.outputs(logits, batch_on_device).cpu().numpy()
+                if have_gold:
+                    loss = learner.head.loss(logits, batch_on_device)
                     loss_sum += float(loss.sum)
                     count += float(loss.count)
             if values is None:
@@ -131,7 +131,7 @@ def run_head(
     sums = process_group.sum_over_ranks({"loss": loss_sum, "count": count})
     return Outputs(
         values=np.sum(parts, axis=0) if parts else np.zeros((0, 1), dtype=np.float32),
-        loss=sums["loss"] / sums["count"] if scored and sums["count"] else None,
+        loss=sums["loss"] / sums["count"] if have_gold and sums["count"] else None,
     )
 
 
@@ -163,8 +163,8 @@ def evaluate(
     hidden = sum(not example.has_gold for example in encoded.examples)
     if hidden:
         raise DataError(
-            f"{hidden} of {len(encoded.examples)} examples have no gold answer (-1, as in published test files): such "
-            "a split cannot be scored; choose another split"
+            f"{hidden} of {len(encoded.examples)} examples have no gold answer (-1, as in published test files), so "
+            "this split cannot be scored; choose another split"
         )
     outputs = run_head(learner, source, device=device, autocast=autocast, max_tokens=max_tokens)
     return score_outputs(task, encoded, outputs, keep=keep)
@@ -196,7 +196,7 @@ def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, kee
 def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarray]) -> bool:
     """Whether all answers are the same although the gold answers differ; always False for spans.
 
-    Numbers that differ only by float32 rounding, which depends on the batch, are the same.
+    Numbers that differ only by float32 rounding, which depends on the batch, count as the same.
 
     Args:
         outputs: the head's outputs, shape (R, K).

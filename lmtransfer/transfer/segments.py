@@ -18,19 +18,19 @@ def segment_sum(values_TD: Tensor, lengths: Tensor) -> Tensor:
 
     Args:
         values_TD: packed sequences.
-        lengths: their lengths, int64, shape (B,), on the host or on the device of the values.
+        lengths: length of each sequence, int64, shape (B,), on the host or on the device of the values.
     """
-    owner_T = owners(at(lengths, values_TD.device), num_tokens=len(values_TD))
+    owner_T = owners(lengths_on(lengths, values_TD.device), num_tokens=len(values_TD))
     return values_TD.new_zeros(len(lengths), values_TD.shape[1]).index_add(0, owner_T, values_TD)
 
 
 def segment_max(values: Tensor, lengths: Tensor) -> Tensor:
     """Return the maximum of each feature over each sequence, (T, ...) -> (B, ...); see ``segment_sum``."""
     # unsafe: the kernel skips the check that the lengths add up to T, for which a GPU would make the host wait.
-    return torch.segment_reduce(values, "max", lengths=at(lengths, values.device), axis=0, unsafe=True)
+    return torch.segment_reduce(values, "max", lengths=lengths_on(lengths, values.device), axis=0, unsafe=True)
 
 
-def at(lengths: Tensor, device: torch.device) -> Tensor:
+def lengths_on(lengths: Tensor, device: torch.device) -> Tensor:
     """Return the lengths on ``device`` without making the host wait."""
     return lengths if lengths.device == device else upload(lengths.numpy(), device)
 
@@ -40,7 +40,7 @@ def owners(lengths: Tensor, *, num_tokens: int) -> Tensor:
 
     Args:
         lengths: number of tokens in each sequence, int64, shape (B,).
-        num_tokens: the sum of ``lengths``, passed to avoid a device synchronisation.
+        num_tokens: the sum of ``lengths``, passed to avoid a device synchronization.
     """
     sequences = torch.arange(len(lengths), device=lengths.device)
     return torch.repeat_interleave(sequences, lengths, output_size=num_tokens)
@@ -73,7 +73,7 @@ def lstm_states(lstm: nn.LSTM, hidden_TD: Tensor, lengths: Tensor) -> Tensor:
     Args:
         lstm: an LSTM with input width D.
         hidden_TD: packed sequences.
-        lengths: their lengths, int64, shape (B,), on the host.
+        lengths: length of each sequence, int64, shape (B,), on the host.
     """
     order_T, batch_sizes = time_major_order(lengths)
     order, restore = (upload(indices, hidden_TD.device) for indices in (order_T, np.argsort(order_T)))

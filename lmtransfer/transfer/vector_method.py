@@ -25,10 +25,10 @@ class VectorMethod:
     Args:
         layers: the layers to read.
         pooling: how the tokens of a text become one vector.
-        mix_layer_norm: whether to normalise layers before mixing them.
+        mix_layer_norm: whether to normalize layers before mixing them.
         lstm_dim: units per direction with ``pooling=bilstm``.
         attention_dim: width of the scoring layer with ``pooling=attention``.
-        prefix: what the user writes before ``layers`` and ``pooling``, for messages.
+        prefix: the prefix of the user's settings ``layers`` and ``pooling``, for messages.
     """
 
     def __init__(
@@ -49,43 +49,43 @@ class VectorMethod:
         self.prefix = prefix
 
     @property
-    def layers_given(self) -> str:
-        """``layers`` as written by a user."""
+    def layers_text(self) -> str:
+        """The setting ``layers`` as a user writes it."""
         return str(self.layers) if isinstance(self.layers, int | str) else f"[{','.join(map(str, self.layers))}]"
 
     def __str__(self) -> str:
-        return f"pooling={self.pooling}, layers={self.layers_given}"
+        return f"pooling={self.pooling}, layers={self.layers_text}"
 
-    def resolved_pooling(self, encoder: Encoder) -> ResolvedPooling:
+    def resolve_pooling(self, encoder: Encoder) -> ResolvedPooling:
         """Return the pooling for this encoder, with "family" resolved.
 
         Raises:
-            ConfigError: the pooling takes a token that has seen only itself (the first of a causal encoder, the last of
-                a backward encoder, any token of static word vectors); or combines a family's pooler with a layer other
+            ConfigError: the pooling uses a token that has seen only itself (the first in a causal encoder, the last in
+                a backward encoder, any token of static word vectors), or combines a family's pooler with a layer other
                 than the last.
         """
         key = f"{self.prefix}pooling"
         if encoder.attention == "none" and self.pooling in ("cls", "last_token"):
             raise ConfigError(
                 f"{key}={self.pooling}: static word vectors do not depend on the other words; "
-                "use mean, max, bilstm or attention"
+                "set mean, max, bilstm or attention"
             )
         if self.pooling == "cls" and encoder.attention == "causal":
             raise ConfigError(
                 f"{key}=cls: a causal encoder's first token sees no other token; "
-                "use last_token, mean, max, bilstm or attention"
+                "set last_token, mean, max, bilstm or attention"
             )
         if self.pooling == "last_token" and encoder.attention == "backward":
             raise ConfigError(
                 f"{key}=last_token: a backward encoder's last token sees no other token; "
-                "use cls, mean, max, bilstm or attention"
+                "set cls, mean, max, bilstm or attention"
             )
         if self.pooling != "family":
             return self.pooling
         if self.uses_pooler(encoder) and self.layers not in ("last", encoder.num_layers):
             raise ConfigError(
-                f"{key}=family with {self.prefix}layers={self.layers_given}: the encoder's pooler was made for the "
-                f"last layer; set {key} to cls, mean, max, bilstm or attention, or {self.prefix}layers=last"
+                f"{key}=family with {self.prefix}layers={self.layers_text}: the encoder's pooler was trained on the "
+                f"last layer; set {key} to cls, mean, max, bilstm or attention, or set {self.prefix}layers=last"
             )
         token = encoder.family_head.token
         if token == "last" and encoder.attention == "backward":
@@ -98,8 +98,8 @@ class VectorMethod:
         """Whether the encoder's own pooler is part of the head."""
         return self.pooling == "family" and encoder.family_head.uses_pooler and encoder.pooler is not None
 
-    def composed(self, encoder: Encoder) -> ComposedEncoder:
-        """Return the encoder with its reading and composition; new parameters are random."""
+    def compose(self, encoder: Encoder) -> ComposedEncoder:
+        """Combine the encoder with its reading and composition; new parameters are random."""
         reading = self.reading(encoder.num_layers)
         return ComposedEncoder(
             encoder=encoder,
@@ -109,7 +109,7 @@ class VectorMethod:
         )
 
     def reading(self, num_layers: int) -> LayerSelection:
-        """Build the module that makes one vector per token from an encoder's layers."""
+        """Build the module that turns an encoder's layers into one vector per token."""
         key = f"{self.prefix}layers"
         if self.layers == "mix":
             return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
@@ -120,8 +120,8 @@ class VectorMethod:
         return SideBySide(indices=indices, num_layers=num_layers, key=key)
 
     def composition(self, encoder: Encoder, dim: int) -> Pooling:
-        """Build the module that makes one vector per text from its tokens' vectors of width ``dim``."""
-        pooling = self.resolved_pooling(encoder)
+        """Build the module that turns the vectors of a text's tokens, of width ``dim``, into one vector."""
+        pooling = self.resolve_pooling(encoder)
         if pooling == "cls":
             return OneToken(dim=dim, which="first")
         if pooling == "last_token":

@@ -1,4 +1,4 @@
-"""Comparing two conditions: the verdict on their difference, or the reason why there is none."""
+"""Compares two conditions: the verdict on their difference, or the reason why there is no verdict."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import LEVEL, Difference, Scope, Verdict
-from lmtransfer.verdicts.student import interval_around, two_sided
-from lmtransfer.verdicts.variance import Estimate, difference_of, score_of
+from lmtransfer.verdicts.student import interval_around, two_sided_p_value
+from lmtransfer.verdicts.variance import Estimate, estimate_difference, estimate_score
 
 
 def compare_conditions(
@@ -21,22 +21,22 @@ def compare_conditions(
     baseline: float | None = None,
     settings_differ: bool = False,
 ) -> Difference:
-    """Compare two conditions and judge their difference alone; ``holm.corrected`` judges a whole column together.
+    """Compare two conditions and judge their difference alone; ``holm.correct_column`` judges a whole column together.
 
     Args:
         condition: the pretrained condition, or one of two groups.
-        control: the same without pretraining, or the other group.
+        control: the condition without pretraining, or the other group.
         majority: the score of always predicting the most common label, if known.
         baseline: the score of the better word-count baseline, if known.
-        settings_differ: whether anything besides the weights differs.
+        settings_differ: whether anything but the weights differs.
     """
-    estimate = difference_of(condition, control)
-    held_back = _held_back(condition, control, estimate, majority, settings_differ=settings_differ)
-    p_value = _p_value(estimate) if held_back in (None, "settings differ") else None
+    estimate = estimate_difference(condition, control)
+    missing = _missing_verdict(condition, control, estimate, majority, settings_differ=settings_differ)
+    p_value = _p_value(estimate) if missing in (None, "settings differ") else None
     difference = Difference(
         delta=estimate.value,
-        verdict="no difference shown" if held_back is None else held_back,
-        scope=_scope(condition, control),
+        verdict="no difference shown" if missing is None else missing,
+        scope=_verdict_scope(condition, control),
         standard_error=estimate.standard_error,
         degrees_of_freedom=estimate.degrees_of_freedom,
         p_value=p_value,
@@ -50,11 +50,13 @@ def compare_conditions(
         corrected_p_value=p_value,
     )
     return (
-        difference if p_value is None or held_back is not None else judged(difference, excludes_zero=p_value <= LEVEL)
+        difference
+        if p_value is None or missing is not None
+        else add_verdict(difference, excludes_zero=p_value <= LEVEL)
     )
 
 
-def judged(difference: Difference, *, excludes_zero: bool, equivalent: bool = False) -> Difference:
+def add_verdict(difference: Difference, *, excludes_zero: bool, equivalent: bool = False) -> Difference:
     """Add the verdict to a difference.
 
     Args:
@@ -77,22 +79,22 @@ def _is_below(condition: Condition, others: Sequence[float | None], *, higher_is
 
 
 def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the interval of a condition's mean score at ``1 - level``, over its seeds and, if known, its examples.
+    """Return the limits of a condition's mean score at ``1 - level``, over its seeds and, if known, its examples.
 
     Returns:
-        The lower and upper limits; None with a single seed.
+        The lower and the upper limit; None with a single seed.
     """
-    estimate = score_of(condition)
+    estimate = estimate_score(condition)
     return interval_around(estimate.value, estimate.standard_error, estimate.degrees_of_freedom, level)
 
 
 def _p_value(estimate: Estimate) -> float | None:
     if not estimate.standard_error or estimate.degrees_of_freedom is None:
         return None
-    return two_sided(estimate.value / estimate.standard_error, estimate.degrees_of_freedom)
+    return two_sided_p_value(estimate.value / estimate.standard_error, estimate.degrees_of_freedom)
 
 
-def _held_back(
+def _missing_verdict(
     condition: Condition, control: Condition, estimate: Estimate, majority: float | None, *, settings_differ: bool
 ) -> Verdict | None:
     """Return the most serious reason why there is no verdict; None if there is a verdict."""
@@ -130,7 +132,7 @@ def _num_pretrainings(condition: Condition) -> int:
     return sum(name is not None for name in condition.pretrainings)
 
 
-def _scope(condition: Condition, control: Condition) -> Scope:
-    """Return the scope of a verdict, from the side with fewer checkpoints; random initialisation does not count."""
+def _verdict_scope(condition: Condition, control: Condition) -> Scope:
+    """Return the scope of a verdict, from the side with fewer checkpoints; random weights do not count."""
     fewest = min((num for num in (_num_pretrainings(condition), _num_pretrainings(control)) if num), default=3)
     return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"

@@ -22,7 +22,7 @@ class Score:
         seed: seed of finetuning or of the probe. It determines the subset, the order and the head's initial weights.
             Two scores of different conditions with the same seed form a pair (see ``Condition.design``).
         pretraining: the pretraining run that the weights come from, such as ``runs/pretrain/imdb/seed-1``; equal
-            strings mean the same checkpoint. None for random initialisation, sampled again for each seed.
+            strings mean the same checkpoint. None for random weights, which differ for each seed.
     """
 
     value: float
@@ -35,10 +35,10 @@ class Examples:
     """The contribution of each example to each score of a condition.
 
     Attributes:
-        scores: float, shape (S, N), rows in the order of ``Condition.scores``. The mean of a row is the score: 0 and 1
-            for an accuracy, the F1 of an example for a mean F1. For other metrics (Matthews, F1 of chunks) there are
-            none, or the pseudo-values of a jackknife, whose mean is the score to within 0.001.
-        ids: the example in each column, shape (N,), without duplicates; they match the columns of two conditions.
+        scores: float, shape (S, N), with rows in the order of ``Condition.scores``. The mean of a row is the score: the
+            values are 0 and 1 for an accuracy, and each example's F1 for a mean F1. Other metrics (Matthews, F1 of
+            chunks) have no contributions, or the pseudo-values of a jackknife, whose mean is the score to within 0.001.
+        ids: the id of the example in each column, shape (N,), without duplicates; two conditions are matched by them.
         clusters: the passage or dialogue of each example, shape (N,), if examples share one; None if each is
             independent.
     """
@@ -50,9 +50,9 @@ class Examples:
     def __post_init__(self) -> None:
         num = self.scores.shape[-1]
         if self.scores.ndim != 2 or self.ids.shape != (num,):
-            raise ValueError(f"scores of shape {self.scores.shape} with ids of shape {self.ids.shape}")
+            raise ValueError(f"scores have shape {self.scores.shape}, but ids have shape {self.ids.shape}")
         if self.clusters is not None and self.clusters.shape != (num,):
-            raise ValueError(f"clusters of shape {self.clusters.shape} for {num} examples")
+            raise ValueError(f"clusters have shape {self.clusters.shape}, but there are {num} examples")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,12 +60,12 @@ class Condition:
     """One side of a comparison.
 
     Attributes:
-        scores: scores of all its training runs, in any order; no two with the same pretraining and the same seed.
+        scores: the scores of all training runs, in any order; no two have both the same pretraining and the same seed.
         examples: the contribution of each example, if predictions were kept.
         collapsed: number of scores whose run predicts the same label for every example.
-        design: what, together with the seed, determines subset, order and head, such as task and settings in one
-            string. Conditions of the same design are paired by their seeds. Conditions of different designs, or with
-            None, are independent.
+        design: everything that, together with the seed, determines subset, order and head, such as the task and the
+            settings, in one string. Conditions with the same design are paired by their seeds. Conditions with
+            different designs, or with None, are independent.
         constant: whether nothing in the condition is random: a baseline, or the optimum of a convex problem on one
             training set. Its scores are equal for all seeds, which is not a lack of spread: the interval of a
             comparison comes from the seeds of the other side and from the examples.
@@ -81,18 +81,18 @@ class Condition:
         if not self.scores:
             raise ValueError("a condition needs at least one score")
         if len({(score.pretraining, score.seed) for score in self.scores}) < len(self.scores):
-            raise ValueError("two scores have the same pretraining and the same seed: give each training run once")
+            raise ValueError("two scores have the same pretraining and the same seed: pass each training run once")
         if self.examples is not None and len(self.examples.scores) != len(self.scores):
-            raise ValueError(f"examples of {len(self.examples.scores)} scores for {len(self.scores)}")
+            raise ValueError(f"examples has {len(self.examples.scores)} rows, but there are {len(self.scores)} scores")
 
     @property
     def spread(self) -> Spread:
-        """Mean, median and deviation of all its scores."""
+        """Mean, median and deviation of all scores."""
         return spread([score.value for score in self.scores])
 
     @property
     def pretrainings(self) -> tuple[str | None, ...]:
-        """Its checkpoints, each once, in the order of first appearance."""
+        """The checkpoints of the scores, each once, in the order of first appearance."""
         return tuple(dict.fromkeys(score.pretraining for score in self.scores))
 
 
@@ -104,21 +104,21 @@ def condition(
     Args:
         values: one score for each seed.
         seeds: seeds of finetuning; 0, 1, ... by default.
-        pretraining: the checkpoint; None for random initialisation.
+        pretraining: the checkpoint; None for random weights.
     """
-    names = range(len(values)) if seeds is None else seeds
-    return Condition(tuple(Score(value, seed, pretraining) for value, seed in zip(values, names, strict=True)))
+    seeds = range(len(values)) if seeds is None else seeds
+    return Condition(tuple(Score(value, seed, pretraining) for value, seed in zip(values, seeds, strict=True)))
 
 
-def condition_of_summary(summary: Spread, *, pretraining: str | None = None, collapsed: int = 0) -> Condition:
-    """Build a condition, which is never paired, from mean, deviation and number of seeds alone.
+def condition_from_summary(summary: Spread, *, pretraining: str | None = None, collapsed: int = 0) -> Condition:
+    """Build a condition, which is never paired, from the mean, the deviation and the number of seeds alone.
 
-    Evenly spaced values with the same mean and deviation replace the unknown scores; an unpaired comparison uses
-    nothing else.
+    Evenly spaced values with the same mean and deviation replace the unknown scores; an unpaired comparison needs no
+    more than that.
 
     Args:
         summary: mean, deviation and number of the scores.
-        pretraining: the checkpoint; None for random initialisation.
+        pretraining: the checkpoint; None for random weights.
         collapsed: number of scores whose run predicts the same label for every example.
     """
     n = summary.n if summary.deviation is not None else 1

@@ -18,12 +18,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from lmtransfer.verdicts.power import combined, deviations, seeds_needed, smallest_detectable
-from lmtransfer.verdicts.student import critical, interval_around, two_sided
-from lmtransfer.verdicts.variance import Part
+from lmtransfer.verdicts.power import combine, deviations, seeds_needed, smallest_detectable
+from lmtransfer.verdicts.student import critical_value, interval_around, two_sided_p_value
+from lmtransfer.verdicts.variance import VariancePart
 
 #: With at least this many degrees of freedom, the estimated variance of a part is taken as exact.
-_KNOWN = 200.0
+_EXACT_DEGREES = 200.0
 _NODES = 40
 
 Verdict = Literal[
@@ -40,11 +40,11 @@ Verdict = Literal[
     "settings differ",
 ]
 Scope = Literal["this checkpoint", "these checkpoints", "this recipe"]
-#: Verdicts of a comparison that could be judged.
+#: Verdicts of comparisons that could be judged.
 VERDICTS: tuple[Verdict, ...] = ("better", "better but below a baseline", "worse", "equivalent", "no difference shown")
 #: Verdicts that the condition is better than its control.
 BETTER: tuple[Verdict, ...] = ("better", "better but below a baseline")
-#: Reasons for no verdict: another learning rate or more training might allow one.
+#: Reasons for no verdict that another learning rate or more training might remove.
 NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
 #: The accepted rate of false findings, for one comparison or for all comparisons in a column together.
 LEVEL = 0.05
@@ -56,21 +56,21 @@ def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
     """Return the two-sided probability that a difference of this size or more arises by chance.
 
     Args:
-        difference: in any unit.
+        difference: the difference, in any unit.
         parts: variance (in that unit squared) and degrees of freedom of each part; at least one variance is above 0.
     """
     positive = sorted(((variance, df) for variance, df in parts if variance > 0), key=lambda part: part[1])
     if len(positive) == 1:
-        return two_sided(difference / math.sqrt(positive[0][0]), positive[0][1])
-    known = sum(variance for variance, df in positive if df >= _KNOWN)
-    estimated = [part for part in positive if part[1] < _KNOWN]
-    if not estimated:
-        return math.erfc(abs(difference) / math.sqrt(2 * known))
-    while len(estimated) > 2:  # merge the two with the most degrees of freedom, after Satterthwaite
-        error, df = combined(estimated[-2:])
-        estimated[-2:] = [(error**2, df)]
-    variances, probabilities = np.full(1, known), np.ones(1)
-    for variance, df in estimated:
+        return two_sided_p_value(difference / math.sqrt(positive[0][0]), positive[0][1])
+    exact_variance = sum(variance for variance, df in positive if df >= _EXACT_DEGREES)
+    estimates = [part for part in positive if part[1] < _EXACT_DEGREES]
+    if not estimates:
+        return math.erfc(abs(difference) / math.sqrt(2 * exact_variance))
+    while len(estimates) > 2:  # merge the two with the most degrees of freedom, after Satterthwaite
+        error, df = combine(estimates[-2:])
+        estimates[-2:] = [(error**2, df)]
+    variances, probabilities = np.full(1, exact_variance), np.ones(1)
+    for variance, df in estimates:
         nodes, weights = deviations(df, _NODES)
         variances = (variances[:, None] + variance / np.square(nodes)).ravel()
         probabilities = (probabilities[:, None] * np.array(weights)).ravel()
@@ -86,8 +86,8 @@ def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
         level: above 0 and below 1.
         parts: as for ``chance``.
     """
-    error, _ = combined(parts)
-    low, high = 0.0, error * critical(level, max(df for _, df in parts))
+    error, _ = combine(parts)
+    low, high = 0.0, error * critical_value(level, max(df for _, df in parts))
     while chance(high, parts) > level:
         low, high = high, 2 * high
     while high - low > 1e-9 * high:
@@ -104,14 +104,14 @@ def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) ->
         level: above 0 and below 1.
         parts: as for ``chance``.
     """
-    error, _ = combined(parts)
-    wanted = reach(level, parts) / error
+    error, _ = combine(parts)
+    quantile = reach(level, parts) / error
     low, high = 1.0, max(1.0, max(df for _, df in parts))
-    if critical(level, low) <= wanted:
+    if critical_value(level, low) <= quantile:
         return low
     while high - low > 1e-4 * high:
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if critical(level, middle) > wanted else (low, middle)
+        low, high = (middle, high) if critical_value(level, middle) > quantile else (low, middle)
     return high
 
 
@@ -127,7 +127,7 @@ class Difference:
             seed, no spread"; "collapsed" and "control collapsed" if every seed of a side predicts only one label or
             scores the same as the majority baseline; "no examples" if both sides are constant and their predictions
             are unknown; "seeds all alike" if a side, or the paired differences, do not vary; "settings differ" if
-            anything besides the weights differs.
+            anything but the weights differs.
         scope: what the verdict applies to: "this checkpoint" with one pretraining seed on a side, "these checkpoints"
             with two, "this recipe" with three or more.
         standard_error: standard error of ``delta``; None with one seed on a side.
@@ -136,9 +136,9 @@ class Difference:
         paired: whether the seeds of the two conditions were paired.
         num_seeds: number of seeds used from the condition and from the control, 0 for a constant side: pretraining
             seeds if each has its own finetuning seeds, otherwise finetuning seeds.
-        num_pretrainings: number of checkpoints of the condition and of the control; 0 for random initialisation.
+        num_pretrainings: number of checkpoints of the condition and of the control; 0 for random weights.
         parts: the sources of the variance of ``delta``: pretraining, finetuning, examples.
-        notes: what could not be counted or was left out, one line each.
+        notes: what could not be estimated or was left out, one line each.
         higher_is_better: the direction of the metric.
         is_below: whether the condition scores below the majority baseline or a word-count baseline.
         num_comparisons: number of comparisons in the column that were judged together.
@@ -156,7 +156,7 @@ class Difference:
     paired: bool
     num_seeds: tuple[int, int]
     num_pretrainings: tuple[int, int]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[VariancePart, ...] = ()
     notes: tuple[str, ...] = ()
     higher_is_better: bool = True
     is_below: bool = False
@@ -189,7 +189,7 @@ class Difference:
         return any(part.source == "examples" for part in self.parts)
 
     @property
-    def detectable(self) -> float | None:
+    def detectable_difference(self) -> float | None:
         """The smallest true difference that this design finds with a power of 80 %, in the metric's unit."""
         if self.p_value is None or self.standard_error is None or self.degrees_of_freedom is None:
             return None
@@ -200,30 +200,33 @@ class Difference:
 
     @property
     def seeds_needed(self) -> int | None:
-        """The number of seeds per side that finds a true difference of the observed size with a power of 80 %.
+        """The number of seeds per side with which a true difference of the observed size is found with a power of 80 %.
 
-        It is None if it cannot be computed, or if even 1,000 seeds are too few because there are too few examples.
+        None if the number cannot be computed, or if even 1,000 seeds are too few because there are too few examples.
         """
         if self.p_value is None:
             return None
         seeds = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source != "examples")
-        fixed = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source == "examples")
+        example_parts = tuple(
+            (part.variance, part.degrees_of_freedom) for part in self.parts if part.source == "examples"
+        )
         num_seeds = min((num for num in self.num_seeds if num), default=0)
         if not num_seeds:
             return None
-        return seeds_needed(abs(self.delta), num_seeds, seeds, fixed, level=self.level, chance=POWER)
+        return seeds_needed(abs(self.delta), num_seeds, seeds, example_parts, level=self.level, chance=POWER)
 
     @property
-    def tail(self) -> float | None:
-        """The probability of such a difference by chance, as judged in a column (see ``chance``)."""
+    def tail_probability(self) -> float | None:
+        """The probability that such a difference arises by chance, as used for a whole column (see ``chance``)."""
         return None if self.p_value is None else chance(self.delta, self._variances)
 
     @property
-    def not_equivalent(self) -> float:
+    def equivalence_p_value(self) -> float:
         """The larger p value of two one-sided tests against both ends of the margin; 1 if they cannot be performed.
 
-        The tests judge the difference alone or in a column, as ``p_value`` and ``tail`` do. This is the probability
-        that a true difference as large as the margin yields one no larger than observed (Schuirmann 1987).
+        The tests judge the difference alone or in a column, as ``p_value`` and ``tail_probability`` do. The value is
+        the probability that a true difference as large as the margin yields one no larger than observed (Schuirmann
+        1987).
         """
         if self.p_value is None or self.margin is None or abs(self.delta) >= self.margin:
             return 1.0
@@ -250,9 +253,9 @@ class Difference:
                 degrees_of_freedom=_number(values["degrees_of_freedom"]),
                 p_value=_number(values["p_value"]),
                 paired=bool(values["paired"]),
-                num_seeds=_two(values["num_seeds"]),
-                num_pretrainings=_two(values["num_pretrainings"]),
-                parts=tuple(Part.from_values(part) for part in values["parts"]),
+                num_seeds=_pair(values["num_seeds"]),
+                num_pretrainings=_pair(values["num_pretrainings"]),
+                parts=tuple(VariancePart.from_values(part) for part in values["parts"]),
                 notes=tuple(map(str, values["notes"])),
                 higher_is_better=bool(values["higher_is_better"]),
                 is_below=values.get("is_below") is True,
@@ -265,7 +268,7 @@ class Difference:
             return None
 
     def as_values(self) -> dict[str, Any]:
-        """Plain values for a ``result.json``, a table or ``report.json``, in the metric's unit."""
+        """Convert to JSON values for ``result.json``, a table or ``report.json``, in the metric's unit."""
         return {
             "difference": self.delta,
             "standard_error": self.standard_error,
@@ -283,7 +286,7 @@ class Difference:
             "num_seeds": list(self.num_seeds),
             "num_pretrainings": list(self.num_pretrainings),
             "parts": [dataclasses.asdict(part) for part in self.parts],
-            "detectable": self.detectable,
+            "detectable": self.detectable_difference,
             "seeds_needed": self.seeds_needed,
             "margin": self.margin,
             "notes": list(self.notes),
@@ -294,6 +297,6 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _two(values: Any) -> tuple[int, int]:
-    one, other = values
-    return int(one), int(other)
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = values
+    return int(first), int(second)

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 def expected_best(
     values: Sequence[float], *, scores: Sequence[float] | None = None, higher_is_better: bool = True
 ) -> list[float]:
-    """Return the expected score of the best of k tries, for k from 1 to n values (Dodge et al. 2019, equation 5).
+    """Return the expected score of the best of k tries, for k from 1 to the number of values n.
+
+    This is equation 5 of Dodge et al. 2019.
 
     The k tries are sampled from the n values with replacement. The j-th smallest value is their maximum with
     probability (j / n)^k - ((j - 1) / n)^k.
@@ -16,11 +18,11 @@ def expected_best(
     Args:
         values: the value of each setting, by which the best setting is chosen.
         scores: the score to expect from each setting if it is chosen, such as the score of one seed if ``values`` are
-            means over seeds; ``values`` by default.
+            means over seeds; ``values`` if None.
     """
-    told, n = values if scores is None else scores, len(values)
+    scores, n = values if scores is None else scores, len(values)
     ranked = sorted(range(n), key=lambda place: values[place], reverse=not higher_is_better)
     return [
-        sum(told[place] * ((j / n) ** k - ((j - 1) / n) ** k) for j, place in enumerate(ranked, start=1))
+        sum(scores[place] * ((j / n) ** k - ((j - 1) / n) ** k) for j, place in enumerate(ranked, start=1))
         for k in range(1, n + 1)
     ]

@@ -1,4 +1,4 @@
-"""The power of a design: the smallest detectable difference, and the number of seeds to detect a difference."""
+"""The power of a design: the smallest detectable difference, and the number of seeds needed to detect one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lmtransfer.verdicts.student import critical
+from lmtransfer.verdicts.student import critical_value
 
-#: Maximum number of seeds considered.
-MOST_SEEDS = 1000
+#: The largest number of seeds considered.
+MAX_SEEDS = 1000
 
 
 def power(shift: float, degrees_of_freedom: float, level: float) -> float:
@@ -26,7 +26,7 @@ def power(shift: float, degrees_of_freedom: float, level: float) -> float:
         level: level of the two-sided test.
     """
     nodes, weights = deviations(degrees_of_freedom)
-    reach = critical(level, degrees_of_freedom)
+    reach = critical_value(level, degrees_of_freedom)
     return sum(
         weight * 0.5 * math.erfc((reach * node - shift) / math.sqrt(2))
         for node, weight in zip(nodes, weights, strict=True)
@@ -39,7 +39,7 @@ def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, lev
     Args:
         degrees_of_freedom: degrees of freedom of the standard error.
         level: level of the two-sided test.
-        chance: probability of detecting it.
+        chance: probability of detecting the difference.
     """
     return standard_error * _detectable_shift(degrees_of_freedom, level, chance)
 
@@ -47,56 +47,58 @@ def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, lev
 def seeds_needed(
     difference: float,
     num_seeds: int,
-    of_seeds: Sequence[tuple[float, float]],
-    fixed: Sequence[tuple[float, float]],
+    seed_parts: Sequence[tuple[float, float]],
+    example_parts: Sequence[tuple[float, float]],
     *,
     level: float,
     chance: float,
 ) -> int | None:
-    """Return the number of seeds that detects a true difference with the given probability, all else being equal.
+    """Return the number of seeds needed to detect a true difference with the given probability, all else being equal.
 
     Args:
         difference: the size of the difference, in the metric's unit.
-        num_seeds: current number of seeds, at least 2.
-        of_seeds: variance and degrees of freedom of each part of the variance that more seeds reduce.
-        fixed: the same for each part that more seeds do not reduce: the examples.
+        num_seeds: the current number of seeds, at least 2.
+        seed_parts: variance and degrees of freedom of each part of the variance that more seeds reduce.
+        example_parts: the same for each part that more seeds do not reduce: the examples.
         level: level of the two-sided test.
         chance: probability of detecting the difference.
 
     Returns:
-        At least 2; None if ``MOST_SEEDS`` would not be enough.
+        At least 2; None if ``MAX_SEEDS`` would not be enough.
     """
 
-    def finds(count: int) -> bool:
-        parts = [(v * num_seeds / count, df * (count - 1) / (num_seeds - 1)) for v, df in of_seeds] + list(fixed)
-        error, degrees = combined(parts)
+    def is_enough(count: int) -> bool:
+        parts = [(v * num_seeds / count, df * (count - 1) / (num_seeds - 1)) for v, df in seed_parts] + list(
+            example_parts
+        )
+        error, degrees = combine(parts)
         return error == 0 or difference >= smallest_detectable(error, degrees, level=level, chance=chance)
 
-    if difference <= 0 or not finds(MOST_SEEDS):
+    if difference <= 0 or not is_enough(MAX_SEEDS):
         return None
-    low, high = 1, MOST_SEEDS  # low is not enough, high is
+    low, high = 1, MAX_SEEDS  # low is not enough, high is
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if finds(middle) else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 
-def combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the standard error of a sum and its degrees of freedom, at least 1 (Satterthwaite 1946).
+def combine(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the standard error of a sum of parts and its degrees of freedom, at least 1 (Satterthwaite 1946).
 
     Args:
         parts: variance and degrees of freedom of each independent part; if all variances are 0, the degrees of freedom
             are those of the first part.
     """
     total = sum(variance for variance, _ in parts)
-    spent = sum(variance * variance / degrees for variance, degrees in parts)
-    return math.sqrt(total), max(1.0, total * total / spent if spent > 0 else parts[0][1])
+    weighted = sum(variance * variance / degrees for variance, degrees in parts)
+    return math.sqrt(total), max(1.0, total * total / weighted if weighted > 0 else parts[0][1])
 
 
 @functools.lru_cache(maxsize=4096)
 def _detectable_shift(degrees_of_freedom: float, level: float, chance: float) -> float:
     """Return the difference, in standard errors, that is detected with the given probability."""
-    low, high = 0.0, critical(level, degrees_of_freedom)
+    low, high = 0.0, critical_value(level, degrees_of_freedom)
     while power(high, degrees_of_freedom, level) < chance:
         low, high = high, 2 * high
     while high - low > 1e-6 * high:
@@ -107,7 +109,7 @@ def _detectable_shift(degrees_of_freedom: float, level: float, chance: float) ->
 
 @functools.lru_cache(maxsize=256)
 def deviations(degrees_of_freedom: float, num: int = 96) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Nodes and weights to integrate over the estimated deviation of a variable whose true deviation is 1.
+    """Return nodes and weights to integrate over the estimated deviation of a variable with true deviation 1.
 
     The estimate is sqrt(chi-squared / df), with the density s^(df - 1) exp(-df s^2 / 2) / Z.
 

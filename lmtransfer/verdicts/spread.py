@@ -27,7 +27,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean, median and sample deviation of values, one for each seed.
+    """Compute mean, median and sample deviation of values, one for each seed.
 
     Args:
         values: at least one value.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scipy import special
 
 
-def two_sided(t: float, degrees_of_freedom: float) -> float:
+def two_sided_p_value(t: float, degrees_of_freedom: float) -> float:
     """Return the probability of a value further from 0 than ``t``.
 
     Args:
@@ -13,19 +13,19 @@ def two_sided(t: float, degrees_of_freedom: float) -> float:
         degrees_of_freedom: above 0, not necessarily whole.
     """
     if degrees_of_freedom <= 0:
-        raise ValueError(f"{degrees_of_freedom} degrees of freedom")
+        raise ValueError(f"degrees_of_freedom={degrees_of_freedom}: must be above 0")
     return float(2 * special.stdtr(degrees_of_freedom, -abs(t)))
 
 
-def critical(level: float, degrees_of_freedom: float) -> float:
-    """Return the t that is exceeded on either side with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom.
+def critical_value(level: float, degrees_of_freedom: float) -> float:
+    """Return the t that |t| exceeds with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom.
 
     Args:
         level: above 0 and below 1.
         degrees_of_freedom: above 0, not necessarily whole.
     """
     if not 0 < level < 1:
-        raise ValueError(f"a level of {level}")
+        raise ValueError(f"level={level}: must be between 0 and 1")
     return float(-special.stdtrit(degrees_of_freedom, level / 2))
 
 
@@ -35,5 +35,5 @@ def interval_around(
     """Return the limits of the interval at ``1 - level``; None if the error or its degrees of freedom are unknown."""
     if standard_error is None or degrees_of_freedom is None:
         return None
-    half = critical(level, degrees_of_freedom) * standard_error
+    half = critical_value(level, degrees_of_freedom) * standard_error
     return value - half, value + half

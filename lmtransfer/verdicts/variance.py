@@ -21,17 +21,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from lmtransfer.verdicts.conditions import Condition, Examples
-from lmtransfer.verdicts.power import combined
+from lmtransfer.verdicts.power import combine
 
 Key = frozenset[int | str]
 
 Source = Literal["pretraining", "finetuning", "examples"]
 #: The note on conditions whose examples are unknown.
-NO_PREDICTIONS = "the sampling error of examples is not counted: no predictions are kept"
+NO_PREDICTIONS = "the examples' sampling error is not included, because no predictions were kept"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class ConditionRows:
     """The scores of a condition, row by row.
 
     With one pretraining, or if all pretrainings were finetuned with the same seeds, a row is a finetuning seed,
@@ -40,33 +40,33 @@ class Rows:
     Attributes:
         keys: the finetuning seeds in each row, by which the rows of two conditions are paired; length R.
         values: the score of each row, shape (R,).
-        crossed: the scores by pretraining and finetuning seed, shape (P, R), if there are several pretrainings with the
+        table: the scores by pretraining and finetuning seed, shape (P, R), if there are several pretrainings with the
             same seeds; else None.
-        nested: whether a row is a pretraining.
+        is_nested: whether a row is a pretraining.
         examples: the contribution of each example, shape (R, N); None if not known.
     """
 
     keys: tuple[Key, ...]
     values: np.ndarray
-    crossed: np.ndarray | None
-    nested: bool
+    table: np.ndarray | None
+    is_nested: bool
     examples: np.ndarray | None
 
-    def of(self, keys: Sequence[Key]) -> Rows:
+    def select(self, keys: Sequence[Key]) -> ConditionRows:
         """Return the rows with the given keys, in that order."""
         places = [self.keys.index(key) for key in keys]
         return replace(
             self,
             keys=tuple(keys),
             values=self.values[places],
-            crossed=None if self.crossed is None else self.crossed[:, places],
+            table=None if self.table is None else self.table[:, places],
             examples=None if self.examples is None else self.examples[places],
         )
 
-    def grouped(self, keys: Sequence[Key]) -> Rows | None:
+    def average_groups(self, keys: Sequence[Key]) -> ConditionRows | None:
         """Average rows of single finetuning seeds into another condition's groups; None if a seed is missing."""
         places = {seed: row for row, key in enumerate(self.keys) for seed in key}
-        if self.nested or self.crossed is not None or any(seed not in places for key in keys for seed in key):
+        if self.is_nested or self.table is not None or any(seed not in places for key in keys for seed in key):
             return None
         groups = [[places[seed] for seed in key] for key in keys]
         return replace(
@@ -77,51 +77,56 @@ class Rows:
         )
 
 
-def constant_row(condition: Condition, examples: np.ndarray | None) -> Rows:
+def constant_row(condition: Condition, examples: np.ndarray | None) -> ConditionRows:
     """Return the single row of a constant condition; ``examples`` as in ``lay_out``."""
     values = np.array([condition.scores[0].value])
-    return Rows((), values, None, False, None if examples is None else examples[:1])
+    return ConditionRows((), values, None, False, None if examples is None else examples[:1])
 
 
-def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Rows, list[str]]:
-    """Arrange the scores of a condition in rows, with notes on what was left out.
+def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[ConditionRows, list[str]]:
+    """Arrange the scores of a condition in rows; also return notes on scores that were left out.
 
     Args:
         condition: the condition with its scores.
         examples: the contribution of each example to each score, shape (S, N), or None.
     """
     values = np.array([score.value for score in condition.scores])
-    place_of = {(score.pretraining, score.seed): place for place, score in enumerate(condition.scores)}
-    seeds_of = {
+    places_by_score = {(score.pretraining, score.seed): place for place, score in enumerate(condition.scores)}
+    seeds_by_pretraining = {
         name: [score.seed for score in condition.scores if score.pretraining == name] for name in condition.pretrainings
     }
-    common = [seed for seed in seeds_of[condition.pretrainings[0]] if all(seed in seeds for seeds in seeds_of.values())]
-    own = len({seed for seeds in seeds_of.values() for seed in seeds}) == len(condition.scores)
-    if own and len(seeds_of) > 1:
-        groups = [[place_of[name, seed] for seed in seeds] for name, seeds in seeds_of.items()]
-        return Rows(
-            keys=tuple(frozenset(seeds) for seeds in seeds_of.values()),
+    all_seeds = list(seeds_by_pretraining.values())
+    common = [seed for seed in all_seeds[0] if all(seed in seeds for seeds in all_seeds)]
+    have_own_seeds = len({seed for seeds in all_seeds for seed in seeds}) == len(condition.scores)
+    if have_own_seeds and len(all_seeds) > 1:
+        groups = [[places_by_score[name, seed] for seed in seeds] for name, seeds in seeds_by_pretraining.items()]
+        return ConditionRows(
+            keys=tuple(frozenset(seeds) for seeds in all_seeds),
             values=np.array([values[group].mean() for group in groups]),
-            crossed=None,
-            nested=True,
+            table=None,
+            is_nested=True,
             examples=None if examples is None else np.stack([examples[group].mean(axis=0) for group in groups]),
         ), []
-    places = np.array([[place_of[name, seed] for seed in common] for name in seeds_of], dtype=np.int64)
+    places = np.array(
+        [[places_by_score[name, seed] for seed in common] for name in seeds_by_pretraining], dtype=np.int64
+    )
     left_out = len(condition.scores) - places.size
-    notes = [f"{left_out} scores left out: not every pretraining has their finetuning seed"] if left_out else []
+    notes = [f"{left_out} scores are left out, because a pretraining lacks their finetuning seed"] if left_out else []
     if not common:  # pretrainings share only some seeds, so the rows would not be independent
-        return Rows((), np.array([values.mean()]), None, False, None), notes
-    return Rows(
+        return ConditionRows((), np.array([values.mean()]), None, False, None), notes
+    return ConditionRows(
         keys=tuple(frozenset((seed,)) for seed in common),
         values=values[places].mean(axis=0),
-        crossed=values[places] if len(seeds_of) > 1 else None,
-        nested=False,
+        table=values[places] if len(all_seeds) > 1 else None,
+        is_nested=False,
         examples=None if examples is None else examples[places].mean(axis=0),
     ), notes
 
 
-def paired(one: Condition, other: Condition, rows: Rows, others: Rows) -> tuple[Rows, Rows, list[str]] | None:
-    """Return the rows that two conditions share, in the same order; None if the design does not pair them.
+def pair_rows(
+    one: Condition, other: Condition, rows: ConditionRows, others: ConditionRows
+) -> tuple[ConditionRows, ConditionRows, list[str]] | None:
+    """Pair the rows that two conditions share, in the same order; None if the design does not pair them.
 
     Args:
         one: the first condition.
@@ -130,28 +135,28 @@ def paired(one: Condition, other: Condition, rows: Rows, others: Rows) -> tuple[
     """
     if one.design is None or one.design != other.design:
         return None
-    if rows.nested != others.nested:
-        regrouped = others.grouped(rows.keys) if rows.nested else rows.grouped(others.keys)
+    if rows.is_nested != others.is_nested:
+        regrouped = others.average_groups(rows.keys) if rows.is_nested else rows.average_groups(others.keys)
         if regrouped is None:
             return None
-        rows, others = (rows, regrouped) if rows.nested else (regrouped, others)
+        rows, others = (rows, regrouped) if rows.is_nested else (regrouped, others)
     shared = [key for key in rows.keys if key in set(others.keys)]
     if len(shared) < 2:
         return None
     left_out = len(rows.keys) + len(others.keys) - 2 * len(shared)
-    notes = [f"{left_out} seeds left out, which the other condition does not have"] if left_out else []
-    return rows.of(shared), others.of(shared), notes
+    notes = [f"{left_out} seeds are left out, because the other condition lacks them"] if left_out else []
+    return rows.select(shared), others.select(shared), notes
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class VariancePart:
     """A part of a variance.
 
     Attributes:
         source: "pretraining" (with the effect of the finetuning seeds, if each pretraining has its own), "finetuning"
             (with the effect of an example in one run), or "examples".
-        variance: its share of the variance of the mean or difference, in the metric's unit squared.
-        degrees_of_freedom: degrees of freedom of its estimate.
+        variance: the part's contribution to the variance of the mean or difference, in the metric's unit squared.
+        degrees_of_freedom: degrees of freedom of the estimated contribution.
     """
 
     source: Source
@@ -159,7 +164,7 @@ class Part:
     degrees_of_freedom: float
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Part:
+    def from_values(cls, values: Mapping[str, Any]) -> VariancePart:
         """Build a part from a mapping of its values.
 
         Raises:
@@ -169,7 +174,7 @@ class Part:
         """
         source, variance, df = values["source"], float(values["variance"]), float(values["degrees_of_freedom"])
         if source not in get_args(Source) or not 0 <= variance < math.inf or not 0 < df < math.inf:
-            raise ValueError(f"not a part of a variance: {values}")
+            raise ValueError(f"this is not a part of a variance: {values}")
         return cls(source, variance, df)
 
 
@@ -185,46 +190,46 @@ class Estimate:
         paired: whether the rows of two conditions were paired.
         has_spread: whether the rows, or the paired differences, have any spread.
         num_seeds: number of rows of each condition; 0 for a constant condition.
-        notes: what could not be counted, one line each.
+        notes: what could not be estimated, one line each.
     """
 
     value: float
     standard_error: float | None
     degrees_of_freedom: float | None
-    parts: tuple[Part, ...]
+    parts: tuple[VariancePart, ...]
     paired: bool
     has_spread: bool
     num_seeds: tuple[int, int]
     notes: tuple[str, ...]
 
 
-def score_of(condition: Condition) -> Estimate:
-    """Return the mean score of a condition."""
-    known, notes = _known(condition)
+def estimate_score(condition: Condition) -> Estimate:
+    """Estimate the mean score of a condition."""
+    examples, notes = _usable_examples(condition)
     if condition.constant:
-        row = constant_row(condition, None if known is None else known.scores)
-        return _constant_estimate(row, None if known is None else known.clusters, notes)
-    rows, more = lay_out(condition, None if known is None else known.scores)
+        row = constant_row(condition, None if examples is None else examples.scores)
+        return _constant_estimate(row, None if examples is None else examples.clusters, notes)
+    rows, more = lay_out(condition, None if examples is None else examples.scores)
     sides = [rows]
-    return _estimate(sides, sides, None if known is None else known.clusters, [*notes, *more], paired=False)
+    return _estimate(sides, sides, None if examples is None else examples.clusters, [*notes, *more], paired=False)
 
 
-def difference_of(condition: Condition, control: Condition) -> Estimate:
-    """Return the mean score of a condition minus that of another."""
-    one, other, clusters, notes = _matched(condition, control)
+def estimate_difference(condition: Condition, control: Condition) -> Estimate:
+    """Estimate the mean score of a condition minus that of its control."""
+    one, other, clusters, notes = _match_examples(condition, control)
     if condition.constant or control.constant:
         return _difference_with_constant(condition, control, (one, other), clusters, notes)
     (rows, more), (others, others_more) = lay_out(condition, one), lay_out(control, other)
     notes += [*more, *others_more]
-    pairs = paired(condition, control, rows, others)
+    pairs = pair_rows(condition, control, rows, others)
     if pairs is None:
         return _estimate([rows, others], [rows, others], clusters, notes, paired=False)
     rows, others, more = pairs
-    both = Rows(
+    both = ConditionRows(
         keys=rows.keys,
         values=rows.values - others.values,
-        crossed=None,
-        nested=rows.nested,
+        table=None,
+        is_nested=rows.is_nested,
         examples=None if rows.examples is None or others.examples is None else rows.examples - others.examples,
     )
     return _estimate([both], [rows, others], clusters, [*notes, *more], paired=True)
@@ -239,17 +244,17 @@ def _difference_with_constant(
 ) -> Estimate:
     """Return the difference between two conditions, one or both constant; ``examples`` has shape (S, N) for each."""
     sides, more = [], list[str]()
-    for side, known in zip((condition, control), examples, strict=True):
-        rows, left_out = (constant_row(side, known), []) if side.constant else lay_out(side, known)
+    for side, scores in zip((condition, control), examples, strict=True):
+        rows, side_notes = (constant_row(side, scores), []) if side.constant else lay_out(side, scores)
         sides.append(rows)
-        more += left_out
+        more += side_notes
     one, other = sides
     varying = other if condition.constant else one
-    both = Rows(
+    both = ConditionRows(
         keys=varying.keys,
         values=one.values - other.values,
-        crossed=varying.crossed,
-        nested=varying.nested,
+        table=varying.table,
+        is_nested=varying.is_nested,
         examples=None if one.examples is None or other.examples is None else one.examples - other.examples,
     )
     if condition.constant and control.constant:
@@ -259,18 +264,23 @@ def _difference_with_constant(
     return replace(estimate, num_seeds=(0, seeds) if condition.constant else (seeds, 0))
 
 
-def _constant_estimate(row: Rows, clusters: np.ndarray | None, notes: list[str]) -> Estimate:
+def _constant_estimate(row: ConditionRows, clusters: np.ndarray | None, notes: list[str]) -> Estimate:
     """Return the estimate for a single constant row: only the choice of examples varies."""
     value = float(row.values[0])
     if row.examples is None:
         return Estimate(value, None, None, (), False, False, (0, 0), tuple(notes))
-    part = _of_examples([row.examples], clusters, 0.0)
+    part = _examples_part([row.examples], clusters, 0.0)
     error = math.sqrt(part.variance)
     return Estimate(value, error, part.degrees_of_freedom, (part,), False, error > 0, (0, 0), tuple(notes))
 
 
 def _estimate(
-    independent: Sequence[Rows], sides: Sequence[Rows], clusters: np.ndarray | None, notes: list[str], *, paired: bool
+    independent: Sequence[ConditionRows],
+    sides: Sequence[ConditionRows],
+    clusters: np.ndarray | None,
+    notes: list[str],
+    *,
+    paired: bool,
 ) -> Estimate:
     """Return the mean of independent rows, minus the mean of the second set if there is one.
 
@@ -278,7 +288,7 @@ def _estimate(
         independent: one or two sets of rows (a condition, or paired differences).
         sides: the conditions themselves.
         clusters: clusters of the examples, shape (N,), or None.
-        notes: what could not be counted.
+        notes: what could not be estimated.
         paired: whether the rows are paired differences.
     """
     counts = [len(rows.keys) for rows in sides]
@@ -288,62 +298,66 @@ def _estimate(
     if min(counts) < 2:
         return Estimate(value, None, None, (), paired, False, num_seeds, tuple(notes))
     parts = [
-        Part(
-            "pretraining" if rows.nested else "finetuning",
+        VariancePart(
+            "pretraining" if rows.is_nested else "finetuning",
             float(rows.values.var(ddof=1)) / len(rows.keys),
             len(rows.keys) - 1,
         )
         for rows in independent
     ]
     has_spread = all(np.ptp(rows.values) > 1e-9 * max(1.0, float(np.abs(rows.values).max())) for rows in independent)
-    of_rows = sum(part.variance for part in parts)
-    parts += [_of_pretraining(rows.crossed) for rows in sides if rows.crossed is not None]
+    rows_variance = sum(part.variance for part in parts)
+    parts += [_pretraining_part(rows.table) for rows in sides if rows.table is not None]
     if all(rows.examples is not None for rows in independent):
         parts.append(
-            _of_examples([rows.examples for rows in independent if rows.examples is not None], clusters, of_rows)
+            _examples_part(
+                [rows.examples for rows in independent if rows.examples is not None], clusters, rows_variance
+            )
         )
-    error, degrees = combined([(part.variance, part.degrees_of_freedom) for part in parts])
+    error, degrees = combine([(part.variance, part.degrees_of_freedom) for part in parts])
     return Estimate(value, error, degrees, tuple(parts), paired, has_spread, num_seeds, tuple(notes))
 
 
-def _of_pretraining(table: np.ndarray) -> Part:
+def _pretraining_part(table: np.ndarray) -> VariancePart:
     """Return the part of pretraining that is not in the spread of the finetuning seeds; ``table`` has shape (P, F)."""
     num, seeds = table.shape
     means = table.mean(axis=1)
     residuals = table - means[:, None] - table.mean(axis=0) + table.mean()
     between = float(means.var(ddof=1)) / num
     within = float((residuals**2).sum()) / ((num - 1) * (seeds - 1)) / (num * seeds)
-    return Part("pretraining", max(0.0, between - within), num - 1)
+    return VariancePart("pretraining", max(0.0, between - within), num - 1)
 
 
-def _of_examples(scores: Sequence[np.ndarray], clusters: np.ndarray | None, of_rows: float) -> Part:
+def _examples_part(scores: Sequence[np.ndarray], clusters: np.ndarray | None, rows_variance: float) -> VariancePart:
     """Return the part of the examples that is not in the spread of the rows.
 
     Args:
         scores: contributions to the paired differences, or to the scores of each condition, shape (R, N).
         clusters: clusters of the examples, shape (N,); None if the examples are independent.
-        of_rows: the variance from the spread of the rows.
+        rows_variance: the variance from the spread of the rows.
     """
     num = scores[0].shape[1]
-    of_each = scores[0].mean(axis=0) - (scores[1].mean(axis=0) if len(scores) == 2 else 0.0)
-    totals = _by_cluster((of_each - of_each.mean())[None], clusters)
+    effects = scores[0].mean(axis=0) - (scores[1].mean(axis=0) if len(scores) == 2 else 0.0)
+    totals = _sum_by_cluster((effects - effects.mean())[None], clusters)
     groups = totals.shape[1]
     if groups < 2:
-        return Part("examples", 0.0, 1.0)
+        return VariancePart("examples", 0.0, 1.0)
     correction = groups / (groups - 1)
-    of_examples = correction * float((totals**2).sum()) / num**2
-    of_both = 0.0
+    examples_variance = correction * float((totals**2).sum()) / num**2
+    shared_variance = 0.0
     for side in scores:
         rows = len(side)
         if rows == 1:
             continue
         residuals = side - side.mean(axis=1, keepdims=True) - side.mean(axis=0) + side.mean()
-        squares = float((_by_cluster(residuals, clusters) ** 2).sum())
-        of_both += rows / (rows - 1) * correction * squares / (rows * num) ** 2
-    return Part("examples", max(0.0, of_examples - min(of_both, of_rows)), float(groups - 1))
+        squares = float((_sum_by_cluster(residuals, clusters) ** 2).sum())
+        shared_variance += rows / (rows - 1) * correction * squares / (rows * num) ** 2
+    return VariancePart(
+        "examples", max(0.0, examples_variance - min(shared_variance, rows_variance)), float(groups - 1)
+    )
 
 
-def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
+def _sum_by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
     """Sum over the examples of each cluster, from shape (R, N) to (R, G)."""
     if clusters is None:
         return values
@@ -353,26 +367,27 @@ def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
     return totals.T
 
 
-def _known(condition: Condition) -> tuple[Examples | None, list[str]]:
+def _usable_examples(condition: Condition) -> tuple[Examples | None, list[str]]:
     """Return the examples of a condition if their means equal its scores, otherwise notes."""
     if condition.examples is None:
         return None, [NO_PREDICTIONS]
     values = np.array([score.value for score in condition.scores])
     off = np.abs(condition.examples.scores.mean(axis=1) - values)
     if (off > 1e-3 * np.maximum(1.0, np.abs(values))).any():
-        return None, ["the sampling error of examples is not counted: the metric is not a mean over them"]
+        return None, ["the examples' sampling error is not included, because the metric is not a mean over examples"]
     return condition.examples, []
 
 
-def _matched(
+def _match_examples(
     condition: Condition, control: Condition
 ) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, list[str]]:
     """Return the examples of two conditions in the same order, shape (S, N) each, their clusters (N,), and notes."""
-    (one, notes), (other, more) = _known(condition), _known(control)
+    (one, notes), (other, more) = _usable_examples(condition), _usable_examples(control)
     if one is None or other is None:
         return None, None, None, list(dict.fromkeys([*notes, *more]))
     order, others = np.argsort(one.ids, kind="stable"), np.argsort(other.ids, kind="stable")
     if not np.array_equal(one.ids[order], other.ids[others]):
-        return None, None, None, ["the sampling error of examples is not counted: the sides have different examples"]
+        note = "the examples' sampling error is not included, because the two sides have different examples"
+        return None, None, None, [note]
     clusters = None if one.clusters is None else one.clusters[order]
     return one.scores[:, order], other.scores[:, others], clusters, []

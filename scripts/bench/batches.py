@@ -1,13 +1,13 @@
-"""Measure how fast one process builds pretraining batches, in tokens per second, for every objective.
+"""Measures how fast one process builds pretraining batches, in tokens per second, for every objective.
 
-    python -m scripts.bench.batches                          all objectives, rows of 128 tokens, 32,768 tokens a batch
+    python -m scripts.bench.batches                          all objectives, rows of 128 tokens, 32,768 tokens per batch
     python -m scripts.bench.batches --only mlm,rtd --length 512
     python -m scripts.bench.batches --json batches.json
 
-A training step hides the building of its batches if workers build at least as many tokens as the device reads: so many
-workers are needed as the device's tokens per second divided by the number in this table. One thread, on the docstrings
-of Python, or on made-up text if they are not installed, with 8,192 pieces. Each number is the median of several
-batches. The exit status is 1 if an objective is slower than ``--least``.
+Building batches takes no extra time if the workers build tokens as fast as the device reads them: the number of workers
+needed is the device's tokens per second divided by the number in this table. Batches are built by one thread, from
+Python's docstrings (or from made-up text if these are not installed), with 8,192 pieces. Each number is the median over
+several batches. The exit status is 1 if an objective is slower than ``--least``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lmtransfer.tokenizers.base import characters_of
 from ..steps import run_script
 from .text import corpus_overrides
 
-#: The model that an objective needs, where it is not BERT; the size has no effect on the batches.
+#: The model for each objective that does not use BERT; the size has no effect on the batches.
 MODELS = {
     "all_tokens_mlm": "electra_laptop",
     "bilm": "elmo_subword_laptop",
@@ -45,23 +45,23 @@ MODELS = {
     "skipgram": "word_embeddings_laptop",
 }
 
-#: Objectives whose batches are those of another one.
+#: Objectives that have the same batches as another objective.
 SAME = ("all_tokens_mlm_laptop", "backward_lm", "nsp", "sop")
 
 
 def main() -> int:
-    """Measure each objective, print a table, and return 1 if one is too slow."""
+    """Measure each objective, print a table, and return 1 if an objective is too slow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="objectives, separated by commas")
-    parser.add_argument("--length", type=int, default=128, help="objective.max_length: tokens of a row")
-    parser.add_argument("--batch-tokens", type=int, default=32_768, help="tokens of a batch")
+    parser.add_argument("--length", type=int, default=128, help="objective.max_length: tokens in a row")
+    parser.add_argument("--batch-tokens", type=int, default=32_768, help="tokens in a batch")
     parser.add_argument("--batches", type=int, default=15, help="batches to measure")
     parser.add_argument("--least", type=float, default=0.0, help="tokens per second that each objective must reach")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    known = [name for name in paths.group_options("objective", [paths.conf_dir()]) if name not in SAME]
-    names = arguments.only.split(",") if arguments.only else known
+    all_names = [name for name in paths.group_options("objective", [paths.conf_dir()]) if name not in SAME]
+    names = arguments.only.split(",") if arguments.only else all_names
     rates: dict[str, float] = {}
     print(f"{'objective':24}{'tokens/s':>14}   rows of {arguments.length} tokens, one process")
     for name in names:
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def measure(name: str, length: int, batch_tokens: int, num_batches: int) -> float:
-    """Tokens per second of one objective: the median over batches."""
+    """Return the tokens per second of one objective: the median over batches."""
     text, parts = _parts(name, length)
     parts.corruption.observe(text.prepared.train)
     source = PretrainingSource(

@@ -1,4 +1,4 @@
-"""The fastest matrix products of a device: what a training could reach at most in practice."""
+"""Measures the fastest matrix products of a device, an upper bound in practice on the speed of training."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def measure(setting: Setting) -> dict[str, Any]:
     """Multiply matrices in the training's number format.
 
     Returns:
-        ``square``: FLOP/s of large square matrices; ``model``: of the first product of the model's feed-forward layer;
-        ``peak``: FLOP/s of the data sheet, None if it is unknown.
+        ``square``: FLOP/s for large square matrices; ``model``: FLOP/s for the first product in the model's
+        feed-forward layer; ``peak``: FLOP/s in the data sheet, None if unknown.
     """
     hardware = setup(device=setting.device, threads=setting.threads)
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(hardware.precision.name, torch.float32)
@@ -36,7 +36,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def _rate(rows: int, inner: int, columns: int, *, device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of the product of matrices rows x inner and inner x columns."""
+    """Return the FLOP/s for products of matrices rows x inner and inner x columns."""
     left = torch.randn(rows, inner, device=device, dtype=dtype)
     right = torch.randn(inner, columns, device=device, dtype=dtype)
     once = _seconds(left, right, times=10)  # also warms up

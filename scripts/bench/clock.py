@@ -1,4 +1,4 @@
-"""Real tokens per second after the first ``warmup`` steps, and the peak memory."""
+"""Measures real tokens per second after the first ``warmup`` steps, and the peak memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Clock:
 
     Args:
         warmup: number of steps that are not timed.
-        device: device of the training; a GPU is synchronised at both ends of the timed part.
+        device: device of the training; a GPU is synchronized at both ends of the timed part.
     """
 
     def __init__(self, *, warmup: int, device: str) -> None:
@@ -23,7 +23,7 @@ class Clock:
         self.start_time = 0.0
 
     def step(self, tokens: int) -> None:
-        """Note the end of a step with this number of real tokens."""
+        """Record the end of a step with this number of real tokens."""
         self.steps += 1
         if self.steps > self.warmup:
             self.tokens += tokens
@@ -32,7 +32,7 @@ class Clock:
             self.start_time = time.perf_counter()
 
     def result(self) -> dict[str, float]:
-        """Speed and memory of all steps after the warm-up."""
+        """Return the speed and memory of all steps after the warm-up."""
         self._wait()
         rate = self.tokens / (time.perf_counter() - self.start_time)
         if self.device == "cuda":

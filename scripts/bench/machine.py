@@ -1,4 +1,4 @@
-"""The name of the processor, the environments of measured processes, and a busy process beside them."""
+"""The processor's name, the environments of measured processes, and a busy process beside them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import torch
 
 from lmtransfer.system.waiting import SPIN_COUNT, USERS_OWN, set_waiting
 
-#: The default of GNU's runtime. Set explicitly, since our package sets its own value if there is none.
-RUNTIMES_OWN = "300000"
+#: The default of GNU's runtime, set explicitly, since our package sets its own value if the variable is not set.
+RUNTIME_DEFAULT = "300000"
 
 
 def environment(*, ours: bool, **more: str) -> dict[str, str]:
-    """The environment of a process without network, with our setting of thread waiting or with PyTorch's default.
+    """Return the environment of a process without network, with our setting for waiting threads or PyTorch's default.
 
     Args:
         ours: whether to use our setting instead of the runtime's default; a value set by the user is kept.
         more: further variables.
     """
-    found = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **more}
-    if found.get("GOMP_SPINCOUNT") == str(SPIN_COUNT):  # set by our package in this process
-        del found["GOMP_SPINCOUNT"]
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **more}
+    if variables.get("GOMP_SPINCOUNT") == str(SPIN_COUNT):  # set by our package in this process
+        del variables["GOMP_SPINCOUNT"]
     if ours:
-        set_waiting(found)
-    elif not any(found.get(name) for name in USERS_OWN):
-        found["GOMP_SPINCOUNT"] = RUNTIMES_OWN
-    return found
+        set_waiting(variables)
+    elif not any(variables.get(name) for name in USERS_OWN):
+        variables["GOMP_SPINCOUNT"] = RUNTIME_DEFAULT
+    return variables
 
 
 #: Variables that make libraries use a CPU with AVX512 as if it had only AVX2.
@@ -55,7 +55,7 @@ def busy_process() -> Iterator[None]:
 
 
 def processor(device: str) -> str:
-    """The name of the CPU, as given by the system."""
+    """Return the name of the processor, as the system reports it."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     try:

@@ -1,4 +1,4 @@
-"""Our side: the real trainer over the real stream, which cuts, masks and packs rows during training."""
+"""Our side: the real trainer with the real stream, which cuts, masks and packs rows during training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.loop import Output, Trainer, TrainerConfig
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
-from lmtransfer.transfer.freezing import Full
+from lmtransfer.transfer.freezing import FullTraining
 from lmtransfer.transfer.heads.sequences import ClassificationHead
 from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.layer_selection import OneLayer
@@ -51,7 +51,7 @@ class _Timed:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is trained: the learner on its device, its steps and its optimiser."""
+    """The parts of a training: the learner on its device, its steps and its optimizer."""
 
     learner: nn.Module
     stream: PlannedStream
@@ -126,13 +126,13 @@ def _classifier(setting: Setting, encoder: BertEncoder) -> nn.Module:
             reading=reading,
             composition=EveryToken(dim=setting.dim),
             head=SpanHead(input_dim=setting.dim, num_labels=0, max_answer_tokens=30, dropout=0.0),
-            freezing=Full(),
+            freezing=FullTraining(),
         )
     return TaskLearner(
         encoder=encoder,
         reading=reading,
         composition=OneToken(dim=setting.dim, which="first"),
         head=ClassificationHead(input_dim=setting.dim, num_labels=2, dropout=setting.dropout),
-        freezing=Full(),
+        freezing=FullTraining(),
         use_pooler=True,
     )

@@ -1,8 +1,8 @@
 """The peer's side: ``transformers.Trainer``, or a minimal loop around the same model.
 
-Its rows, masks and labels are those that our stream draws. They are made before the clock starts, so the peer does not
-spend time on them, while our side does. The peer pads to the longest row of a batch; if compiled, to a multiple of 32,
-so that there are few shapes.
+The rows, masks and labels are those of our stream. They are built before the clock starts, so the peer spends no time
+on them, while our side does. The peer pads to the longest row in a batch or, if compiled, to a multiple of 32, so that
+there are few shapes.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def measure(setting: Setting, flags: Flags, *, lean: bool) -> dict[str, Any]:
     rows = _rows(setting, stream)
     model = getattr(transformers, _CLASSES[setting.part])(_config(setting, flags, tokenizer))
     clock = Clock(warmup=setting.warmup, device=setting.device)
-    said = (_lean if lean else _trainer)(setting, flags, hardware, model, rows, clock)
-    return {**clock.result(), "flags": said, "parameters": num_parameters(model)}
+    flags_text = (_lean if lean else _trainer)(setting, flags, hardware, model, rows, clock)
+    return {**clock.result(), "flags": flags_text, "parameters": num_parameters(model)}
 
 
 def _trainer(
@@ -67,7 +67,7 @@ def _trainer(
     tokens: list[int] = []
 
     def collate(batch: Sequence[Row]) -> Row:
-        padded = _padded(batch, _multiple(flags))
+        padded = _pad(batch, _multiple(flags))
         tokens.append(int(padded["attention_mask"].sum()))
         return padded
 
@@ -111,13 +111,13 @@ def _lean(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
     )
-    called = torch.compile(model) if flags.compiled else model
+    step_model = torch.compile(model) if flags.compiled else model
     cuts = range(0, len(rows), setting.rows)
-    batches = [_padded(rows[start : start + setting.rows], _multiple(flags)) for start in cuts]
+    batches = [_pad(rows[start : start + setting.rows], _multiple(flags)) for start in cuts]
     reduced = flags.reduced and hardware.precision.name == "bf16"
     for batch in batches:
         with torch.autocast(device.type, torch.bfloat16, enabled=reduced):
-            loss = called(**{name: value.to(device, non_blocking=True) for name, value in batch.items()}).loss
+            loss = step_model(**{name: value.to(device, non_blocking=True) for name, value in batch.items()}).loss
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -128,7 +128,7 @@ def _lean(
 
 
 def _config(setting: Setting, flags: Flags, tokenizer: Tokenizer) -> Any:
-    """The configuration of the same architecture for transformers."""
+    """Return the configuration of the same architecture for transformers."""
     return transformers.BertConfig(
         vocab_size=setting.vocab_size or tokenizer.vocab_size,
         hidden_size=setting.dim,
@@ -146,14 +146,14 @@ def _multiple(flags: Flags) -> int:
 
 
 def _rows(setting: Setting, stream: PlannedStream) -> list[Row]:
-    """The rows of all steps, as a list."""
+    """Return the rows of all steps."""
     steps = stream.steps()
     batches = (next(steps).micro_batches[0] for _ in range(setting.warmup + setting.steps))
-    return [row for batch in batches for row in _unpacked(batch)]
+    return [row for batch in batches for row in _unpack(batch)]
 
 
-def _unpacked(batch: Any) -> Iterator[Row]:
-    """The sequences of a packed batch with their labels."""
+def _unpack(batch: Any) -> Iterator[Row]:
+    """Yield the sequences of a packed batch with their labels."""
     packed = batch.packed if hasattr(batch, "packed") else batch.inputs
     lengths = list(packed.lengths[: packed.num_real])
     real = sum(lengths)
@@ -175,7 +175,7 @@ def _unpacked(batch: Any) -> Iterator[Row]:
             yield {**row, "start_positions": labels[place][0], "end_positions": labels[place][1]}
 
 
-def _padded(rows: Sequence[Row], multiple: int) -> Row:
+def _pad(rows: Sequence[Row], multiple: int) -> Row:
     """Pad rows to one batch."""
     length = -(-max(len(row["input_ids"]) for row in rows) // multiple) * multiple
     fills = {"input_ids": 0, "token_type_ids": 0, "labels": -100}

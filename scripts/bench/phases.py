@@ -1,6 +1,6 @@
-"""The phases of one step of our side: batch, copy, forward, backward and optimiser.
+"""Measures the phases of one step on our side: batch, copy, forward, backward and optimizer.
 
-The device is waited for after every step, so that the phases follow each other; the trainer itself does not wait.
+After every step this program waits for the device, so that the phases do not overlap; the trainer itself does not wait.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import nn
 from .ours import training_of
 from .setting import Setting
 
-#: The phases that the device works on; the batch is made by the host before them.
-_ON_DEVICE = ("copy", "forward", "backward", "optimiser")
+#: The phases on the device; before them, the host builds the batch.
+_ON_DEVICE = ("copy", "forward", "backward", "optimizer")
 
 
 class _Marks:
@@ -44,14 +44,14 @@ class _Marks:
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Make the steps one after another.
+    """Perform the steps one after another.
 
     Returns:
-        The median of each phase in milliseconds, and the number of tokens in a step.
+        The median duration of each phase in milliseconds, and the mean number of tokens in a step.
     """
     training = training_of(setting)
     device, steps, learner = training.hardware.device, training.stream.steps(), training.learner.train()
-    found: dict[str, list[float]] = {name: [] for name in ("batch", *_ON_DEVICE)}
+    durations: dict[str, list[float]] = {name: [] for name in ("batch", *_ON_DEVICE)}
     tokens = []
     for number in range(setting.warmup + setting.steps):
         start_time = time.perf_counter()
@@ -59,10 +59,10 @@ def measure(setting: Setting) -> dict[str, Any]:
         on_host = 1000 * (time.perf_counter() - start_time)
         marks = _Marks(device)
         marks.mark()
-        moved = batch.to(device)
+        batch_on_device = batch.to(device)
         marks.mark()
         with training.hardware.precision.autocast():
-            losses, _ = learner.losses(moved)
+            losses, _ = learner.losses(batch_on_device)
         counts = learner.counts(batch)
         total = torch.stack([loss.sum * (loss.weight / counts[name]) for name, loss in losses.items()]).sum()
         marks.mark()
@@ -75,9 +75,9 @@ def measure(setting: Setting) -> dict[str, Any]:
         times = marks.times()
         if number >= setting.warmup:
             tokens.append(batch.num_tokens)
-            for name, milliseconds in zip(found, [on_host, *times], strict=True):
-                found[name].append(milliseconds)
+            for name, milliseconds in zip(durations, [on_host, *times], strict=True):
+                durations[name].append(milliseconds)
     return {
-        "milliseconds": {name: statistics.median(values) for name, values in found.items()},
+        "milliseconds": {name: statistics.median(values) for name, values in durations.items()},
         "tokens_per_step": statistics.mean(tokens),
     }

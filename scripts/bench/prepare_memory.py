@@ -1,8 +1,8 @@
-"""Prepare a corpus and one ten times larger, each in a fresh process, and print the peak memory of both.
+"""Prepares a corpus and another that is ten times larger, each in a fresh process, and prints the peak memory of both.
 
-The result is the sum of the resident memory of the preparing process and its workers, sampled every 20 ms; memory that
-several processes share is counted once for each. The exit status is 1 if the larger corpus needs more than 1.2 times as
-much. (A corpus of about 2 MB is a single block, for which no worker starts: compare from 8 MB on.)
+The memory is the sum of the resident memory of the main process and its workers, sampled every 20 ms; memory that
+several processes share is counted once for each process. The exit status is 1 if the larger corpus needs more than 1.2
+times as much. (A corpus of about 2 MB is a single block, for which no worker starts, so use at least 8 MB.)
 
     python -m scripts.bench.prepare_memory                     8 MB and 80 MB of made-up text, 2 workers
     python -m scripts.bench.prepare_memory --megabytes 50      50 MB and 500 MB
@@ -44,7 +44,7 @@ def main() -> int:
     """Measure, print, and return 1 if memory grows with the corpus."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=8.0, help="size of the smaller corpus")
-    parser.add_argument("--text", type=Path, help="a text file to repeat; made-up text if not given")
+    parser.add_argument("--text", type=Path, help="a text file to repeat; default: made-up text")
     parser.add_argument("--workers", type=int, default=2, help="worker processes")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -76,8 +76,8 @@ def _write(path: Path, size: int, text: Path | None) -> Path:
         number = 0
         while file.tell() < size:
             number += 1
-            chosen = rng.integers(0, len(paragraphs), 6)
-            file.write("\n".join(f"{paragraphs[i]} Number {number}." for i in chosen) + "\n\n")
+            places = rng.integers(0, len(paragraphs), 6)
+            file.write("\n".join(f"{paragraphs[i]} Number {number}." for i in places) + "\n\n")
     return path
 
 
@@ -104,13 +104,13 @@ def _train_tokenizer(path: Path, folder: Path) -> None:
 
 
 def _measure(folder: Path, path: Path, workers: int) -> tuple[int, int, float, int]:
-    """Documents, tokens, seconds, and the peak resident bytes of the processes."""
+    """Return documents, tokens, seconds, and the peak resident bytes of the processes."""
     command = [sys.executable, str(folder / "child.py"), str(path), str(folder / "tokenizer"), str(folder / "cache")]
     process = subprocess.Popen([*command, str(workers)], stdout=subprocess.PIPE, text=True)
-    watched = psutil.Process(process.pid)
+    main_process = psutil.Process(process.pid)
     peak = 0
     while process.poll() is None:
-        peak = max(peak, _resident(watched))
+        peak = max(peak, _resident(main_process))
         time.sleep(0.02)
     output, _ = process.communicate()
     if process.returncode:
@@ -122,8 +122,8 @@ def _measure(folder: Path, path: Path, workers: int) -> tuple[int, int, float, i
 def _resident(process: psutil.Process) -> int:
     total = 0
     try:
-        for one in (process, *process.children(recursive=True)):
-            total += one.memory_info().rss
+        for member in (process, *process.children(recursive=True)):
+            total += member.memory_info().rss
     except psutil.NoSuchProcess:  # the process ended before it was read
         return 0
     return total

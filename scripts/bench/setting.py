@@ -1,4 +1,4 @@
-"""What is measured: a part of the benchmark, and a combination of the peer's flags."""
+"""The settings of a measurement: a part of the benchmark, and a combination of the peer's flags."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ FINETUNING = ("finetune", "finetune_pairs", "finetune_spans")
 
 @dataclass(frozen=True)
 class Flags:
-    """The peer's flags; the processes of both sides get them, and ours ignores them.
+    """The peer's flags; the processes of both sides get them, and our side ignores them.
 
     Attributes:
         compiled: ``torch_compile``.
         attention: ``attn_implementation``.
-        reduced: whether to use bf16 if the hardware has it; False is the peer's default, float32.
-        grouped: whether batches have rows of similar length; False draws them at random, which is the default of both
-            sides.
-        lent: whether the peer gets our settings of the memory allocator and of thread waiting, which it does not have
-            itself.
+        reduced: whether to use bf16 if the hardware supports it; False for the peer's default, float32.
+        grouped: whether batches have rows of similar length; False for random batches, the default of both sides.
+        lent: whether the peer gets our settings for the memory allocator and for waiting threads, which are not its
+            default.
     """
 
     compiled: bool = False
@@ -37,7 +36,7 @@ class Flags:
     lent: bool = False
 
     def __str__(self) -> str:
-        batches = "batches of like length" if self.grouped else "batches at random"
+        batches = "batches of similar length" if self.grouped else "random batches"
         lent = ", our allocator and waiting" if self.lent else ""
         precision = "16 bits" if self.reduced else "fp32"
         return f"attn={self.attention}, torch_compile={self.compiled}, {precision}, {batches}{lent}"
@@ -52,9 +51,9 @@ class Setting:
             document), ``pairs`` (sentence pairs, masked tokens and next sentence), or one of ``FINETUNING``.
         device: ``cpu`` or ``cuda``.
         dim, num_layers, num_heads, hidden_dim: sizes of BERT.
-        vocab_size: vocabulary size of the model; None: the tokenizer's.
-        length: longest row in tokens.
-        rows: rows of a step; on average if they are ragged.
+        vocab_size: vocabulary size of the model; None for the tokenizer's vocabulary size.
+        length: maximum length of a row in tokens.
+        rows: number of rows in a step; the average number for ragged rows.
         dropout: dropout of both sides; attention dropout is off.
         steps: number of timed steps.
         warmup: number of steps before the clock starts, which include compilation.
@@ -76,11 +75,11 @@ class Setting:
     threads: int = 2
 
     def to_json(self) -> str:
-        """The setting as JSON, for the command line of a side's process."""
+        """Convert the setting to JSON, for the command line of a side's process."""
         return json.dumps(asdict(self))
 
     def flops_per_token(self, num_vocabulary: int, mean_length: float) -> float:
-        """Operations that masked language modelling needs for each real token, forward and backward, on either side."""
+        """Compute the FLOP that masked language modeling needs per real token, forward and backward, on either side."""
         layer = 4 * self.dim**2 + 2 * self.dim * self.hidden_dim
         head = self.dim**2 + num_vocabulary * self.dim
         return training_flops_per_token(
@@ -92,5 +91,5 @@ class Setting:
 
 
 def num_parameters(model: nn.Module) -> int:
-    """Number of weights; tied weights count once."""
+    """Count the weights; tied weights count once."""
     return sum(parameter.numel() for parameter in model.parameters())

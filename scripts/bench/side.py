@@ -1,4 +1,4 @@
-"""One measurement in its own process, so that its peak memory is separate: ``python -m scripts.bench.side ...``."""
+"""Takes one measurement in its own process, so that its peak memory is separate."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 from .machine import environment
 from .setting import Flags, Setting
 
-_MARK = "measured: "
+_RESULT_MARK = "measured: "
 _OURS = ("ours", "phases", "ceiling")
 
 
-def measured(side: str, setting: Setting, flags: Flags, *, timeout: float | None = None) -> dict[str, Any]:
+def measure_side(side: str, setting: Setting, flags: Flags, *, timeout: float | None = None) -> dict[str, Any]:
     """Start a process that measures ``ours``, ``phases``, ``ceiling``, ``trainer`` or ``lean``.
 
     Raises:
-        RuntimeError: it failed; with the last line of its output.
-        subprocess.TimeoutExpired: it took longer than ``timeout`` seconds.
+        RuntimeError: the process failed; the message is the last line of its output.
+        subprocess.TimeoutExpired: the process took longer than ``timeout`` seconds.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "scripts.bench.side", side, setting.to_json(), json.dumps(asdict(flags))],
         cwd=Path(__file__).resolve().parents[2],
         env=environment(ours=side in _OURS or flags.lent),
@@ -32,11 +32,11 @@ def measured(side: str, setting: Setting, flags: Flags, *, timeout: float | None
         timeout=timeout,
         check=False,
     )
-    found = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
-    if done.returncode or not found:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        raise RuntimeError(lines[-1] if lines else f"exit status {done.returncode}")
-    result: dict[str, Any] = json.loads(found[-1].removeprefix(_MARK))
+    results = [line for line in process.stdout.splitlines() if line.startswith(_RESULT_MARK)]
+    if process.returncode or not results:
+        lines = (process.stderr or process.stdout).strip().splitlines()
+        raise RuntimeError(lines[-1] if lines else f"exit status {process.returncode}")
+    result: dict[str, Any] = json.loads(results[-1].removeprefix(_RESULT_MARK))
     return result
 
 
@@ -59,7 +59,7 @@ def main() -> None:
         from . import peer
 
         result = peer.measure(setting, flags, lean=side == "lean")
-    print(_MARK + json.dumps(result), flush=True)
+    print(_RESULT_MARK + json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

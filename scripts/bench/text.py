@@ -31,17 +31,17 @@ from .finetuning import examples_of
 from .made_up import text_file
 from .setting import FINETUNING, MASK_PROB, Setting
 
-#: Number of made-up documents; the variable sets another one, and takes them although the documentation is there.
+#: The variable that sets the number of made-up documents, which are then used even if the documentation is installed.
 _MADE_UP = "LMTRANSFER_BENCH_SYNTHETIC"
 _NUM_MADE_UP = 4000
 
 
 @cache
 def made_up_file() -> Path | None:
-    """The file of made-up text that replaces the Python documentation; None if the documentation is there."""
-    chosen = os.environ.get(_MADE_UP)
-    if chosen:
-        return text_file(int(chosen))
+    """Return the file of made-up text that replaces the Python documentation; None if this is installed."""
+    num_documents = os.environ.get(_MADE_UP)
+    if num_documents:
+        return text_file(int(num_documents))
     try:
         PythonDocs().fingerprint()
     except DataError as error:
@@ -51,31 +51,31 @@ def made_up_file() -> Path | None:
 
 
 def corpus_overrides() -> list[str]:
-    """The corpus for a command line."""
+    """Return the words that set the corpus on a command line."""
     path = made_up_file()
     return ["corpus=python_docs"] if path is None else ["corpus=text", f"corpus.path={path}"]
 
 
 def text() -> tuple[Corpus, Tokenizer]:
-    """The corpus and its tokenizer."""
+    """Return the corpus and its tokenizer."""
     path = made_up_file()
     corpus = PythonDocs() if path is None else FileCorpus(path=str(path), name="synthetic")
     return corpus, tokenizer_for(corpus, SentencePieceTrainer(kind="unigram", vocab_size=8192, allow_fewer=True))
 
 
 def objectives_of(setting: Setting) -> Sequence[Any]:
-    """The losses of pretraining."""
+    """Return the losses of pretraining."""
     return [MaskedLanguageModel(), *([NextSentencePrediction()] if setting.part == "pairs" else [])]
 
 
 def stream_of(
     setting: Setting, *, one_size: bool, few_shapes: bool, num_workers: int
 ) -> tuple[PlannedStream, Tokenizer]:
-    """The steps of a part, read in the same way as by the commands.
+    """Return the steps of a part, read in the same way as by the commands, and the tokenizer.
 
     Args:
         setting: the part.
-        one_size: whether pretraining batches are filled up to one size, for compiled blocks.
+        one_size: whether pretraining batches are filled to a fixed size, for compiled blocks.
         few_shapes: whether pretraining batches have few sizes.
         num_workers: number of processes that build pretraining batches.
     """
@@ -86,7 +86,7 @@ def stream_of(
         ), tokenizer
     store, rows = prepare(corpus, tokenizer).train, _rows(setting, tokenizer)
     step_tokens = setting.rows * setting.length
-    if setting.part == "ragged":  # as many tokens as so many rows have on average
+    if setting.part == "ragged":  # the average number of tokens in this number of rows
         mean_length = float(rows.plan(store, seed=0, epoch=0).lengths.mean())
         step_tokens = max(round(setting.rows * mean_length), setting.length)
     source = PretrainingSource(

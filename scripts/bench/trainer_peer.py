@@ -1,11 +1,11 @@
 """The peer's side: ``transformers.Trainer`` over ``AutoModelForSequenceClassification``, from the same folder.
 
-All settings are read from the configuration of our command, so that both sides use the same: the examples of the seed,
-epochs, batch, rates, decay, clipping, dropout, threads. Where the Trainer's default differs from ours, it gets ours:
-the learning rate of each update (its decay begins after the warm-up, ours with the first step), and attention without
-dropout. The optimizer is the same fused AdamW; norms and biases do not decay.
+All settings are read from the configuration of our command, so that both sides use the same settings: the seed's
+examples, epochs, batch, rates, decay, clipping, dropout, threads. Where the Trainer's default differs from ours, the
+Trainer gets ours: the learning rate of each update (its decay begins after the warm-up, ours with the first step), and
+attention without dropout. The optimizer is the same fused AdamW; norms and biases do not decay.
 
-Run as ``python -m scripts.bench.trainer_peer <json>``, it makes one run; its last line is the result as JSON.
+``python -m scripts.bench.trainer_peer <json>`` performs one run; the last line of its output is the result as JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lmtransfer.training.hardware import Hardware, setup
 
 from .trainer_sides import MARK, Flags
 
-#: Batches are padded to the longest row; if compiled, to a multiple of this, so that there are few shapes.
+#: Batches are padded to the longest row or, if compiled, to a multiple of this number, so that there are few shapes.
 MULTIPLE = 32
 
 
@@ -41,15 +41,15 @@ def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None
         cfg: configuration of ``lmtransfer finetune``.
         folder: the published checkpoint.
         flags: flags of the Trainer.
-        max_steps: number of steps of a trial; None: all epochs.
+        max_steps: number of steps in a trial; None for all epochs.
     """
-    asked = cfg.hardware
-    hardware = setup(device=asked.device, precision=asked.precision, threads=asked.threads, keep_memory=False)
+    settings = cfg.hardware
+    hardware = setup(device=settings.device, precision=settings.precision, threads=settings.threads, keep_memory=False)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     task = build(cfg.task, data_root=cfg.data_root)
     train = task.examples("train")
     labels = np.array([example.label for example in train])
-    chosen, _ = training_parts(labels, num_train=cfg.task.num_train, dev_from_train=None, seed=cfg.seed)
+    rows, _ = training_parts(labels, num_train=cfg.task.num_train, dev_from_train=None, seed=cfg.seed)
     transformers.set_seed(cfg.seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder,
@@ -59,10 +59,10 @@ def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None
         attn_implementation=flags.attention,
     )
     watch = _Watch()
-    padded = transformers.DataCollatorWithPadding(tokenizer, pad_to_multiple_of=MULTIPLE if flags.compiled else None)
+    pad = transformers.DataCollatorWithPadding(tokenizer, pad_to_multiple_of=MULTIPLE if flags.compiled else None)
 
     def collate(rows: Sequence[Mapping[str, Any]]) -> Any:
-        batch = padded(rows)
+        batch = pad(rows)
         watch.tokens.append(int(batch["attention_mask"].sum()))  # batches are collated in the order of the steps
         return batch
 
@@ -70,7 +70,7 @@ def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None
         trainer = _Peer(
             model=model,
             args=_arguments(cfg, hardware, flags, output=output, max_steps=max_steps),
-            train_dataset=_rows([train[place] for place in chosen], tokenizer, cfg.task.max_length),
+            train_dataset=_rows([train[place] for place in rows], tokenizer, cfg.task.max_length),
             data_collator=collate,
             callbacks=[watch],
         )
@@ -80,9 +80,9 @@ def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None
         if max_steps is None:
             dev = task.examples("dev")
             with torch.compiler.set_stance("force_eager"):
-                found = trainer.predict(_rows(dev, tokenizer, cfg.task.max_length))
-            # Not in the order of dev: with batches of similar length, the Trainer predicts in the order of lengths.
-            result["accuracy"] = float(np.mean(found.predictions.argmax(-1) == found.label_ids))
+                output = trainer.predict(_rows(dev, tokenizer, cfg.task.max_length))
+            # The order differs from dev: with batches of similar length, the Trainer predicts in the order of lengths.
+            result["accuracy"] = float(np.mean(output.predictions.argmax(-1) == output.label_ids))
     return result
 
 
@@ -152,7 +152,7 @@ def _arguments(cfg: DictConfig, hardware: Hardware, flags: Flags, *, output: str
 
 
 def _rows(examples: Sequence[Any], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-    """Token ids and labels, tokenised beforehand, as on our side."""
+    """Return token ids and labels, tokenized beforehand, as on our side."""
     texts = [example.text for example in examples]
     encoded = tokenizer(texts, truncation=True, max_length=max_length)
     return [
@@ -162,10 +162,10 @@ def _rows(examples: Sequence[Any], tokenizer: Any, max_length: int) -> list[dict
 
 
 def main() -> None:
-    """Make the run that the first argument describes."""
-    asked = json.loads(sys.argv[1])
-    with command_config("finetune", asked["words"]) as cfg:
-        result = measure(cfg, folder=asked["folder"], flags=Flags(**asked["flags"]), max_steps=asked.get("max_steps"))
+    """Perform the run that the first argument describes."""
+    run = json.loads(sys.argv[1])
+    with command_config("finetune", run["words"]) as cfg:
+        result = measure(cfg, folder=run["folder"], flags=Flags(**run["flags"]), max_steps=run.get("max_steps"))
     print(MARK + json.dumps(result), flush=True)
 
 

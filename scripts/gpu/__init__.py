@@ -1,1 +1,1 @@
-"""What only a GPU can show: its tests, throughput, phases of a step and memory; see ``scripts/gpu_check.sh``."""
+"""The GPU check: GPU tests, throughput, phases of a step and memory; see ``scripts/gpu_check.sh``."""

@@ -1,4 +1,4 @@
-"""Run the parts of the check and print the table; started by ``scripts/gpu_check.sh``."""
+"""Runs the parts of the GPU check and prints the table; started by ``scripts/gpu_check.sh``."""
 
 from __future__ import annotations
 
@@ -30,20 +30,24 @@ PARTS: Mapping[str, Callable[[Place], dict[str, Measure]]] = {
     "losses": losses,
     "batches": batches.measurements,
 }
-#: Seconds of a part: nine minutes, less what starting and stopping take.
+#: Time limit of a part in seconds: nine minutes, minus the time to start and stop.
 _SECONDS = 510.0
 
 
 def main() -> int:
-    """Run the chosen parts; returns 1 if a measurement of them failed."""
-    parser = argparse.ArgumentParser(prog="scripts/gpu_check.sh", description="What only a GPU can show, in parts.")
+    """Run the chosen parts; return 1 if one of their measurements failed."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/gpu_check.sh", description="Tests and benchmarks for a GPU, in parts."
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all, in this order")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or "runs/gpu_check"), help="folder")
-    parser.add_argument("--again", action="store_true", help="also what is finished")
+    parser.add_argument(
+        "--out", type=Path, default=Path(os.environ.get("OUT") or "runs/gpu_check"), help="output folder"
+    )
+    parser.add_argument("--again", action="store_true", help="repeat finished measurements too")
     options = parser.parse_args()
     unknown = [name for name in options.parts if name not in PARTS]
     if unknown:
-        parser.error(f"no such part: {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
+        parser.error(f"unknown parts: {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
     place = _place("cpu" if os.environ.get("LMTRANSFER_GPU_CHECK") == "cpu" else "cuda")
     if place.tiny:
         os.environ.setdefault("LMTRANSFER_BENCH_SYNTHETIC", "200")
@@ -57,7 +61,7 @@ def main() -> int:
 
 def _place(device: str) -> Place:
     cuda = device == "cuda"
-    name = torch.cuda.get_device_name() if cuda else "CPU, tiny: only to see whether it works"
+    name = torch.cuda.get_device_name() if cuda else "CPU, tiny sizes, only to see whether the check works"
     return Place(
         device=device,
         name=f"{name}, torch {torch.__version__}",

@@ -1,4 +1,4 @@
-"""How fast one process builds batches: ``scripts/bench/batches.py``."""
+"""Measures how fast one process builds batches, with ``scripts/bench/batches.py``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LENGTHS = (128, 512)
 
 
 def measurements(place: Place) -> dict[str, Measure]:
-    """All objectives at both lengths; tiny: one objective."""
+    """Return the measurements: all objectives at both lengths, or one objective if the check is tiny."""
     return {str(length): partial(_run, place, length) for length in _LENGTHS}
 
 

@@ -1,4 +1,4 @@
-"""Finetuning of BERT base on made-up tasks of the forms of SST-2 and SQuAD, and evaluation of the results."""
+"""Finetunes BERT base on made-up tasks in the formats of SST-2 and SQuAD, and evaluates the results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .made_up_tasks import write_tasks
 from .part import Measure, Numbers, Place
 from .sizes import BASE, TINY
 
-#: Longest text of each task, in tokens.
+#: Maximum length of a text in each task, in tokens.
 _LENGTHS = {"sst2": 128, "squad": 384}
 _BATCH_EXAMPLES = 32
 
 
 def finetune(place: Place) -> dict[str, Measure]:
-    """Pretraining for a few steps, finetuning on each task, then evaluation of each."""
+    """Return the measurements: pretraining for a few steps, finetuning on each task, then evaluation on each task."""
     return {
         "pretrain": partial(pretraining.pretrain, place, "bert_base"),
         **{task: partial(_finetune, place, task) for task in _LENGTHS},
@@ -43,6 +43,6 @@ def _evaluate(place: Place, task: str, seconds: float) -> Numbers:
 
 
 def _flops_per_token(place: Place, task: str) -> float:
-    trained = command.result_of(place, "finetune", task)
-    mean_length = trained["tokens"] / (trained["steps"] * _BATCH_EXAMPLES)
+    result = command.result_of(place, "finetune", task)
+    mean_length = result["tokens"] / (result["steps"] * _BATCH_EXAMPLES)
     return (TINY if place.tiny else BASE).flops_per_token(mean_length)

@@ -1,4 +1,4 @@
-"""The tests marked ``gpu``."""
+"""Runs the tests marked ``gpu``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _ON_CPU = "flash or dense or resumed or asked_for_nothing"
 
 
 def measurements(place: Place) -> dict[str, Measure]:
-    """All files with such tests together."""
+    """Return one measurement: all files with such tests together."""
     return {"gpu": lambda seconds: _run(place, seconds)}
 
 
 def _run(place: Place, seconds: float) -> Numbers:
-    marked = [path for path in sorted(ROOT.glob("tests/*/test_*.py")) if "mark.gpu" in path.read_text("utf-8")]
+    files = [path for path in sorted(ROOT.glob("tests/*/test_*.py")) if "mark.gpu" in path.read_text("utf-8")]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        words = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-m", "gpu", f"--junitxml={report}", *map(str, marked)]
+        words = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-m", "gpu", f"--junitxml={report}", *map(str, files)]
         variables = {"LMTRANSFER_GPU_TESTS": "cpu"} if place.tiny else {}
         python([*words, *(["-k", _ON_CPU] if place.tiny else [])], seconds=seconds, allowed=(0, 1), **variables)
         cases = list(ElementTree.parse(report).iter("testcase"))

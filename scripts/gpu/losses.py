@@ -1,4 +1,4 @@
-"""Whether a GPU learns what the CPU learns: a small BERT from the same seed on both, and the losses of its steps."""
+"""Checks that a GPU learns what the CPU learns: compares the losses of a small BERT with the same seed on both."""
 
 from __future__ import annotations
 
@@ -12,56 +12,57 @@ from .part import Measure, Numbers, Place
 from .pretraining import PLAIN, SMALL_VOCABULARY, VALIDATION
 from .sizes import TINY
 
-#: Shares by which losses may differ: their mean over the last tenth of the steps, and that over any hundredth.
+#: Relative tolerances: for the mean loss over the last tenth of the steps, and for that over any hundredth.
 _TOLERANCES = {"last_tenth": 0.01, "largest": 0.05}
 _WORDS = (*PLAIN, "model=bert_laptop", "objective=mlm", "train.log_every=1")
-#: The run on the CPU in float32, by the name of its measurement, too.
+#: Name of the run on the CPU in float32, and of its measurement.
 _REFERENCE = "reference"
 
 
 def losses(place: Place) -> dict[str, Measure]:
-    """The CPU in float32; the device in bfloat16, compiled if that is the default; the device in float32, eager."""
-    compared = {precision: partial(_compared, place, precision) for precision in ("bf16", "fp32")}
-    return {_REFERENCE: partial(_reference, place), **compared}
+    """Return the measurements: CPU in float32; device in bfloat16, compiled if that is the default, and in float32."""
+    comparisons = {precision: partial(_compare_losses, place, precision) for precision in ("bf16", "fp32")}
+    return {_REFERENCE: partial(_reference, place), **comparisons}
 
 
-def deviations(expected: Sequence[float], found: Sequence[float]) -> dict[str, float]:
-    """By which share losses differ from the expected ones.
+def deviations(expected: Sequence[float], actual: Sequence[float]) -> dict[str, float]:
+    """Compute the relative deviations of losses from the expected losses.
 
     Args:
         expected: mean loss of each hundredth of the steps.
-        found: the same of another run.
+        actual: mean loss of each hundredth of another run's steps.
 
     Returns:
-        ``last_tenth``: of the mean over the last tenth; ``largest``: the largest of all hundredths, without sign.
+        ``last_tenth``: deviation of the mean over the last tenth; ``largest``: the largest absolute deviation of any
+        hundredth.
 
     Raises:
-        ValueError: one has more steps than the other.
+        ValueError: the runs have different numbers of steps.
     """
     tenth = max(1, len(expected) // 10)
     return {
-        "last_tenth": statistics.fmean(found[-tenth:]) / statistics.fmean(expected[-tenth:]) - 1,
-        "largest": max(abs(one / other - 1) for one, other in zip(found, expected, strict=True)),
+        "last_tenth": statistics.fmean(actual[-tenth:]) / statistics.fmean(expected[-tenth:]) - 1,
+        "largest": max(abs(loss / reference - 1) for loss, reference in zip(actual, expected, strict=True)),
     }
 
 
-def too_large(found: dict[str, float]) -> str:
-    """The deviations beyond their tolerances, in words; empty: none."""
-    beyond = {name: most for name, most in _TOLERANCES.items() if not abs(found[name]) <= most}  # NaN is beyond, too
-    return "; ".join(f"{name}: {100 * found[name]:.2f} %, allowed {100 * most:g} %" for name, most in beyond.items())
+def tolerance_problems(actual: dict[str, float]) -> str:
+    """State the deviations beyond their tolerances; empty if there are none."""
+    beyond = {name: most for name, most in _TOLERANCES.items() if not abs(actual[name]) <= most}  # also NaN
+    return "; ".join(f"{name}: {100 * actual[name]:.2f} %, allowed {100 * most:g} %" for name, most in beyond.items())
 
 
 def _reference(place: Place, seconds: float) -> Numbers:
     return _pretrain(place, _REFERENCE, "fp32", seconds, device="cpu")
 
 
-def _compared(place: Place, precision: str, seconds: float) -> Numbers:
+def _compare_losses(place: Place, precision: str, seconds: float) -> Numbers:
     if not command.is_finished(place, "pretrain", _run_name(_REFERENCE)):
         _reference(place, seconds)
     numbers = _pretrain(place, precision, precision, seconds, device=place.device)
     numbers["deviations"] = deviations(_hundredths(place, _REFERENCE), numbers["losses"])
-    if said := too_large(numbers["deviations"]):
-        numbers["error"] = f"the losses differ from those of the CPU: {said}"
+    if problems := tolerance_problems(numbers["deviations"]):
+        numbers["error"] = f"the losses differ from those of the CPU: {problems}"
     return numbers
 
 
@@ -82,7 +83,7 @@ def _run_name(name: str) -> str:
 
 
 def _hundredths(place: Place, name: str) -> list[float]:
-    """The mean loss of each hundredth of the steps; of each step if they are few."""
-    each = [record["loss"] for record in command.records_of(place, "pretrain", _run_name(name))]
-    size = max(1, len(each) // 100)
-    return [statistics.fmean(each[start : start + size]) for start in range(0, len(each), size)]
+    """Return the mean loss of each hundredth of the steps, or of each step if there are fewer than 200."""
+    losses = [record["loss"] for record in command.records_of(place, "pretrain", _run_name(name))]
+    size = max(1, len(losses) // 100)
+    return [statistics.fmean(losses[start : start + size]) for start in range(0, len(losses), size)]

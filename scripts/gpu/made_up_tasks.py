@@ -1,4 +1,4 @@
-"""Made-up data of the forms of SST-2 and SQuAD; nothing can be learned from it, which does not affect the time."""
+"""Made-up data in the formats of SST-2 and SQuAD; nothing can be learned from it, which does not affect the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..bench.made_up import sentences
 
 
 def write_tasks(folder: Path, *, tiny: bool) -> Path:
-    """Write both data sets where the tasks look for them.
+    """Write both data sets to the places where the tasks look for them.
 
     Args:
         folder: the data folder.
@@ -32,20 +32,20 @@ def _sst2(count: int, *, seed: int) -> str:
 
 
 def _squad(count: int, *, seed: int, sentences_per_passage: int = 6) -> dict[str, Any]:
-    """As many passages of six sentences, each with a question whose answer is two words of its third sentence."""
-    made = sentences(count * (sentences_per_passage + 1), seed=seed)
+    """Build passages of six sentences, each with a question whose answer is two words of the third sentence."""
+    texts = sentences(count * (sentences_per_passage + 1), seed=seed)
     paragraphs = []
     for number in range(count):
-        question, *passage = made[number * (sentences_per_passage + 1) :][: sentences_per_passage + 1]
+        question, *passage = texts[number * (sentences_per_passage + 1) :][: sentences_per_passage + 1]
         context = " ".join(passage)
         answer = " ".join(passage[2].rstrip(".").split()[1:3])
         start = context.index(passage[2]) + passage[2].index(" ") + 1
-        asked = {
+        question_entry = {
             "id": f"{seed}-{number}",
             "question": " ".join(question.rstrip(".").split()[:12]) + "?",
             "answers": [{"text": answer, "answer_start": start}],
         }
-        paragraphs.append({"context": context, "qas": [asked]})
+        paragraphs.append({"context": context, "qas": [question_entry]})
     return {"version": "1.1", "data": [{"title": "made up", "paragraphs": paragraphs}]}
 
 

@@ -1,4 +1,4 @@
-"""A part of the check: named measurements, each kept in the part's JSON as soon as it is made."""
+"""A part of the GPU check: named measurements, each saved in the part's JSON as soon as it is taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from lmtransfer.errors import LmtransferError
 
-#: What a measurement gives; ``error`` says that it failed, ``skipped`` that it is not possible here.
+#: The result of a measurement; ``error`` says why it failed, ``skipped`` why it is not possible here.
 Numbers = dict[str, Any]
 
 
@@ -21,8 +21,8 @@ class Place:
     """Where the check runs.
 
     Attributes:
-        device: ``cuda`` or ``cpu``; on a CPU everything is tiny and shows only whether it works.
-        name: the device and the version of torch; measurements of another one are made again.
+        device: ``cuda`` or ``cpu``; on a CPU everything is tiny and shows only whether the check works.
+        name: the device and the version of torch; measurements from another device or version are repeated.
         large: whether the device has more than 60 GB.
         work: folder for runs and data.
     """
@@ -34,58 +34,58 @@ class Place:
 
     @property
     def tiny(self) -> bool:
-        """Whether only to see if everything works."""
+        """Whether sizes are tiny, only to see whether everything works."""
         return self.device == "cpu"
 
 
-#: Makes one measurement within a number of seconds.
+#: Takes one measurement within a number of seconds.
 Measure = Callable[[float], Numbers]
 
 
 class Part:
-    """Makes the measurements of one part that are not made yet.
+    """Takes the missing measurements of one part.
 
     Args:
         name: name of the part and of its JSON.
-        place: where it runs.
+        place: where the check runs.
         folder: folder of the JSON.
-        again: whether to make all measurements again.
+        again: whether to repeat all measurements.
     """
 
     def __init__(self, name: str, place: Place, folder: Path, *, again: bool) -> None:
         self.name, self.place, self.path = name, place, folder / f"{name}.json"
-        self.made: dict[str, Numbers] = {}
+        self.numbers: dict[str, Numbers] = {}
         if not again and self.path.is_file():
             saved = json.loads(self.path.read_text(encoding="utf-8"))
             if saved["place"] == place.name:
-                self.made = {key: value for key, value in saved["measurements"].items() if "error" not in value}
+                self.numbers = {key: value for key, value in saved["measurements"].items() if "error" not in value}
 
     def run(self, measurements: Mapping[str, Measure], *, seconds: float) -> bool:
-        """Make what is missing; returns whether everything is made now, without an error.
+        """Take the missing measurements; return whether all measurements now exist without an error.
 
         Args:
-            measurements: how to make each.
-            seconds: time for all of them; what does not fit is an error, and is made by the next call.
+            measurements: functions that take the measurements, by name.
+            seconds: time for all measurements; a measurement without time left is an error, and the next call takes it.
         """
         deadline = time.monotonic() + seconds
-        left = [name for name in measurements if name not in self.made]
-        print(f"== {self.name}" + ("" if left else ": finished already"), flush=True)
-        for name in left:
+        missing = [name for name in measurements if name not in self.numbers]
+        print(f"== {self.name}" + ("" if missing else ": already finished"), flush=True)
+        for name in missing:
             start_time = time.monotonic()
-            self.made[name] = _numbers(measurements[name], deadline - start_time)
-            self.made[name]["measured_in"] = round(time.monotonic() - start_time, 1)
+            self.numbers[name] = _numbers(measurements[name], deadline - start_time)
+            self.numbers[name]["measured_in"] = round(time.monotonic() - start_time, 1)
             self._save(measurements)
-            said = f"FAILED: {self.made[name]['error']}" if "error" in self.made[name] else "done"
-            print(f"{name}: {said} ({self.made[name]['measured_in']} s)", flush=True)
-        return all("error" not in self.made[name] for name in measurements)
+            status = f"FAILED: {self.numbers[name]['error']}" if "error" in self.numbers[name] else "done"
+            print(f"{name}: {status} ({self.numbers[name]['measured_in']} s)", flush=True)
+        return all("error" not in self.numbers[name] for name in measurements)
 
     def _save(self, measurements: Mapping[str, Measure]) -> None:
         content = {
             "part": self.name,
             "place": self.place.name,
             "date": time.strftime("%Y-%m-%d"),
-            "finished": all("error" not in self.made.get(name, {"error": ""}) for name in measurements),
-            "measurements": {name: self.made[name] for name in measurements if name in self.made},
+            "finished": all("error" not in self.numbers.get(name, {"error": ""}) for name in measurements),
+            "measurements": {name: self.numbers[name] for name in measurements if name in self.numbers},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         staged = self.path.with_suffix(".new")
@@ -95,10 +95,10 @@ class Part:
 
 def _numbers(measure: Measure, seconds: float) -> Numbers:
     if seconds <= 0:
-        return {"error": "left out, the time of this part is over: run the part again"}
+        return {"error": "left out, because the time of this part is over; run the part again"}
     try:
         return measure(seconds)
     except subprocess.TimeoutExpired:
-        return {"error": "stopped, the time of this part is over: run the part again"}
+        return {"error": "stopped, because the time of this part is over; run the part again"}
     except (RuntimeError, OSError, LookupError, ValueError, LmtransferError) as error:
         return {"error": str(error) or type(error).__name__}

@@ -1,4 +1,4 @@
-"""Pretraining by the command itself: families other than BERT, and BERT base, from which finetuning starts."""
+"""Pretrains with the command: families other than BERT, and BERT base, from which finetuning starts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from . import command
 from .part import Measure, Numbers, Place
 from .sizes import TINY
 
-#: Words of a run on little text without a recipe.
+#: Words for a run on little text without a recipe.
 PLAIN = ("~experiment", "optimizer=adamw", "tokenizer.allow_fewer=true")
 #: Validation comes once, at the end.
 VALIDATION = ("train.eval_every=100000", "train.eval_tokens=1000")
-#: What makes a model tiny, apart from its layers.
+#: A further override for a tiny model.
 SMALL_VOCABULARY = "tokenizer.vocab_size=512"
 
-#: Words of each model, and what makes it tiny.
+#: Words for each model, and further words for a tiny model.
 _MODELS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "electra_small": (
         (*PLAIN, "model=electra_small", "objective=rtd"),
@@ -33,12 +33,12 @@ _MODELS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 
 
 def families(place: Place) -> dict[str, Measure]:
-    """Pretraining of encoders other than BERT."""
+    """Return the measurements: pretraining of encoders other than BERT."""
     return {name: partial(pretrain, place, name) for name in _MODELS if name != "bert_base"}
 
 
 def pretrain(place: Place, name: str, seconds: float) -> Numbers:
-    """Pretrain a model for a few steps; the run has its name."""
+    """Pretrain a model for a few steps; the run has the model's name."""
     words, tiny = _MODELS[name]
     tokens = 1024 if place.tiny else 32768 if place.large else 8192
     sizes = ["train.log_every=5", f"train.steps={10 if place.tiny else 60}", f"train.batch_tokens={tokens}"]

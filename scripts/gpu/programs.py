@@ -1,4 +1,4 @@
-"""Programs that a measurement runs in processes of their own."""
+"""Runs programs in separate processes, for the measurements."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(words: Sequence[str], *, seconds: float, allowed: Sequence[int] = (0,), **variables: str) -> str:
-    """Run Python with these words in the root of the repository; returns what it prints.
+    """Run Python with these words in the repository's root, and return its output.
 
     Raises:
-        RuntimeError: its exit status is not among the ``allowed``; with its last lines.
-        subprocess.TimeoutExpired: it took longer than ``seconds``.
+        RuntimeError: the exit status is not ``allowed``; the message has the last lines of the output.
+        subprocess.TimeoutExpired: the program took longer than ``seconds``.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *words],
         cwd=ROOT,
         env=environment(ours=True, **variables),
@@ -28,7 +28,7 @@ def python(words: Sequence[str], *, seconds: float, allowed: Sequence[int] = (0,
         timeout=seconds,
         check=False,
     )
-    if done.returncode not in allowed:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise RuntimeError(" | ".join(lines[-3:]) or f"exit status {done.returncode}")
-    return done.stdout
+    if process.returncode not in allowed:
+        lines = (process.stderr.strip() or process.stdout.strip()).splitlines()
+        raise RuntimeError(" | ".join(lines[-3:]) or f"exit status {process.returncode}")
+    return process.stdout

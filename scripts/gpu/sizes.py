@@ -1,4 +1,4 @@
-"""The sizes of BERT base, and of the tiny model in its place on a CPU."""
+"""The sizes of BERT base, and of the tiny model that replaces it on a CPU."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Sizes:
 
     @property
     def words(self) -> list[str]:
-        """The sizes for a command line."""
+        """The sizes as words of a command line."""
         return [f"model.{name}={size}" for name, size in asdict(self).items()]
 
     def flops_per_token(self, mean_length: float) -> float:
-        """FLOP of the layers for each token, forward and backward.
+        """Compute the FLOP of the layers per token, forward and backward.
 
         Args:
             mean_length: mean length of the texts, in tokens.

@@ -1,4 +1,4 @@
-"""BERT base on full and on ragged rows: our trainer, the peer's, the phases of a step, and the device's ceiling."""
+"""Measures BERT base on full and ragged rows: our trainer, the peer's, a step's phases, and the device's ceiling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from ..bench.setting import Flags, Setting
-from ..bench.side import measured
+from ..bench.side import measure_side
 from .part import Measure, Numbers, Place
 from .sizes import BASE, TINY
 
@@ -17,23 +17,23 @@ _ROWS = {"full": "pretrain", "ragged": "ragged"}
 
 
 def bert(place: Place) -> dict[str, Measure]:
-    """Our trainer."""
+    """Return the measurements of our trainer."""
     return {name: partial(_side, "ours", setting) for name, setting in _settings(place).items()}
 
 
 def trainer(place: Place) -> dict[str, Measure]:
-    """``transformers.Trainer``, compiled (on a CPU not, to save time)."""
+    """Return the measurements of ``transformers.Trainer``, compiled except on a CPU, to save time."""
     flags = Flags(compiled=not place.tiny)
     return {name: partial(_peer, setting, flags) for name, setting in _settings(place).items()}
 
 
 def phases(place: Place) -> dict[str, Measure]:
-    """The phases of a step of ours."""
+    """Return the measurements of the phases of our step."""
     return {name: partial(_side, "phases", setting) for name, setting in _settings(place).items()}
 
 
 def ceiling(place: Place) -> dict[str, Measure]:
-    """The fastest matrix products."""
+    """Return the measurement of the fastest matrix products."""
     return {"matrix products": partial(_side, "ceiling", next(iter(_settings(place).values())))}
 
 
@@ -48,7 +48,7 @@ def _settings(place: Place) -> dict[str, Setting]:
 
 
 def _side(side: str, setting: Setting, seconds: float) -> Numbers:
-    numbers: Numbers = measured(side, setting, Flags(), timeout=seconds)
+    numbers: Numbers = measure_side(side, setting, Flags(), timeout=seconds)
     if "mean_length" in numbers:
         numbers["flops_per_token"] = setting.flops_per_token(setting.vocab_size or 0, numbers["mean_length"])
     return numbers
@@ -57,5 +57,5 @@ def _side(side: str, setting: Setting, seconds: float) -> Numbers:
 def _peer(setting: Setting, flags: Flags, seconds: float) -> Numbers:
     if not all(map(importlib.util.find_spec, ("transformers", "accelerate"))):
         return {"skipped": "transformers with accelerate is not installed"}
-    numbers: Numbers = measured("trainer", setting, flags, timeout=seconds)
+    numbers: Numbers = measure_side("trainer", setting, flags, timeout=seconds)
     return numbers

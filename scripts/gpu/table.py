@@ -1,4 +1,4 @@
-"""The table of all JSONs of a folder."""
+"""The table of all results in a folder."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ _Record = Mapping[str, Any]
 _HEADING = f"{'':32}{'real tokens/s':>14} {'MFLOP/token':>12} {'MFU':>6} {'ceiling':>8} {'memory':>9}"
 _LEGEND = (
     "",
-    "MFLOP/token  of the matrix products that the model needs for a real token, forward and backward, however they are",
+    "MFLOP/token  for the matrix products that the model needs per real token, forward and backward, however they are",
     "             computed: 6 for each weight, and 12 x layers x width x mean length for attention; output layers",
-    "             count at predicted positions only; embeddings, norms and the optimiser do not count. An evaluation",
+    "             count only at predicted positions; embeddings, norms and the optimizer do not count. An evaluation",
     "             has no backward pass and needs a third.",
-    "MFU          tokens/s x FLOP/token, divided by the dense 16-bit peak of the GPU's data sheet",
-    "ceiling      the same, divided by the fastest matrix product measured here (part ceiling)",
+    "MFU          tokens/s x FLOP/token, divided by the dense 16-bit peak in the GPU's data sheet",
+    "ceiling      tokens/s x FLOP/token, divided by the fastest matrix product measured here (part ceiling)",
 )
 
 
 def table(folder: Path, parts: list[str]) -> str:
-    """Lines for every measurement of these parts that is there."""
-    records = {part: _read(folder / f"{part}.json") for part in parts}
-    found = {part: record for part, record in records.items() if record is not None}
-    if not found:
-        return f"{folder} holds no results"
-    fastest = _measurements(found, "ceiling").get("matrix products", {})
-    ours = _measurements(found, "bert")
+    """Format a line for every existing measurement of these parts."""
+    contents = {part: _read(folder / f"{part}.json") for part in parts}
+    records = {part: record for part, record in contents.items() if record is not None}
+    if not records:
+        return f"{folder} contains no results"
+    fastest = _measurements(records, "ceiling").get("matrix products", {})
+    ours = _measurements(records, "bert")
     lines = []
-    for place in dict.fromkeys(str(record["place"]) for record in found.values()):
+    for place in dict.fromkeys(str(record["place"]) for record in records.values()):
         lines += ["", place, _HEADING]
-        for part, record in found.items():
+        for part, record in records.items():
             if record["place"] == place:
                 lines += [_line(part, name, numbers, fastest, ours) for name, numbers in record["measurements"].items()]
     return "\n".join([*lines, *_LEGEND])
@@ -41,9 +41,9 @@ def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def _measurements(found: Mapping[str, _Record], part: str) -> dict[str, dict[str, Any]]:
-    of_part: dict[str, dict[str, Any]] = found[part]["measurements"] if part in found else {}
-    return of_part
+def _measurements(records: Mapping[str, _Record], part: str) -> dict[str, dict[str, Any]]:
+    measurements: dict[str, dict[str, Any]] = records[part]["measurements"] if part in records else {}
+    return measurements
 
 
 def _line(part: str, name: str, numbers: _Record, fastest: _Record, ours: Mapping[str, _Record]) -> str:
@@ -61,7 +61,7 @@ def _line(part: str, name: str, numbers: _Record, fastest: _Record, ours: Mappin
 
 
 def _notes(part: str, name: str, numbers: _Record, ours: Mapping[str, _Record]) -> Iterator[str]:
-    """What does not fit the columns."""
+    """Yield notes on numbers that have no column."""
     if "error" in numbers:
         yield f"FAILED: {numbers['error']}"
     if "skipped" in numbers:

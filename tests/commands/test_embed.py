@@ -32,7 +32,7 @@ from lmtransfer.tasks.input_files import InputFile
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.experiment.data import encode_examples
-from lmtransfer.transfer.experiment.trained import open_trained, task_of
+from lmtransfer.transfer.experiment.trained import open_task_learner, task_of
 
 BASE = "run=runs/pretrain/base"
 
@@ -155,13 +155,13 @@ def test_a_run_of_a_task_gives_what_its_head_reads(capsys: pytest.CaptureFixture
         assert lmtransfer("finetune", *QUICK, *words, "task.num_train=20", f"name={name}") == 0
         run = f"runs/finetune/{name}"
         saved = open_saved(run, key="run")
-        learner = open_trained(saved, task_of(saved), setup(device="cpu", precision="fp32"))
+        learner = open_task_learner(saved, task_of(saved), setup(device="cpu", precision="fp32"))
         task = task_of(saved)
         examples = task.reader().read(_input_file("in.txt"))
         encoded = encode_examples(task, [example for _, example in examples], saved.tokenizer, learner.encoder)
         source = TaskSource(encoded)
         with torch.no_grad():
-            wanted = learner.composed(source.build(0, source.plan(0), range(len(encoded))))
+            wanted = learner.head_input(source.build(0, source.plan(0), range(len(encoded))))
         full = [place for place, text in enumerate(texts()) if text.strip()]
         np.testing.assert_allclose(embed(f"run={run}", "input=in.txt")[full], wanted.numpy(), atol=1e-5)
         if learner.standardising is not None:
@@ -200,7 +200,7 @@ def test_a_text_of_ten_megabytes_is_cut_like_any_other(capsys: pytest.CaptureFix
     np.testing.assert_allclose(
         found, by_hand("runs/pretrain/base", [2], "mean", [words[0], long[:2000], words[1]]), atol=1e-5
     )
-    assert "1 texts cut to 24 tokens" in capsys.readouterr().err
+    assert "1 texts truncated to 24 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from support.saved_encoder import load_encoder
 from lmtransfer.config import paths
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.inference.answering import FilledMasks
+from lmtransfer.inference.answering import MaskAnswers
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.runs.predictions import read_predictions
@@ -146,7 +146,7 @@ def test_a_masked_run_is_scored_either_way(world: Path) -> None:
 def test_masks_are_filled_alike_alone_and_among_others(world: Path) -> None:
     saved, hardware = open_saved("runs/pretrain/bert", key="run"), setup(device="cpu", precision="fp32")
     texts = ("ba [MASK] da", "[MASK] [MASK]", "fe gi [MASK]")
-    filled = FilledMasks(saved, 3, hardware)
+    filled = MaskAnswers(saved, 3, hardware)
     together = filled.lines([TextExample(id=str(i), text=text, text_pair=None) for i, text in enumerate(texts)])
     assert [(line["id"], line["text"]) for line in together] == [(str(i), text) for i, text in enumerate(texts)]
     assert [len(line["masks"]) for line in together] == [1, 2, 1]
@@ -163,8 +163,8 @@ def test_what_cannot_answer_says_what_can(world: Path) -> None:
         _evaluate("run=runs/pretrain/electra")
     hardware = setup(device="cpu", precision="fp32")
     with refuses(ConfigError, "(lm)", "[MASK]", "objective=", "plm", "mlm_nsp"):
-        FilledMasks(open_saved("runs/pretrain/gpt", key="run"), 3, hardware)
+        MaskAnswers(open_saved("runs/pretrain/gpt", key="run"), 3, hardware)
     saved = open_saved("runs/pretrain/bert", key="run")
     saved.config["task"] = {"name": "sst2"}
     with refuses(RunDirectoryError, str(saved.path), "runs/pretrain/<name>"):
-        FilledMasks(saved, 3, hardware)
+        MaskAnswers(saved, 3, hardware)

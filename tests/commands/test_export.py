@@ -32,7 +32,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.checkpoints import open_checkpoint
 from lmtransfer.training.hardware import setup
-from lmtransfer.transfer.experiment.trained import open_trained, task_of
+from lmtransfer.transfer.experiment.trained import open_task_learner, task_of
 
 transformers = pytest.importorskip("transformers")
 
@@ -290,7 +290,7 @@ def test_transformers_gives_the_logits_of_a_run_of_each_kind_of_task(kind: str, 
 
     saved = open_saved(f"runs/{command}/{kind}", key="run")
     task = task_of(saved)
-    learner = cast(Any, open_trained(saved, task, setup(device="cpu", precision="fp32")))
+    learner = cast(Any, open_task_learner(saved, task, setup(device="cpu", precision="fp32")))
     encoded = task.encode(task.examples("dev"), saved.tokenizer, max_length=24, num_segments=2)
     batch, padded = _batch(encoded)
     auto = f"AutoModel{CLASSES[kind].removeprefix('Bert')}"

@@ -16,9 +16,9 @@ from rich.console import Console
 from lmtransfer.cli import main
 from lmtransfer.config import paths
 from lmtransfer.config.config_files import primary_config
-from lmtransfer.inference.inspection.cost import Cost, measurable_rows, measure, parameter_counts
-from lmtransfer.inference.inspection.rows import shown, strip
-from lmtransfer.inference.inspection.tables import duration
+from lmtransfer.inference.inspection.cost import StepCost, measurable_rows, measure, parameter_counts
+from lmtransfer.inference.inspection.rows import render_row, render_strip
+from lmtransfer.inference.inspection.tables import format_duration
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -188,21 +188,21 @@ def view(original: list[int], inputs: list[int], hidden: list[int], segments: li
 
 def test_marks_say_what_is_hidden_without_colours() -> None:
     row = view([1, 10, 11, 12, 13, 14, 2], [1, 3, 11, 40, 13, 14, 2], [1, 3, 5])
-    assert shown(row, TOKENIZER).plain == "[CLS] {10}|11 {12>40}|13 {14=} [SEP]"
-    assert strip(row, TOKENIZER).plain == "|#.#.#|"
+    assert render_row(row, TOKENIZER).plain == "[CLS] {10}|11 {12>40}|13 {14=} [SEP]"
+    assert render_strip(row, TOKENIZER).plain == "|#.#.#|"
     pair = view([1, 10, 2, 11, 12, 2], [1, 10, 2, 11, 12, 2], [], [0, 0, 0, 1, 1, 1])
-    assert shown(pair, TOKENIZER).plain == "[CLS] 10 [SEP]\n11 12 [SEP]"
+    assert render_row(pair, TOKENIZER).plain == "[CLS] 10 [SEP]\n11 12 [SEP]"
 
 
 def test_marks_have_colours_where_there_are_any() -> None:
     row = view([1, 10, 2], [1, 3, 2], [1])
     console = Console(force_terminal=True, color_system="standard", width=80)
     with console.capture() as captured:
-        console.print(shown(row, TOKENIZER))
+        console.print(render_row(row, TOKENIZER))
     assert "\x1b[1;31m{10}" in captured.get()
 
 
-def measured(tmp_path: Path, rows: int) -> tuple[Cost, PretrainingLearner]:
+def measured(tmp_path: Path, rows: int) -> tuple[StepCost, PretrainingLearner]:
     source = PretrainingSource(
         store=store_of(tmp_path / f"s{rows}", random_documents(200)),
         rows=LanguageStream(max_length=32, tokenizer=TOKENIZER),
@@ -232,7 +232,7 @@ def test_memory_is_counted_and_scales(tmp_path: Path) -> None:
 
 
 def test_time_is_linear_in_tokens() -> None:
-    cost = Cost(
+    cost = StepCost(
         tokens=100,
         pass_seconds=2.0,
         update_seconds=0.5,
@@ -242,7 +242,7 @@ def test_time_is_linear_in_tokens() -> None:
         activation_bytes=0,
     )
     assert cost.step_seconds(300) == 6.5
-    assert [duration(s) for s in (3.25, 119, 120, 7200, 200_000)] == [
+    assert [format_duration(s) for s in (3.25, 119, 120, 7200, 200_000)] == [
         "3.2 seconds",
         "119.0 seconds",
         "2.0 minutes",

@@ -224,7 +224,7 @@ def test_mistakes_are_answered(world: Path, capsys: pytest.CaptureFixture[str]) 
     Path("in.tsv").write_text("body\nx\n")
     for words, names in (
         ([run, "text=a", "output=there.jsonl"], ("output=there.jsonl", "overwrite=true")),
-        ([run, "text=a", "output=no/out.jsonl"], ("output=no/out.jsonl", " no;")),
+        ([run, "text=a", "output=no/out.jsonl"], ("output=no/out.jsonl", " no does")),
         ([run], ("input=<file>", "text=", "split=<name>")),
         ([run, "text=a", "split=dev", "on_error=go"], ("on_error: ", "'go'", "stop, skip")),
         ([run, "input=none.tsv"], ("input=none.tsv",)),
@@ -258,6 +258,6 @@ def test_a_tagger_finds_entities_in_running_text(world: Path, capsys: pytest.Cap
     assert dict(zip(tags["words"], tags["tags"], strict=True)) == found
     capsys.readouterr()
     assert lmtransfer("predict", "run=runs/finetune/single", "entities=true", "text=a") == 2
-    assert "entities=true: needs a run that tags words" in capsys.readouterr().err
+    assert "entities=true: the task must tag words" in capsys.readouterr().err
     assert lmtransfer("predict", "run=runs/finetune/tags", "entities=true", "split=dev") == 2
     assert "entities=true reads running text" in capsys.readouterr().err

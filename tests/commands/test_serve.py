@@ -23,14 +23,14 @@ from fakes.transfer_files import lmtransfer
 from support.html_pages import Element, parsed
 
 from lmtransfer import predict
-from lmtransfer.inference.serving.addresses import address_of
+from lmtransfer.inference.serving.addresses import resolve_address
 from lmtransfer.inference.serving.app import Limits, make_app
-from lmtransfer.inference.serving.served import Served, open_served
+from lmtransfer.inference.serving.served import Served, open_served_run
 from lmtransfer.training.hardware import setup
 
 pytestmark = pytest.mark.extras
 
-ADDRESS = address_of("127.0.0.1", 8000, allow_remote=False)
+ADDRESS = resolve_address("127.0.0.1", 8000, allow_remote=False)
 LIMITS = Limits(max_bytes=2000, max_seconds=20)
 EVIL = "good <script>alert(1)</script> </textarea> \"'& film"
 PASSAGE = "the film was good with a plot and a very dull actor <b>quite</b> superb"
@@ -51,7 +51,7 @@ def world(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def served(run: str, **changed: Any) -> Served:
     settings = {"ensemble": False, "evidence": True, "top_k": 5, "trust": False, **changed}
-    return open_served(run, **settings, hardware=setup(device="cpu", precision="fp32", threads=1, compile=False))
+    return open_served_run(run, **settings, hardware=setup(device="cpu", precision="fp32", threads=1, compile=False))
 
 
 def client(run: Served, limits: Limits = LIMITS) -> Any:

@@ -10,7 +10,7 @@ from fakes.objectives import random_documents, store_of
 from support.objective_table import CONF, SMALL, built
 
 from lmtransfer.config.config_files import group_config
-from lmtransfer.inference.inspection.cost import memory_on_a_gpu
+from lmtransfer.inference.inspection.cost import estimate_gpu_memory
 
 
 @pytest.mark.slow
@@ -29,5 +29,5 @@ def test_memory_is_what_a_gpu_took(
     learner, source, _ = built(objective, store, "objective.max_length=128", model=model, changes=sizes)
     plan = source.plan(0)
     batches = [source.build(0, plan, range(rows)) for rows in (4, 8)]
-    found = memory_on_a_gpu(learner, batches, tokens=32_768, device=torch.device("cpu"), seed=0)
+    found = estimate_gpu_memory(learner, batches, tokens=32_768, device=torch.device("cpu"), seed=0)
     assert found == pytest.approx(measured, rel=tolerance)

@@ -117,7 +117,7 @@ def test_a_run_without_a_task_is_a_reason(tmp_path: Path) -> None:
 
 
 def test_large_files_are_not_read(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_texts, "MOST_BYTES", 40)
+    monkeypatch.setattr(kept_texts, "MAX_BYTES", 40)
     one = kept()
     found = TaskTexts(data_root=str(data)).find(run(tmp_path / "r"), one, one.examples.keys.tolist())
     assert found.texts == {}

@@ -15,7 +15,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answering import MaskedTexts
 from lmtransfer.inference.answers_in_order import AnswersInOrder
-from lmtransfer.inference.prediction_input import find_input, incoming_lines, input_file, input_format, one_example
+from lmtransfer.inference.prediction_input import find_input, input_file, input_format, read_example, stream_lines
 from lmtransfer.tasks.input_files import LocatedExample, Reader
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
@@ -56,8 +56,8 @@ def answered(
         return [{"id": example.id, "asked": example} for example in examples]
 
     answers = AnswersInOrder(echo, written.extend, group=group, on_error=on_error)
-    answers.take_all(given(path, task.reader(), answers, file_format=file_format, **columns))
-    assert answers.num_taken == len(written)
+    answers.answer_all(given(path, task.reader(), answers, file_format=file_format, **columns))
+    assert answers.num_inputs == len(written)
     return written
 
 
@@ -167,7 +167,7 @@ def test_what_comes_before_a_mistake_is_answered_whatever_the_group(tmp_path: Pa
             lambda examples: [{"id": example.id} for example in examples], written.extend, group=group, on_error="stop"
         )
         with refuses(DataError, "in.txt:4", "empty", "on_error=skip"):
-            answers.take_all(given(path, SINGLE.reader(), answers))
+            answers.answer_all(given(path, SINGLE.reader(), answers))
         assert written == [{"id": "0"}, {"id": "1"}, {"id": "2"}]
 
 
@@ -179,8 +179,8 @@ def test_one_that_cannot_be_answered_does_not_take_its_group_with_it() -> None:
 
     written: list[dict[str, Any]] = []
     answers = AnswersInOrder(answer, written.extend, group=9, on_error="skip")
-    lines = [(f"f:{number}", one_example(text, SINGLE.reader())) for number, text in enumerate(["a", "bad", "c"])]
-    answers.take_all(lines)
+    lines = [(f"f:{number}", read_example(text, SINGLE.reader())) for number, text in enumerate(["a", "bad", "c"])]
+    answers.answer_all(lines)
     assert written == [{"id": "text"}, {"id": "text", "error": "f:1: too long"}, {"id": "text"}]
     assert answers.num_errors == 1
 
@@ -198,7 +198,7 @@ class Pipe:
 def test_lines_arrive_as_soon_as_they_end() -> None:
     happened: list[Any] = []
     pipe = Pipe(b"\xef\xbb\xbfone\r\ntwo\n", b"th", b"r\xc3", b"\xa9e\nfour\xe2\x80\xa8\n\nlast")
-    for line in incoming_lines(pipe, "it", "strict", Notes(), lambda: happened.append("wait")):
+    for line in stream_lines(pipe, "it", "strict", Notes(), lambda: happened.append("wait")):
         happened.append(line)
     wait = "wait"
     assert happened == [
@@ -214,9 +214,9 @@ def test_lines_arrive_as_soon_as_they_end() -> None:
         wait,
         (6, "last"),
     ]
-    assert list(incoming_lines(io.BytesIO(b""), "it", "strict", Notes(), lambda: None)) == []
+    assert list(stream_lines(io.BytesIO(b""), "it", "strict", Notes(), lambda: None)) == []
     with refuses(DataError, "it:2", "UTF-8"):
-        list(incoming_lines(Pipe(b"a\n\xff\n"), "it", "strict", Notes(), lambda: None))
+        list(stream_lines(Pipe(b"a\n\xff\n"), "it", "strict", Notes(), lambda: None))
 
 
 def test_what_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ def test_what_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     with refuses(DataError, f"input={tmp_path / 'none.tsv'}"):
         find_input(str(tmp_path / "none.tsv"))
     with refuses(ConfigError, "text=a b", "[SEP]", "1 text"):
-        one_example("a b", PAIR.reader())
+        read_example("a b", PAIR.reader())
     with refuses(ConfigError, "text=a [SEP] b", "task single"):
-        one_example("a [SEP] b", SINGLE.reader())
+        read_example("a [SEP] b", SINGLE.reader())
     with refuses(ConfigError, "text=a b", "[MASK]"):
-        one_example("a b", MaskedTexts())
+        read_example("a b", MaskedTexts())

@@ -14,25 +14,25 @@ from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.serving import evidence
-from lmtransfer.inference.serving.addresses import address_of, listen
-from lmtransfer.inference.serving.evidence import TooLong, leave_one_out, words_of
+from lmtransfer.inference.serving.addresses import listen, resolve_address
+from lmtransfer.inference.serving.evidence import NoEvidence, find_words, leave_one_out
 from lmtransfer.inference.serving.guard import App, Guard, Message, Receive, Send
 from lmtransfer.tasks.text.example import TextExample
 
-LOCAL = address_of("127.0.0.1", 0, allow_remote=False)
-EVERYWHERE = address_of("0.0.0.0", 0, allow_remote=True)
+LOCAL = resolve_address("127.0.0.1", 0, allow_remote=False)
+EVERYWHERE = resolve_address("0.0.0.0", 0, allow_remote=True)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
 def test_local_addresses_need_no_permission(host: str) -> None:
-    assert address_of(host, 8000, allow_remote=False).is_local
+    assert resolve_address(host, 8000, allow_remote=False).is_local
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.7.7"])
 def test_other_addresses_need_a_permission(host: str) -> None:
     with refuses(ConfigError, f"host={host}", "allow_remote=true"):
-        address_of(host, 8000, allow_remote=False)
-    assert not address_of(host, 8000, allow_remote=True).is_local
+        resolve_address(host, 8000, allow_remote=False)
+    assert not resolve_address(host, 8000, allow_remote=True).is_local
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_other_addresses_need_a_permission(host: str) -> None:
     ],
 )
 def test_only_names_of_this_address_may_ask(header: str, local: bool, remote: bool) -> None:
-    assert LOCAL.may_ask(header) is local
-    assert EVERYWHERE.may_ask(header) is remote
+    assert LOCAL.accepts_host(header) is local
+    assert EVERYWHERE.accepts_host(header) is remote
 
 
 def test_a_port_in_use_and_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,21 +65,21 @@ def test_a_port_in_use_and_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
         port = taken.getsockname()[1]
         assert port > 0
         with refuses(ConfigError, f"port={port}", "port=0"):
-            listen(address_of("127.0.0.1", port, allow_remote=False))
-    listen(address_of("127.0.0.1", port, allow_remote=False)).close()
+            listen(resolve_address("127.0.0.1", port, allow_remote=False))
+    listen(resolve_address("127.0.0.1", port, allow_remote=False)).close()
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_ports_out_of_range(port: int) -> None:
     with refuses(ConfigError, f"port={port}", "65535"):
-        address_of("127.0.0.1", port, allow_remote=False)
+        resolve_address("127.0.0.1", port, allow_remote=False)
 
 
 def test_addresses_of_other_machines() -> None:
     with refuses(ConfigError, "host=no..such"):
-        address_of("no..such", 8000, allow_remote=True)
+        resolve_address("no..such", 8000, allow_remote=True)
     with refuses(ConfigError, "host=203.0.113.7"):  # reserved for documentation
-        listen(address_of("203.0.113.7", 0, allow_remote=True))
+        listen(resolve_address("203.0.113.7", 0, allow_remote=True))
 
 
 WEIGHTS = {"good": 2.0, "not": -3.0, "film,": 0.5, "bad": -1.0}
@@ -135,19 +135,19 @@ def test_more_words_than_are_answered_together() -> None:
 
 def test_text_without_spaces_is_cut_into_tokens() -> None:
     long = "x" * 28
-    spans = list(words_of(f"ab {long} c", TOKENIZER))
+    spans = list(find_words(f"ab {long} c", TOKENIZER))
     assert spans[0] == (0, 2)
     assert spans[1:-1] == [(start, min(start + 3, 31)) for start in range(3, 31, 3)]
     assert spans[-1] == (32, 33)
-    assert list(words_of("x" * 24, TOKENIZER)) == [(0, 24)]
+    assert list(find_words("x" * 24, TOKENIZER)) == [(0, 24)]
 
 
 def test_long_texts_and_the_end_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "MOST_WORDS", 3)
+    monkeypatch.setattr(evidence, "MAX_WORDS", 3)
     assert len(leave_one_out(TextExample("a", "a b", "c"), score, TOKENIZER, is_over=lambda: False)) == 3
-    with refuses(TooLong, "4", "3"):
+    with refuses(NoEvidence, "4", "3"):
         leave_one_out(TextExample("a", "a b", "c d"), score, TOKENIZER, is_over=lambda: False)
-    with refuses(TooLong, "0 of 2"):
+    with refuses(NoEvidence, "0 of 2"):
         leave_one_out(TextExample("a", "a b"), score, TOKENIZER, is_over=lambda: True)
 
 
@@ -173,7 +173,7 @@ def send_request(
     SEEN.clear()
     guard = Guard(
         app,
-        address=address_of("127.0.0.1", 8000, allow_remote=False),
+        address=resolve_address("127.0.0.1", 8000, allow_remote=False),
         max_bytes=10,
         max_seconds=0.2,
         policy="default-src 'none'",

@@ -20,7 +20,7 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.experiment.data import encode_examples
-from lmtransfer.transfer.experiment.trained import open_trained, task_of
+from lmtransfer.transfer.experiment.trained import open_task_learner, task_of
 
 SIZES = {"dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32, "max_length": 24, "dropout": 0.0}
 TAGS = ["task=tagging", "task.files.train=data/tags_train.conll", "task.files.dev=data/tags_dev.conll"]
@@ -80,7 +80,7 @@ def _ours() -> tuple[list[str], list[np.ndarray]]:
     """The texts of dev, and the run's own logits, with the updates apart from their matrices."""
     saved = open_saved("runs/finetune/lora", key="run")
     task = task_of(saved)
-    learner = open_trained(saved, task, setup(device="cpu", precision="fp32", threads=1))
+    learner = open_task_learner(saved, task, setup(device="cpu", precision="fp32", threads=1))
     examples = task.examples("dev")
     encoded = encode_examples(task, examples, saved.tokenizer, learner.encoder)
     source = TaskSource(encoded)

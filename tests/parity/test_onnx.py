@@ -241,7 +241,7 @@ def test_the_file_has_free_sizes_and_names_no_path_of_this_machine(tmp_path: Pat
 
 def test_a_graph_that_differs_from_the_model_is_not_left_behind(tmp_path: Path) -> None:
     class FirstOfRows(Mean):
-        def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        def pool_padded(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
             return hidden_BLD.mean(1)  # padding too
 
     learner = _learner("classification", pooling="mean")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmtransfer.reporting.comparison.flipped import flipped
+from lmtransfer.reporting.comparison.flips import find_flips
 from lmtransfer.reporting.comparison.page import html_comparison
 from lmtransfer.reporting.comparison.sides import Member, Side
 from lmtransfer.reporting.comparison.tables import headline, remarks, tables, to_json
@@ -118,7 +118,7 @@ def test_labels_in_another_order_are_the_same_labels() -> None:
 
 def test_flips_are_those_of_the_majority_of_seeds() -> None:
     one, other = [kept(seed) for seed in range(3)], [kept(10 + seed, skill=0.3) for seed in range(3)]
-    found = flipped(one, other)
+    found = find_flips(one, other)
     assert found is not None
     right = [[k.examples.predicted == k.examples.gold for k in answers] for answers in (one, other)]
     votes = [np.sum(answers, axis=0) for answers in right]
@@ -149,7 +149,7 @@ def test_errors_of_scores_are_compared_without_a_right_or_wrong() -> None:
         ratios = {"squared_error": Ratio.mean((said - gold) ** 2)}
         made = scored_examples(examples, kind="regression", predicted=said, gold=gold, ratios=ratios)
         answers.append(Predictions("r", "dev", "pearson", seed, 0, False, made))
-    found = flipped(answers[:2], answers[2:])
+    found = find_flips(answers[:2], answers[2:])
     assert found is not None
     assert (found.score, found.counts) == ("squared_error", None)
     assert len(found.to_one) > len(found.to_other)

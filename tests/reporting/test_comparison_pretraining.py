@@ -17,7 +17,7 @@ from lmtransfer.reporting.comparison.page import html_comparison
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
 from lmtransfer.reporting.comparison.reading import read_sides
 from lmtransfer.reporting.comparison.tables import headline, tables, to_json
-from lmtransfer.verdicts.student import critical
+from lmtransfer.verdicts.student import critical_value
 
 MASKED = "lmtransfer.objectives.masked_lm.MaskedLanguageModel"
 NEXT = "lmtransfer.objectives.pair_label.NextSentencePrediction"
@@ -77,7 +77,7 @@ def test_paired_seeds_are_judged_as_a_paired_t_test(tmp_path: Path) -> None:
     assert found.difference is not None
     assert found.difference.delta == pytest.approx(steps.mean())
     assert found.difference.standard_error == pytest.approx(error)
-    half = critical(0.05, 4) * error
+    half = critical_value(0.05, 4) * error
     assert found.difference.interval == pytest.approx((steps.mean() - half, steps.mean() + half))
     assert (found.difference.verdict, found.difference.scope) == ("better", "this recipe")  # a smaller loss
     assert found.difference.paired

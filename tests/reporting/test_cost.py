@@ -9,14 +9,14 @@ import pytest
 import torch
 from support.gpu_device import gpu
 
-from lmtransfer.reporting.runs.cost import Cost, cost_of
+from lmtransfer.reporting.runs.cost import RunCost, cost_of
 from lmtransfer.training.peak_memory import forget_peak, peak_memory
 
 
 def test_the_cost_of_a_run_is_that_of_one_of_its_seeds() -> None:
     joint = {"num_parameters": 2_000_000, "num_trained_parameters": 7_000, "seconds": 90.0, "n": 3}
     cost = cost_of([{**joint, "peak_memory": 612_000_000}, {"peak_memory": 5}])
-    assert cost == Cost(7_000, 0.0035, 612_000_000, 30.0)
+    assert cost == RunCost(7_000, 0.0035, 612_000_000, 30.0)
     assert cost.in_short == ["0.35 % trained", "612 MB", "30 s"]
     assert cost.in_full == ["7.0k (0.35 %) trained", "612 MB", "30 s"]
     assert cost.values() == {"num_trained_parameters": 7_000, "peak_memory": 612_000_000, "seconds_per_seed": 30.0}
@@ -27,16 +27,16 @@ def test_an_unfinished_run_has_the_cost_of_its_first_seed() -> None:
 
 
 def test_a_run_of_an_older_version_tells_no_cost() -> None:
-    assert cost_of([{"num_parameters": 10, "seconds": 8.0}]) == Cost()
-    assert Cost().in_short == Cost().in_full == []
-    assert Cost().values() == {}
+    assert cost_of([{"num_parameters": 10, "seconds": 8.0}]) == RunCost()
+    assert RunCost().in_short == RunCost().in_full == []
+    assert RunCost().values() == {}
 
 
 def test_everything_is_a_hundred_percent_and_little_is_not_nothing() -> None:
-    assert Cost(share=0.999).share_text == "100 %"
-    assert Cost(share=0.0004).share_text == "0.04 %"
-    assert Cost(share=0.00009).share_text == "<0.01 %"
-    assert Cost(num_trained=1500).in_full == ["1.5k trained"]
+    assert RunCost(share=0.999).share_text == "100 %"
+    assert RunCost(share=0.0004).share_text == "0.04 %"
+    assert RunCost(share=0.00009).share_text == "<0.01 %"
+    assert RunCost(num_trained=1500).in_full == ["1.5k trained"]
 
 
 def test_the_peak_of_memory_is_that_of_the_work_between() -> None:

@@ -11,7 +11,7 @@ from fakes.runs import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.figures.logged import detection_curves, loss_curve, part_panels
 from lmtransfer.reporting.figures.scores import draw_figures, read_curve, setting_charts
-from lmtransfer.reporting.figures.spec import smoothed
+from lmtransfer.reporting.figures.spec import moving_average
 from lmtransfer.reporting.figures.style import MAX_CURVES, label_ends, new_figure, spread_apart
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
@@ -217,7 +217,7 @@ def test_development_metric_of_runs_and_controls(tmp_path):
     transfer(tmp_path / "runs" / "finetune" / "ft", [0.70, 0.72, 0.71], controls=[0.66, 0.67, 0.65])
     figure = draw(tmp_path / "runs", tmp_path / "figures")["learning-sst2-dev-1-000-labels-accuracy"]
     found = texts(figure)
-    assert {"ft", "ft control", "optimiser steps", "accuracy (%)"} <= set(found)
+    assert {"ft", "ft control", "optimizer steps", "accuracy (%)"} <= set(found)
 
 
 def test_accuracy_by_number_of_labels(tmp_path):
@@ -288,8 +288,8 @@ def test_the_same_runs_give_the_same_bytes(tmp_path):
 
 def test_smoothing_is_a_centred_mean_that_ends_one_sided():
     values = np.array([9.0, 1.0, 2.0, np.nan, 6.0, 4.0])
-    assert smoothed(values, 2).tolist() == [9.0, 4.0, 1.5, 4.0, 5.0, 5.0]
-    assert smoothed(np.array([1.0, 5.0]), 1).tolist() == [1.0, 5.0]
+    assert moving_average(values, 2).tolist() == [9.0, 4.0, 1.5, 4.0, 5.0, 5.0]
+    assert moving_average(np.array([1.0, 5.0]), 1).tolist() == [1.0, 5.0]
 
 
 def test_labels_move_apart_as_little_as_needed():

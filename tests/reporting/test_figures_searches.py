@@ -13,7 +13,7 @@ from lmtransfer.reporting.figures.kinds import draw
 from lmtransfer.reporting.figures.scores import search_charts
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.learning_rates import searched_text, tried_rates
+from lmtransfer.reporting.runs.learning_rates import rate_scores, search_text
 from lmtransfer.verdicts.expected_best import expected_best
 
 
@@ -37,7 +37,7 @@ def test_a_search_is_drawn_with_its_control(tmp_path: Path) -> None:
     ] + ["damaged", {"arm": "pretrained", "learning_rate": None, "score": "x"}]
     (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
     entries = make_entries(collect(tmp_path))
-    tried = tried_rates(entries[0].run, "pretrained")
+    tried = rate_scores(entries[0].run, "pretrained")
     assert {rate: score.mean for rate, score in tried.items()} == pytest.approx({0.001: 0.605, 0.01: 0.685, 0.1: 0.625})
     (chart,) = search_charts(entries)
     drawn = draw(chart, tmp_path).svg.read_text()
@@ -49,9 +49,9 @@ def test_a_search_is_drawn_with_its_control(tmp_path: Path) -> None:
 
 
 def test_a_choice_is_said() -> None:
-    assert "best of 2" in searched_text([1e-3, 1e-2, 1e-2])
-    assert searched_text([1e-3, 1e-2, 1e-1], 1e-2) == searched_text([1e-3, 1e-2, 1e-1])
+    assert "best of 2" in search_text([1e-3, 1e-2, 1e-2])
+    assert search_text([1e-3, 1e-2, 1e-1], 1e-2) == search_text([1e-3, 1e-2, 1e-1])
     for rate, edge in ((1e-3, "smallest (0.001)"), (1e-2, "largest (0.01)")):
-        assert edge in searched_text([1e-3, 3e-3, 1e-2], rate)
-        assert edge not in searched_text([1e-3, 1e-2], rate)  # of two rates each is at an edge
-    assert [searched_text(grid) for grid in ([1e-3], None, "1e-3", [True, "x"])] == [""] * 4
+        assert edge in search_text([1e-3, 3e-3, 1e-2], rate)
+        assert edge not in search_text([1e-3, 1e-2], rate)  # of two rates each is at an edge
+    assert [search_text(grid) for grid in ([1e-3], None, "1e-3", [True, "x"])] == [""] * 4

@@ -122,14 +122,14 @@ def test_learning_curves_of_a_task(tmp_path: Path, drawn: Drawn) -> None:
 
 def test_one_seed_of_a_task_is_its_line(tmp_path: Path, drawn: Drawn) -> None:
     curve = Series("a", tuple((step, spread([step / 10])) for step in (1.0, 2.0, 3.0)))
-    draw_panels(tmp_path, Panel("curves", "optimiser steps", "accuracy", (curve,)))
+    draw_panels(tmp_path, Panel("curves", "optimizer steps", "accuracy", (curve,)))
     assert dots(drawn["t"]) == []
     assert len(drawn["t"].axes[0].lines) == 1
 
 
 def test_long_curves_keep_the_last_dot_of_each_seed(tmp_path: Path, drawn: Drawn) -> None:
     curve = Series("a", tuple((step, spread([seed + step / 1000 for seed in range(3)])) for step in range(1000)))
-    draw_panels(tmp_path, Panel("curves", "optimiser steps", "loss", (curve,)))
+    draw_panels(tmp_path, Panel("curves", "optimizer steps", "loss", (curve,)))
     found = dots(drawn["t"])
     assert [point for point in found if point[0] == 999] == approximately([(999, s + 0.999) for s in range(3)])
     assert 3 * 20 <= len(found) <= 3 * 25

@@ -14,20 +14,20 @@ import pytest
 from fakes.runs import transfer
 from support.html_pages import Element, parsed
 
-from lmtransfer.reporting.page.confusion import MOST_LABELS, MOST_PAIRS, confusion
+from lmtransfer.reporting.page.confusion import MAX_LABELS, MAX_PAIRS, confusion
 from lmtransfer.reporting.page.report import html_report
 from lmtransfer.reporting.page.run_answers import (
-    MOST_CHARACTERS,
-    MOST_RUNS,
-    Piece,
+    MAX_CHARACTERS,
+    MAX_RUNS,
+    PassagePart,
     Span,
     all_answers,
     excerpt,
     find_span,
 )
-from lmtransfer.reporting.page.tagged import MOST_WORDS, colours_of, worst_sentences
-from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, NoTexts
-from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, worst_labels, worst_scores, worst_spans
+from lmtransfer.reporting.page.tagged import MAX_WORDS, label_colors, worst_sentences
+from lmtransfer.reporting.page.texts import ExampleText, NoTexts, TextLookup
+from lmtransfer.reporting.page.wrong_answers import MAX_ERRORS, worst_labels, worst_scores, worst_spans
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.runs.predictions import write_predictions
@@ -50,8 +50,8 @@ class Known:
             for key, example in zip(keys, examples, strict=True)
         }
 
-    def find(self, run: Run, kept: Predictions, keys: Sequence[int]) -> FoundTexts:
-        return FoundTexts({key: self.texts[key] for key in keys})
+    def find(self, run: Run, kept: Predictions, keys: Sequence[int]) -> TextLookup:
+        return TextLookup({key: self.texts[key] for key in keys})
 
 
 def kept(examples: ScoredExamples, seed: int = 0, **more: Any) -> Predictions:
@@ -127,20 +127,20 @@ def test_many_labels_become_a_list_of_pairs() -> None:
     assert found.rows == ()
     assert found.pairs is not None
     listed = found.pairs.rows
-    assert len(listed) == MOST_PAIRS
+    assert len(listed) == MAX_PAIRS
     pairs = Counter(
         (names[gold], names[said])
         for gold, said in zip(one.examples.gold, one.examples.predicted, strict=True)
         if gold != said
     )
-    assert [int(count) for _, _, count, _ in listed] == [count for _, count in pairs.most_common(MOST_PAIRS)]
+    assert [int(count) for _, _, count, _ in listed] == [count for _, count in pairs.most_common(MAX_PAIRS)]
     of_gold = Counter(names[gold] for gold in one.examples.gold)
     for gold, said, count, share in listed:
         assert pairs[gold, said] == int(count)
         assert share == f"{100 * int(count) / of_gold[gold]:.1f} %"
     assert found.num_pairs == len(pairs)
-    few = labelled(400, labels=names[:MOST_LABELS])[1]
-    assert len(getattr(confusion([few]), "rows", ())) == MOST_LABELS
+    few = labelled(400, labels=names[:MAX_LABELS])[1]
+    assert len(getattr(confusion([few]), "rows", ())) == MAX_LABELS
 
 
 def test_the_worst_labels_are_the_most_certain() -> None:
@@ -152,11 +152,11 @@ def test_the_worst_labels_are_the_most_certain() -> None:
             if said != gold[row]:
                 certainty.setdefault((row, int(said)), []).append(float(sure))
     found = worst_labels(answers)
-    assert len(found) == MOST_ERRORS
-    assert len({error.row for error in found}) == MOST_ERRORS
+    assert len(found) == MAX_ERRORS
+    assert len({error.row for error in found}) == MAX_ERRORS
     best = {row: max(sum(v) for (other, _), v in certainty.items() if other == row) for row, _ in certainty}
     assert [sum(certainty[e.row, LABELS.index(e.predicted)]) for e in found] == pytest.approx(
-        sorted(best.values(), reverse=True)[:MOST_ERRORS]
+        sorted(best.values(), reverse=True)[:MAX_ERRORS]
     )
     for error in found:
         given = certainty[error.row, LABELS.index(error.predicted)]
@@ -189,7 +189,7 @@ def test_errors_have_their_texts_and_all_is_escaped(tmp_path: Path) -> None:
     run_with(tmp_path / "finetune" / "a", [one])
     page = section(tmp_path, Known(examples))
     items = page.one("ol", css="errors").all("li")
-    assert len(items) == MOST_ERRORS
+    assert len(items) == MAX_ERRORS
     for item, error in zip(items, worst_labels([one]), strict=True):
         assert item.one(css="text").text == examples[error.row].text
         assert [label.text for label in item.all("b", css="label")] == [error.gold, error.predicted]
@@ -205,7 +205,7 @@ def test_long_texts_are_cut(tmp_path: Path) -> None:
     known.texts = {key: ExampleText(("x" * 5000,)) for key in known.texts}
     texts = section(tmp_path, known).all("p", css="text")
     assert texts
-    assert all(len(text.text) == MOST_CHARACTERS for text in texts)
+    assert all(len(text.text) == MAX_CHARACTERS for text in texts)
 
 
 def test_the_largest_errors_of_scores_come_first() -> None:
@@ -219,7 +219,7 @@ def test_the_largest_errors_of_scores_come_first() -> None:
     ]  # fmt: skip
     errors = np.mean([(one.examples.predicted - gold) ** 2 for one in answers], axis=0)
     found = worst_scores(answers)
-    assert [error.row for error in found] == np.argsort(-errors)[:MOST_ERRORS].tolist()
+    assert [error.row for error in found] == np.argsort(-errors)[:MAX_ERRORS].tolist()
     assert found[0].score == pytest.approx(errors.max())
     assert confusion(answers) is None
 
@@ -265,7 +265,7 @@ def test_an_answer_without_words_is_named(tmp_path: Path) -> None:
     empty = replace(one.examples, answers=("",) * 30, ratios={"f1": Ratio.mean([0.0] * 30)}, starts=np.full(30, -1))
     run_with(tmp_path / "finetune" / "a", [replace(one, examples=empty)])
     items = section(tmp_path, Known(examples)).one("ol", css="errors").all("li")
-    assert len(items) == MOST_ERRORS
+    assert len(items) == MAX_ERRORS
     assert [label.text for label in items[0].all("b", css="label")] == ["red boat", "no answer"]
     assert items[0].all("mark", css="pred") == []
 
@@ -290,7 +290,7 @@ def test_tags_are_those_of_most_seeds_with_the_gold_tag_beside_a_wrong_one(tmp_p
     run_with(tmp_path / "finetune" / "a", answers)
     items = section(tmp_path, Known(examples)).one("ol", css="errors").all("li")
     first, worst = answers[0].examples, worst_sentences(answers)
-    assert len(items) == len(worst) == MOST_ERRORS
+    assert len(items) == len(worst) == MAX_ERRORS
     for item, sentence in zip(items, worst, strict=True):
         words = item.all(css="word")
         assert [word.all("span")[0].text for word in words] == [*examples[sentence.row].words]
@@ -320,14 +320,14 @@ def test_the_worst_sentences_have_the_most_wrong_tags_of_all_seeds() -> None:
     found = [wrong[sentence.row] for sentence in worst_sentences(answers)]
     assert found == sorted(found, reverse=True)
     assert found[0] == max(wrong)
-    long = [tagged(seed, num=5, longest=MOST_WORDS * 4)[1] for seed in range(2)]
+    long = [tagged(seed, num=5, longest=MAX_WORDS * 4)[1] for seed in range(2)]
     lengths = np.diff(long[0].examples.offsets)
-    assert all(lengths[sentence.row] <= MOST_WORDS for sentence in worst_sentences(long))
+    assert all(lengths[sentence.row] <= MAX_WORDS for sentence in worst_sentences(long))
 
 
 def test_tags_of_one_kind_have_one_colour_and_outside_has_none() -> None:
-    assert colours_of(TAGS) == [None, 0, 0, 1, 1]
-    assert colours_of(["NOUN", "-LRB-", "VERB"]) == [0, 1, 2]
+    assert label_colors(TAGS) == [None, 0, 0, 1, 1]
+    assert label_colors(["NOUN", "-LRB-", "VERB"]) == [0, 1, 2]
 
 
 def test_chips_have_a_class_for_their_colour(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_missing_texts_are_one_sentence_and_the_rest_stays(tmp_path: Path) -> No
     assert len(page.all("p", css="problem")) == 2
     assert page.all("p", css="text") == page.all(css="tagged") == []
     assert len(page.all("table", css="matrix")) == 2
-    assert len(page.one("ol", css="errors").all("li")) == MOST_ERRORS
+    assert len(page.one("ol", css="errors").all("li")) == MAX_ERRORS
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(18) + b"PAR1"], ids=["empty", "cut", "zeros"])
@@ -369,14 +369,14 @@ def test_answers_to_test_examples_are_not_shown(tmp_path: Path) -> None:
 
 def test_of_many_runs_the_best_of_each_task_are_shown(tmp_path: Path) -> None:
     one = labelled(12)[1]
-    for place in range(MOST_RUNS + 5):
+    for place in range(MAX_RUNS + 5):
         folder = tmp_path / "finetune" / f"r{place}"
         transfer(folder, [0.5 + 0.01 * place])
         write_predictions(folder, {"dev": one})
     entries = make_entries(collect(tmp_path))
     shown, num_more = all_answers(entries, NoTexts())
     assert num_more == 5
-    assert [run.name for run in shown] == [f"r{place}" for place in range(MOST_RUNS + 4, 4, -1)]
+    assert [run.name for run in shown] == [f"r{place}" for place in range(MAX_RUNS + 4, 4, -1)]
 
 
 def test_runs_without_answers_have_no_section(tmp_path: Path) -> None:
@@ -439,9 +439,9 @@ def test_gaps_stand_where_text_is_left_out() -> None:
     assert [piece.kind for piece in excerpt("short", gold=None, predicted=None)] == [""]
 
 
-def _windows(pieces: list[Piece]) -> list[list[Piece]]:
+def _windows(pieces: list[PassagePart]) -> list[list[PassagePart]]:
     """The pieces between the gaps."""
-    windows: list[list[Piece]] = [[]]
+    windows: list[list[PassagePart]] = [[]]
     for piece in pieces:
         assert bool(piece.text) == (piece.kind != "gap")
         if piece.kind == "gap":

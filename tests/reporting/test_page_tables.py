@@ -15,7 +15,7 @@ from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import find_sweeps
-from lmtransfer.reporting.table import Cell, Column, Group, Line, Mark, Table, mark_of
+from lmtransfer.reporting.table import Cell, Group, Line, Mark, ReportTable, TableColumn, mark_of
 from lmtransfer.system.units import count, duration, format_difference, format_metric
 
 
@@ -147,25 +147,25 @@ def test_the_table_of_results_has_every_row_and_its_baselines(entries: list[Entr
 
 def test_an_empty_column_is_left_out_and_the_rest_stays() -> None:
     lines = tuple(Line({"x": Cell(name), "y": Cell(), "z": Cell(notes=("n",))}) for name in "ab")
-    table = Table("t", tuple(map(Column, "xyz")), (Group(lines),)).without_empty()
+    table = ReportTable("t", tuple(map(TableColumn, "xyz")), (Group(lines),)).without_empty()
     assert table.headings == ["x", "z"]
     assert table.rows == [["a", "n"], ["b", "n"]]
 
 
 def test_a_column_shows_cells_side_by_side_and_below_each_other_without_those_that_are_empty() -> None:
     line = Line({"a": Cell("1", ("2",), sort=7.0), "b": Cell(), "c": Cell("3"), "d": Cell("careful")})
-    assert Column("a").cell(line) == Cell("1 2", sort=7.0)
-    assert Column("h", ("a", "({b})", "<{c}>"), separator=", ").cell(line).text == "1, 2, <3>"
-    below = Column("h", ("b",), notes=("{a} tokens", "({b})", "c"), problem="d").cell(line)
+    assert TableColumn("a").cell(line) == Cell("1 2", sort=7.0)
+    assert TableColumn("h", ("a", "({b})", "<{c}>"), separator=", ").cell(line).text == "1, 2, <3>"
+    below = TableColumn("h", ("b",), notes=("{a} tokens", "({b})", "c"), problem="d").cell(line)
     assert (below.text, below.notes, below.problem) == ("", ("1 tokens", "2 tokens", "3"), "careful")
     assert below.lines == ["1 tokens", "2 tokens", "3", "careful"]
-    assert Column("unknown").cell(line) == Cell()
+    assert TableColumn("unknown").cell(line) == Cell()
 
 
 def test_the_mark_of_a_verdict_is_in_the_column_that_shows_the_verdict() -> None:
     line = Line({"difference": Cell("+1.0", sort=0.01), "verdict": Cell("worse", mark=Mark("worse", "v"))})
-    assert Column("difference").cell(line).mark is None
-    both = Column("d", ("difference",), notes=("verdict",)).cell(line)
+    assert TableColumn("difference").cell(line).mark is None
+    both = TableColumn("d", ("difference",), notes=("verdict",)).cell(line)
     assert (both.mark, both.sort) == (Mark("worse", "v"), 0.01)
     assert mark_of(None) is None
 

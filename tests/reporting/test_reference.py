@@ -16,7 +16,7 @@ from lmtransfer.reporting.figures.logged import loss_charts
 from lmtransfer.reporting.runs import reference
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.reference import ReferenceCurve, is_normal, reference_curves, settings_of
+from lmtransfer.reporting.runs.reference import ReferenceCurve, normality_text, reference_curves, settings_of
 
 ENTROPY = 6.0
 SETTINGS: dict[str, Any] = dict.fromkeys(reference.SETTINGS) | {"model.dim": 256, "objective.losses": ["mlm"]}
@@ -38,7 +38,7 @@ def curve(by: float, *, entropy: float = ENTROPY) -> ReferenceCurve:
 )
 def test_a_loss_is_judged_by_how_far_it_is_below_the_unigram_entropy(by: float, verdict: str) -> None:
     references = [curve(0.5), curve(0.7, entropy=7.5)]  # of other text, whose losses are 1.5 nats higher
-    said = is_normal(references, tokens=1e6, loss=falling(1e6, by), entropy=ENTROPY)
+    said = normality_text(references, tokens=1e6, loss=falling(1e6, by), entropy=ENTROPY)
     assert said is not None
     fall = math.log(10)
     for fact in (f"{by * fall:.2f} nats", f"is {verdict}:", f"{0.5 * fall:.2f} to {0.7 * fall:.2f}", "1.0M", "novels"):
@@ -46,10 +46,10 @@ def test_a_loss_is_judged_by_how_far_it_is_below_the_unigram_entropy(by: float, 
 
 
 def test_nothing_is_said_without_a_comparison() -> None:
-    assert is_normal([], tokens=1e6, loss=5.0, entropy=ENTROPY) is None
-    assert is_normal([curve(0.5)], tokens=1e6, loss=5.0, entropy=None) is None
-    assert is_normal([curve(0.5)], tokens=2e5, loss=5.9, entropy=ENTROPY) is None  # too early
-    assert is_normal([curve(0.5)], tokens=1e9, loss=3.0, entropy=ENTROPY) is None  # beyond the curve
+    assert normality_text([], tokens=1e6, loss=5.0, entropy=ENTROPY) is None
+    assert normality_text([curve(0.5)], tokens=1e6, loss=5.0, entropy=None) is None
+    assert normality_text([curve(0.5)], tokens=2e5, loss=5.9, entropy=ENTROPY) is None  # too early
+    assert normality_text([curve(0.5)], tokens=1e9, loss=3.0, entropy=ENTROPY) is None  # beyond the curve
 
 
 def run_of(folder: Path, by: float, **config: Any) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmtransfer.reporting.runs.scores import difference_in, scored
+from lmtransfer.reporting.runs.scores import difference_in, read_scores
 from lmtransfer.verdicts.compare import compare_conditions
 
 
@@ -16,7 +16,7 @@ def seeds(values: list[float], **more: Any) -> list[dict[str, Any]]:
 
 def test_seeds_and_pretrainings_are_told_apart() -> None:
     node = {"seeds": seeds([0.7, 0.72], pretraining_seed=0) + seeds([0.6, 0.65], pretraining_seed=1), "collapsed": 1}
-    found = scored(node, "accuracy", pretraining="runs/pretrain/x")
+    found = read_scores(node, "accuracy", pretraining="runs/pretrain/x")
     assert found is not None
     assert found.spread.values == (0.7, 0.72, 0.6, 0.65)
     assert [(one.seed, one.pretraining) for one in found.condition.scores] == [
@@ -38,7 +38,7 @@ def test_seeds_and_pretrainings_are_told_apart() -> None:
     ],
 )
 def test_scores_without_their_seeds_are_compared_unpaired(node: dict[str, Any]) -> None:
-    found, control = scored(node, "accuracy"), scored({"seeds": seeds([0.6, 0.61, 0.63])}, "accuracy")
+    found, control = read_scores(node, "accuracy"), read_scores({"seeds": seeds([0.6, 0.61, 0.63])}, "accuracy")
     assert found is not None
     assert control is not None
     assert found.spread.mean == pytest.approx(0.72)
@@ -50,7 +50,7 @@ def test_scores_without_their_seeds_are_compared_unpaired(node: dict[str, Any]) 
 
 @pytest.mark.parametrize("node", [None, {}, "x", [], {"mean": "x"}, {"seeds": ["x", None]}, {"metrics": {"f1": 0.5}}])
 def test_what_has_no_score_has_no_arm(node: Any) -> None:
-    assert scored(node, "accuracy") is None
+    assert read_scores(node, "accuracy") is None
 
 
 def test_a_difference_of_an_earlier_version_is_worked_out_anew() -> None:

@@ -6,7 +6,7 @@ from fakes.runs import pretraining, transfer
 from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.sweeps import find_sweeps, outside
+from lmtransfer.reporting.runs.sweeps import entries_outside, find_sweeps
 from lmtransfer.reporting.sweep_table import sweep_table
 
 
@@ -24,7 +24,7 @@ def test_a_sweep_is_read_from_the_names_of_its_folders(tmp_path):
     assert sweep.keys == ("objective.mask_prob",)
     assert [point.values for point in sweep.points] == [(0.05,), (0.15,), (0.8,)]
     assert sweep.best.values == (0.15,)  # a loss is best when small
-    assert [entry.run.name for entry in outside(entries, [sweep])] == ["other"]
+    assert [entry.run.name for entry in entries_outside(entries, [sweep])] == ["other"]
 
 
 def test_a_choice_of_a_group_is_one_key_though_it_changes_many(tmp_path):
@@ -114,7 +114,7 @@ def test_runs_of_several_tasks_are_a_sweep_for_each_task_or_lie_in_the_table(tmp
     for sweep in found.values():
         assert sweep.keys == ("optimizer.learning_rate",)
         assert [point.score.mean for point in sweep.points] == [0.6, 0.7]
-    assert [entry.task for entry in outside(entries, list(found.values()))] == ["sst2"]
+    assert [entry.task for entry in entries_outside(entries, list(found.values()))] == ["sst2"]
 
 
 def test_a_point_of_several_runs_shows_no_difference_of_one_of_them(tmp_path):

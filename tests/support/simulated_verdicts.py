@@ -20,7 +20,7 @@ import numpy as np
 
 from lmtransfer.verdicts.compare import compare_conditions, score_interval
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
-from lmtransfer.verdicts.holm import corrected
+from lmtransfer.verdicts.holm import correct_column
 
 COMPARISONS = 24
 
@@ -64,7 +64,7 @@ def simulate(world: World, tables: int, *, seed: int, difference: float = 0.0, m
     for _ in range(tables):
         pairs = world(rng, difference)
         alone = [compare_conditions(condition, control) for condition, control in pairs]
-        together = corrected(alone, margins=[margin] * len(alone))
+        together = correct_column(alone, margins=[margin] * len(alone))
         false_tables += any(one.verdict in ("better", "worse") for one in together)
         equivalent += any(one.verdict == "equivalent" for one in together)
         found += sum(one.verdict == "better" for one in alone)

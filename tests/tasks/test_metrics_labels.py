@@ -16,7 +16,7 @@ from lmtransfer.tasks.metrics.chunks import Chunks, chunk_scores
 from lmtransfer.tasks.metrics.labels import explain_undefined, metric_value
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.verdicts.student import critical, two_sided
+from lmtransfer.verdicts.student import critical_value, two_sided_p_value
 
 
 def answers(seed: int, num_labels: int, num: int = 97) -> tuple[np.ndarray, np.ndarray]:
@@ -112,9 +112,9 @@ def test_chunks(seed: int, prefixes: str) -> None:
 @pytest.mark.parametrize("degrees", [1.0, 1.37, 4.0, 9.0, 41.3, 2000.5])
 def test_students_distribution(degrees: float) -> None:
     for t in (0.0, 0.3, 2.776, 40.0):
-        assert two_sided(t, degrees) == pytest.approx(2 * stats.t.sf(t, degrees), rel=1e-8)
+        assert two_sided_p_value(t, degrees) == pytest.approx(2 * stats.t.sf(t, degrees), rel=1e-8)
     for level in (0.5, 0.05, 0.05 / 24, 1e-6):
-        assert critical(level, degrees) == pytest.approx(stats.t.isf(level / 2, degrees), rel=1e-8)
+        assert critical_value(level, degrees) == pytest.approx(stats.t.isf(level / 2, degrees), rel=1e-8)
 
 
 SETS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {

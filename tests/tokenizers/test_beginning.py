@@ -11,7 +11,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
 from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
 from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
-from lmtransfer.transfer.embedder import beginning
+from lmtransfer.transfer.embedder import text_prefix
 
 LINE = "a river carried old paper boats past the red mills while children counted them, slowly: \u00fcber na\u00efve"
 WORDS = LINE.split()
@@ -33,17 +33,17 @@ def test_the_first_tokens_are_those_of_the_whole_text(tokenizer: Tokenizer, spac
     text = space.join(random.Random(1).choices(WORDS, k=5_000))
     whole = tokenizer.encode_ids([text])[0]
     for num_tokens in (1, 7, 30, 200, len(whole) - 1, len(whole), len(whole) + 5):
-        prefix = beginning(text, tokenizer, num_tokens=num_tokens)
+        prefix = text_prefix(text, tokenizer, num_tokens=num_tokens)
         assert text.startswith(prefix)
         ids = tokenizer.encode_ids([prefix])[0]
         np.testing.assert_array_equal(ids[:num_tokens], whole[:num_tokens])
         assert len(ids) > num_tokens or prefix == text
     if space != "\u3000":
-        assert len(beginning(text, tokenizer, num_tokens=7)) < 400
+        assert len(text_prefix(text, tokenizer, num_tokens=7)) < 400
 
 
 def test_words_of_any_length_are_whole(tokenizer: Tokenizer) -> None:
     text = "mill " + "boats" * 3_000 + " the red mills"
     whole = tokenizer.encode_ids([text])[0]
-    ids = tokenizer.encode_ids([beginning(text, tokenizer, num_tokens=3)])[0]
+    ids = tokenizer.encode_ids([text_prefix(text, tokenizer, num_tokens=3)])[0]
     np.testing.assert_array_equal(ids[:3], whole[:3])

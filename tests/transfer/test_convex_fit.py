@@ -21,7 +21,7 @@ from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, TagTargets, Targets
 from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
-from lmtransfer.transfer.convex_fit import FOLDS, STRENGTHS, Problem, fit_head, folds_of, head_inputs
+from lmtransfer.transfer.convex_fit import FOLDS, STRENGTHS, Problem, assign_folds, fit_head, head_inputs
 from lmtransfer.transfer.experiment.data import read_task_data
 from lmtransfer.transfer.features import compute_features
 from lmtransfer.transfer.heads.base import Head
@@ -143,7 +143,7 @@ def test_on_real_data_objective_choice_and_score_are_those_of_scikit_learn(
     again, _, _ = fitted()
     torch.testing.assert_close(again.head.output.weight, learner.head.output.weight, rtol=0, atol=0)
     inputs, targets = head_inputs(learner, source).numpy(), encoded.targets
-    fold = np.repeat(folds_of(encoded)[encoded.owners], np.diff(encoded.target_offsets))
+    fold = np.repeat(assign_folds(encoded)[encoded.owners], np.diff(encoded.target_offsets))
     options = {"num_logits": learner.head.num_logits, "balanced": False}
     tries = []
     with warnings.catch_warnings():

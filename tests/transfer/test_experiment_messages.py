@@ -12,8 +12,8 @@ from lmtransfer.transfer.experiment.messages import remarks
 @pytest.mark.parametrize(
     ("seeds", "line"),
     [
-        (1, "examples cut at max_length: 29 of train, 1,530 of dev"),
-        (5, "examples cut at max_length: 29 of train (of all seeds together), 1,530 of dev"),
+        (1, "examples truncated to max_length: 29 of train, 1,530 of dev"),
+        (5, "examples truncated to max_length: 29 of train (all seeds together), 1,530 of dev"),
     ],
 )
 def test_examples_that_were_cut_are_those_of_all_seeds(seeds: int, line: str) -> None:

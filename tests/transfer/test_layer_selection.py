@@ -7,7 +7,7 @@ import torch
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.transfer.layer_selection import OneLayer, ScalarMix, normalise_sequences
+from lmtransfer.transfer.layer_selection import OneLayer, ScalarMix, normalize_sequences
 
 LENGTHS = torch.tensor([3, 1, 4])
 
@@ -51,7 +51,7 @@ def test_the_mix_is_gamma_times_softmax_weights() -> None:
 
 def test_normalised_sequences_have_mean_0_and_variance_1_each() -> None:
     hidden = _layers(1)[0] * 3 + 5
-    parts = normalise_sequences(hidden, LENGTHS).split(LENGTHS.tolist())
+    parts = normalize_sequences(hidden, LENGTHS).split(LENGTHS.tolist())
     for part, raw in zip(parts, hidden.split(LENGTHS.tolist()), strict=True):
         expected = (raw - raw.mean()) / raw.std(correction=0)
         torch.testing.assert_close(part, expected, atol=1e-5, rtol=1e-5)

@@ -59,7 +59,7 @@ def test_the_head_sees_the_pooled_layers_end_to_end(layers: list[Any], numbers: 
     learner = _learner(layers=layers, pooling=pooling).eval()
     expected = _by_hand(learner, _batch(), numbers, pooling)
     assert expected.shape == (6, 16 * len(numbers))
-    torch.testing.assert_close(learner.composed(_batch()), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(learner.head_input(_batch()), expected, atol=1e-6, rtol=1e-5)
     by_hand = expected @ learner.head.output.weight.T + learner.head.output.bias
     torch.testing.assert_close(learner.predict(_batch()), by_hand.detach(), atol=1e-5, rtol=1e-5)
 
@@ -67,7 +67,7 @@ def test_the_head_sees_the_pooled_layers_end_to_end(layers: list[Any], numbers: 
 def test_the_last_token_of_a_causal_encoder() -> None:
     learner = _learner(gpt(), pooling="last_token").eval()
     torch.testing.assert_close(
-        learner.composed(_batch()), _by_hand(learner, _batch(), [0, 2], "last_token"), atol=1e-6, rtol=1e-5
+        learner.head_input(_batch()), _by_hand(learner, _batch(), [0, 2], "last_token"), atol=1e-6, rtol=1e-5
     )
 
 
@@ -77,7 +77,7 @@ def test_a_tagger_sees_both_layers_of_each_token() -> None:
     batch = asked([9], [[[1, 2, 0], [3, 3, 1], [6, 1, 2]]])
     layers = learner.encoder(batch.packed).layers
     expected = torch.cat([layers[0][:9], layers[2][:9]], dim=1)
-    torch.testing.assert_close(learner.composed(batch), expected)
+    torch.testing.assert_close(learner.head_input(batch), expected)
 
 
 @pytest.mark.parametrize("more", [{"pooling": "attention"}, {"pooling": "bilstm", "lstm_dim": 4}])
@@ -163,9 +163,9 @@ def test_a_normalised_mixture_learns_whatever_the_scale_of_a_layer(small: float)
     settings: dict[str, Any] = {"layers": "mix", "mix_layer_norm": True, "pooling": "max", "dropout": 0.0}
     method = TransferMethod(freeze="full", head_rate=10.0, **settings)
     learner = method.learner(encoder, head=labels_head(2), seed=0)
-    before = learner.reading.learned()
+    before = learner.reading.learned_weights()
     losses = _as_quick(learner, method)
     assert losses[-1] < 0.2 * losses[0]
-    after = learner.reading.learned()
+    after = learner.reading.learned_weights()
     assert after != before
     assert sum(after["weights"]) == pytest.approx(1)

@@ -84,13 +84,13 @@ def test_frozen_means_frozen(pooling: str) -> None:
     before, head = _hash(learner.encoder), _hash(learner.head)
     source = TaskSource(ENCODED)
     batch = source.build(0, source.plan(0), [3, 1])
-    first = learner.fixed(batch)
+    first = learner.frozen_features(batch)
     _train(learner, source)
     assert _hash(learner.encoder) == before
     assert _hash(learner.head) != head
     assert not any(p.requires_grad for p in learner.encoder.parameters())
     assert not any(module.training for module in learner.encoder.modules())
-    torch.testing.assert_close(learner.train().fixed(batch), first, rtol=0, atol=0)
+    torch.testing.assert_close(learner.train().frozen_features(batch), first, rtol=0, atol=0)
 
 
 def test_full_transfer_moves_the_encoder_and_its_buffers() -> None:

@@ -22,7 +22,7 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.transfer.heads.sequences import RegressionHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
-from lmtransfer.transfer.pooling import Compared
+from lmtransfer.transfer.pooling import PairComparison
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
 PAIRS = ClassificationSpec(2, pairs=True)
@@ -62,7 +62,7 @@ def test_texts_are_pooled_each_by_itself_and_compared(encoder: Any, num_segments
     assert encoded.num_truncated > 0
     learner = _learner(encoder())
     with torch.no_grad():
-        ours = learner.composed(_batch(encoded, rows))
+        ours = learner.head_input(_batch(encoded, rows))
         theirs = torch.stack([_by_hand(learner, encoded, row) for row in rows])
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
@@ -80,7 +80,7 @@ def test_kept_features_give_the_same(changes: dict[str, Any]) -> None:
     learner = _learner(bert(), freeze="frozen", **changes)
     batch = _batch(_encoded(), [4, 1, 8])
     with torch.no_grad():
-        torch.testing.assert_close(learner.head_of(learner.fixed(batch), batch), learner.logits(batch))
+        torch.testing.assert_close(learner.head_logits(learner.frozen_features(batch), batch), learner.logits(batch))
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_kept_features_give_the_same(changes: dict[str, Any]) -> None:
     ],
 )
 def test_auto_reads_apart_where_all_tokens_are_pooled(changes: dict[str, Any], apart: bool) -> None:
-    assert isinstance(_learner(bert(), **changes).composition, Compared) == apart
+    assert isinstance(_learner(bert(), **changes).composition, PairComparison) == apart
 
 
 def test_single_texts_are_composed_as_ever() -> None:
     method = TransferMethod(freeze="full", pooling="mean", pairs="apart")
     learner = method.learner(bert(), head=ClassificationSpec(2), seed=0)
-    assert not isinstance(learner.composition, Compared)
+    assert not isinstance(learner.composition, PairComparison)
     assert _encoded(single=True).first_lengths is None
 
 

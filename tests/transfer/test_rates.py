@@ -12,7 +12,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
-from lmtransfer.transfer.experiment.training_run import learn_used_rows
+from lmtransfer.transfer.experiment.training_run import train_used_rows
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
@@ -80,9 +80,9 @@ def test_the_embeddings_of_frozen_embeddings_have_no_graph() -> None:
 
 def test_only_rows_in_use_are_learnt_where_embeddings_learn_at_all() -> None:
     _, learner = _arranged(embedding_rate=0)
-    assert not learn_used_rows(learner.encoder, SOURCE.encoded.tokens_T)
+    assert not train_used_rows(learner.encoder, SOURCE.encoded.tokens_T)
     _, learner = _arranged(embedding_rate=0.5)
-    assert learn_used_rows(learner.encoder, SOURCE.encoded.tokens_T)
+    assert train_used_rows(learner.encoder, SOURCE.encoded.tokens_T)
     learner.arrange(_batch())
     method = TransferMethod(freeze="full", embedding_rate=0.5)
     scales = method.lr_scales(learner)

@@ -12,7 +12,7 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
 from lmtransfer.training.weights import load_weights, num_parameters, weights
-from lmtransfer.transfer.experiment.training_run import UsedRows, learn_used_rows
+from lmtransfer.transfer.experiment.training_run import UsedRows, train_used_rows
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
@@ -28,7 +28,7 @@ OPTIMIZERS = {
 def _learner(*, used_only: bool) -> TaskLearner:
     learner = TransferMethod(freeze="full", dropout=0.0).learner(bert(dropout=0.0), head=labels_head(2), seed=0)
     if used_only:
-        assert learn_used_rows(learner.encoder, SOURCE.encoded.tokens_T)
+        assert train_used_rows(learner.encoder, SOURCE.encoded.tokens_T)
     learner.arrange(SOURCE.build(0, SOURCE.plan(0), [0]))
     return learner.train()
 
@@ -92,10 +92,10 @@ def test_weights_that_are_loaded_reach_the_rows() -> None:
 
 def test_a_table_of_which_most_is_in_use_is_left_alone() -> None:
     encoder = bert()
-    assert not learn_used_rows(encoder, np.arange(120))
+    assert not train_used_rows(encoder, np.arange(120))
     assert type(encoder.token_embedding) is nn.Embedding
     encoder.token_embedding.requires_grad_(False)
-    assert not learn_used_rows(encoder, np.arange(5))
+    assert not train_used_rows(encoder, np.arange(5))
 
 
 def test_decay_is_told_of_trained_parameters_only() -> None:

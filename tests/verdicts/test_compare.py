@@ -15,11 +15,11 @@ from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 from support.refusals import refuses
 
 from lmtransfer.verdicts.compare import compare_conditions, score_interval
-from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition, condition_of_summary
+from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition, condition_from_summary
 from lmtransfer.verdicts.difference import VERDICTS, Difference
-from lmtransfer.verdicts.holm import corrected
+from lmtransfer.verdicts.holm import correct_column
 from lmtransfer.verdicts.spread import Spread, spread
-from lmtransfer.verdicts.student import critical, two_sided
+from lmtransfer.verdicts.student import critical_value, two_sided_p_value
 from lmtransfer.verdicts.variance import NO_PREDICTIONS
 
 
@@ -75,7 +75,7 @@ def test_an_unpaired_difference_is_welchs_test() -> None:
     # seeds that no pair shares are compared in the same way, and so are statistics alone
     apart = compare_conditions(condition(drug_b), condition(drug_a, seeds=range(100, 110)))
     known = Spread(mean=0.75, median=0.0, deviation=float(np.std(drug_a, ddof=1)), n=10)
-    stated = compare_conditions(condition(drug_b), condition_of_summary(known))
+    stated = compare_conditions(condition(drug_b), condition_from_summary(known))
     for other in (apart, stated):
         assert other.p_value == pytest.approx(found.p_value)
         assert not other.paired
@@ -139,13 +139,13 @@ def test_what_is_no_verdict(one: Condition, other: Condition, options: dict, ver
     assert (found.p_value is None) == (found.interval is None) == (verdict not in (*VERDICTS, "settings differ"))
     assert found.delta == pytest.approx(one.spread.mean - other.spread.mean)
     if verdict == "one seed, no spread":
-        assert (found.standard_error, found.interval, found.detectable, found.seeds_needed) == (None,) * 4
+        assert (found.standard_error, found.interval, found.detectable_difference, found.seeds_needed) == (None,) * 4
 
 
 def test_the_interval_decides() -> None:
     # A paired difference with 2 degrees of freedom just below and just above its critical value.
     for factor, verdict in ((0.999, "no difference shown"), (1.001, "better"), (-1.001, "worse")):
-        center = factor * critical(0.05, 2) / math.sqrt(3)
+        center = factor * critical_value(0.05, 2) / math.sqrt(3)
         found = compare_conditions(condition([center - 1, center, center + 1]), condition([0.0, 1e-9, 0.0]))
         assert found.verdict == verdict
         assert found.interval is not None
@@ -296,7 +296,7 @@ def test_misshapen_arms_are_refused() -> None:
 
 def of_chance(p_value: float) -> Difference:
     """A difference of four pairs with this chance."""
-    center = critical(p_value, 3) / 2  # times the standard error of deviation 1 over root 4
+    center = critical_value(p_value, 3) / 2  # times the standard error of deviation 1 over root 4
     offsets = np.array([-1.0, 1.0, -1.0, 1.0]) * math.sqrt(3 / 4)
     return compare_conditions(condition(list(center + offsets)), condition([0.0, 0.0, 1e-12, 0.0]))
 
@@ -307,7 +307,7 @@ def test_holm_is_the_procedure_of_all_intersections(seed: int) -> None:
     rng = np.random.default_rng(seed)
     chances = rng.choice([0.003, 0.009, 0.012, 0.016, 0.024, 0.03, 0.06, 0.5], size=5)
     assert [of_chance(p).p_value for p in chances] == pytest.approx(chances, rel=1e-6)
-    found = corrected([of_chance(p) for p in chances])
+    found = correct_column([of_chance(p) for p in chances])
     for place, one in enumerate(found):
         sets = [s for size in range(1, 6) for s in itertools.combinations(range(5), size) if place in s]
         smallest = max(min(1.0, len(s) * min(chances[list(s)])) for s in sets)
@@ -319,15 +319,15 @@ def test_holm_is_the_procedure_of_all_intersections(seed: int) -> None:
 
 
 def test_what_has_nothing_to_judge_does_not_count_in_a_column() -> None:
-    found = corrected([of_chance(0.04), compare_conditions(condition([0.9]), condition([0.5])), of_chance(0.9)])
+    found = correct_column([of_chance(0.04), compare_conditions(condition([0.9]), condition([0.5])), of_chance(0.9)])
     assert [one.verdict for one in found] == ["no difference shown", "one seed, no spread", "no difference shown"]
     assert [one.num_comparisons for one in found] == [2, 1, 2]
     assert of_chance(0.04).verdict == "better"
-    assert corrected([]) == []
+    assert correct_column([]) == []
 
 
 def test_values_are_plain_and_read_back() -> None:
-    found = corrected([of_chance(0.01), of_chance(0.2)])
+    found = correct_column([of_chance(0.01), of_chance(0.2)])
     for one in found:
         written = json.loads(json.dumps(one.as_values(), allow_nan=False))
         assert Difference.from_values(written) == one
@@ -343,7 +343,7 @@ def test_values_are_plain_and_read_back() -> None:
 
 def test_the_interval_of_a_score() -> None:
     values = [1.0, 2.0, 4.0, 5.0]
-    reach = critical(0.05, 3) * np.std(values, ddof=1) / 2
+    reach = critical_value(0.05, 3) * np.std(values, ddof=1) / 2
     assert score_interval(condition(values)) == pytest.approx((3 - reach, 3 + reach))
     assert score_interval(condition([1.0])) is None
 
@@ -351,7 +351,7 @@ def test_the_interval_of_a_score() -> None:
 def test_two_sided_agrees_with_the_interval() -> None:
     found = of_chance(0.013)
     assert found.standard_error is not None
-    assert two_sided(found.delta / found.standard_error, 3) == pytest.approx(0.013, rel=1e-6)
+    assert two_sided_p_value(found.delta / found.standard_error, 3) == pytest.approx(0.013, rel=1e-6)
 
 
 def constant(value: float, contributions: np.ndarray | None = None) -> Condition:
@@ -401,12 +401,12 @@ def test_equivalence_is_two_one_sided_tests(center: float, margin: float) -> Non
     low = scipy.stats.ttest_1samp(values, -margin, alternative="greater").pvalue
     high = scipy.stats.ttest_1samp(values, margin, alternative="less").pvalue
     is_within, differs = max(low, high) <= 0.05, scipy.stats.ttest_1samp(values, 0).pvalue <= 0.05
-    (judged,) = corrected([found], margins=[margin])
+    (judged,) = correct_column([found], margins=[margin])
     assert judged.verdict == ("better" if differs else "equivalent" if is_within else "no difference shown")
     assert found.margin is None
     assert Difference.from_values(judged.as_values()) == judged
     if is_within:
-        assert judged.not_equivalent == pytest.approx(max(low, high))
+        assert judged.equivalence_p_value == pytest.approx(max(low, high))
 
 
 def test_equivalence_in_a_column_is_holms_procedure_of_its_own() -> None:
@@ -418,7 +418,7 @@ def test_equivalence_in_a_column_is_holms_procedure_of_its_own() -> None:
     for rank, place in enumerate(np.argsort(chances)):
         still &= chances[place] <= 0.05 / (5 - rank)
         expected[place] = still
-    found = corrected(alone, margins=margins)
+    found = correct_column(alone, margins=margins)
     assert [one.verdict == "equivalent" for one in found] == expected
     assert sum(expected) in range(1, 5)
 

@@ -8,7 +8,7 @@ import pytest
 from support import simulated_verdicts as simulation
 
 from lmtransfer.verdicts.power import power
-from lmtransfer.verdicts.student import critical, two_sided
+from lmtransfer.verdicts.student import critical_value, two_sided_p_value
 
 #: Of 24 comparisons each.
 TABLES = 100
@@ -17,7 +17,7 @@ TABLES = 100
 def test_in_closed_form() -> None:
     """Pairs of seeds are judged by an exact test, so that a table of 24 is wrong in at most 24 times 0.05 / 24."""
     for degrees in (2, 4):
-        assert two_sided(critical(0.05 / 24, degrees), degrees) == pytest.approx(0.05 / 24)
+        assert two_sided_p_value(critical_value(0.05 / 24, degrees), degrees) == pytest.approx(0.05 / 24)
     # The mean difference of 5 pairs has a standard error of sqrt(2 (1 - correlation) / 5) deviations.
     found = [power(2.5 / math.sqrt(2 * (1 - correlation) / 5), 4, 0.05) for correlation in (0.0, 0.1, 0.3)]
     assert found[0] == pytest.approx(0.835, abs=0.001)  # pairs that share nothing pay for being pairs

@@ -20,13 +20,13 @@ from lmtransfer.training.precision import Precision
 #: Measuring stops after this many steps or seconds, whichever is first.
 _STEPS, _SECONDS = 5, 4.0
 #: Bytes per parameter in training on a GPU.
-_BYTES_OF_A_PARAMETER = 18
+_BYTES_PER_PARAMETER = 18
 #: Maximum number of multiply-add operations in a step measured on a CPU.
 _OPERATIONS = 4e11
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class StepCost:
     """The cost of a training step, measured over a few steps.
 
     Attributes:
@@ -56,7 +56,7 @@ class Cost:
 
 
 def parameter_counts(learner: PretrainingLearner) -> dict[str, int]:
-    """Count parameters by part (embeddings, rest of the encoder, each objective's head) and in total, each once."""
+    """Count the parameters of each part (embeddings, rest of the encoder, each head) and in total, each once."""
     encoder = learner.encoder
     embeddings = {id(p) for m in encoder.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     own = list(encoder.parameters())
@@ -80,26 +80,26 @@ def measurable_rows(batch: PretrainingBatch, learner: PretrainingLearner, device
 
 def measure(
     learner: PretrainingLearner, optimizer: Optimizer, batch: PretrainingBatch, *, hardware: Hardware, seed: int
-) -> Cost:
-    """Measure a few training steps, which change ``learner``, on one batch.
+) -> StepCost:
+    """Measure a few training steps on one batch; they change the weights of ``learner``.
 
     Args:
         learner: the learner, on the device.
         hardware: device and number format.
         seed: dropout seed.
     """
-    moved = batch.to(hardware.device)
+    batch_on_device = batch.to(hardware.device)
     learner.train()
     optimizer.multiply_in(hardware.precision.optimizer_dtype)
     with torch.random.fork_rng(devices=[hardware.device] if hardware.device.type == "cuda" else []):
         torch.manual_seed(derive_seed(seed, "inspect"))
-        activation_bytes = _kept_for_backward(learner, moved, hardware)
+        activation_bytes = _activation_bytes(learner, batch_on_device, hardware)
         passes: list[float] = []
         updates: list[float] = []
         deadline = time.perf_counter() + _SECONDS
         while len(passes) <= _STEPS and (len(passes) < 2 or time.perf_counter() < deadline):
             start = _now(hardware)
-            _total(learner, moved, hardware).backward()
+            _total_loss(learner, batch_on_device, hardware).backward()
             middle = _now(hardware)
             optimizer.set_factor(1e-3)
             optimizer.step()
@@ -107,7 +107,7 @@ def measure(
             passes.append(middle - start)
             gradient_bytes = sum(p.grad.nbytes for p in learner.parameters() if p.grad is not None)
             optimizer.zero_grad()
-    return Cost(
+    return StepCost(
         tokens=batch.num_tokens,
         pass_seconds=min(passes[1:]),  # the first pass allocates kernels and buffers
         update_seconds=min(updates[1:]),
@@ -118,7 +118,7 @@ def measure(
     )
 
 
-def memory_on_a_gpu(
+def estimate_gpu_memory(
     learner: PretrainingLearner, batches: Sequence[PretrainingBatch], *, tokens: float, device: torch.device, seed: int
 ) -> int:
     """Estimate the peak memory of training on a GPU, in bytes, from two small bfloat16 forward passes on any device.
@@ -137,32 +137,32 @@ def memory_on_a_gpu(
     learner.train()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(derive_seed(seed, "inspect"))
-        sizes = [_kept_for_backward(learner, batch.to(device), in_bf16) for batch in batches]
+        sizes = [_activation_bytes(learner, batch.to(device), in_bf16) for batch in batches]
     more_tokens = batches[1].num_tokens - batches[0].num_tokens
-    of_token = (sizes[1] - sizes[0]) / more_tokens if more_tokens else sizes[0] / batches[0].num_tokens
-    return round(_BYTES_OF_A_PARAMETER * sum(p.numel() for p in learner.parameters()) + of_token * tokens)
+    token_bytes = (sizes[1] - sizes[0]) / more_tokens if more_tokens else sizes[0] / batches[0].num_tokens
+    return round(_BYTES_PER_PARAMETER * sum(p.numel() for p in learner.parameters()) + token_bytes * tokens)
 
 
-def _total(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardware) -> Tensor:
+def _total_loss(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardware) -> Tensor:
     with hardware.precision.autocast():
         losses: Mapping[str, Any] = learner.losses(batch)[0]
     parts = [loss.weight * loss.sum / max(1, loss.count) for loss in losses.values() if loss.weight]
     return torch.stack(parts).sum()
 
 
-def _kept_for_backward(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardware) -> int:
-    """Count the bytes that autograd keeps for the backward pass, each storage once, without parameters and batch."""
-    known = {p.untyped_storage().data_ptr() for p in learner.parameters()}
+def _activation_bytes(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardware) -> int:
+    """Count the bytes that autograd keeps for the backward pass, each storage once, without the parameters."""
+    parameter_storages = {p.untyped_storage().data_ptr() for p in learner.parameters()}
     tensors: dict[int, tuple[int, Tensor]] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
+        if storage.data_ptr() not in parameter_storages:
             tensors[storage.data_ptr()] = (storage.nbytes(), tensor)  # a reference, so that the address is not reused
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        _total(learner, batch, hardware)
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        _total_loss(learner, batch, hardware)
     return sum(size for size, _ in tensors.values())
 
 

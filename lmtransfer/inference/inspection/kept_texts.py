@@ -1,6 +1,6 @@
-"""The texts of scored examples, read again from the files of their tasks, since runs do not keep texts.
+"""Reads the texts of scored examples from the task's files, since runs do not keep texts.
 
-Only texts on which a run was scored are shown: examples are recognised by the hash of their content. Nothing is
+Only texts on which a run was scored are shown: examples are recognized by the hash of their content. Nothing is
 requested from the hub, and files that someone else's run names are read only in the usual folders (see ``runs.trust``).
 """
 
@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lmtransfer.data.files import COMPRESSIONS, find_file
 from lmtransfer.errors import LmtransferError
-from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, Texts
+from lmtransfer.reporting.page.texts import ExampleText, TextLookup, Texts
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.tasks.folds import FOLDS
 from lmtransfer.tasks.metrics.scored_examples import Predictions, example_keys
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
 
 #: Maximum size of a file that is read for a report.
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 #: Usual ratio of the unpacked size of a file to its compressed size.
 _EXPANSION = 5
 _HUB = ("hub", "hub_dataset")
-#: What code that reads foreign files may raise besides lmtransfer's errors; the texts are then missing.
+#: Exceptions besides lmtransfer's own that mean a foreign file cannot be read; its texts are then missing.
 _UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -44,19 +44,19 @@ class TaskTexts(Texts):
         self._read: dict[str, Mapping[int, ExampleText] | str] = {}
 
     @override
-    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> FoundTexts:
+    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> TextLookup:
         texts = self._texts(run, predictions)
         if isinstance(texts, str):
-            return FoundTexts(missing=texts)
+            return TextLookup(missing=texts)
         present = {key: texts[key] for key in keys if key in texts}
-        changed = f"the data of the task {predictions.task} are not those that the run was scored on"
-        return FoundTexts(present, changed if len(present) < len(set(keys)) else "")
+        changed = f"the data of the task {predictions.task} have changed since the run was scored"
+        return TextLookup(present, changed if len(present) < len(set(keys)) else "")
 
     def _texts(self, run: Run, predictions: Predictions) -> Mapping[int, ExampleText] | str:
-        """Return all texts of a split by key, or the reason why there are none."""
+        """Return all texts of a split by key, or the reason why they cannot be read."""
         node = run.config.get("task")
         if not isinstance(node, Mapping) or "_target_" not in node:
-            return f"the configuration of the run does not say where the data of the task {predictions.task} are"
+            return f"the run's configuration does not say where the data of the task {predictions.task} are"
         split = "train" if predictions.split == FOLDS else predictions.split
         name = json.dumps([node, split, run.config.get("data_root")], sort_keys=True, default=str)
         if name not in self._read:
@@ -66,26 +66,26 @@ class TaskTexts(Texts):
     def _read_texts(
         self, run: Run, node: Mapping[str, Any], answers: Predictions, split: str
     ) -> Mapping[int, ExampleText] | str:
-        # Imported here because these import torch, which a report without kept predictions does not need.
+        # Imported here because these modules import torch, which a report without kept predictions does not need.
         from lmtransfer.runs.run_directory import RunDirectory
         from lmtransfer.runs.trust import is_own, restrict_task
 
         directory = RunDirectory(run.path)
-        trusted = is_own(directory)
-        own_root = run.config.get("data_root") if trusted else None
+        is_trusted = is_own(directory)
+        own_root = run.config.get("data_root") if is_trusted else None
         data_root = self._data_root or (own_root if isinstance(own_root, str) else None)
         try:
-            allowed = dict(node)
-            if not trusted:
-                allowed = restrict_task(node, directory, data_root=data_root)
+            settings = dict(node)
+            if not is_trusted:
+                settings = restrict_task(node, directory, data_root=data_root)
         except LmtransferError:
-            return f"the run was not made here, and its task {answers.task} names files that are not in the data folder"
-        values = {name: None if name in _HUB else value for name, value in allowed.items()}
+            return f"the run is from elsewhere, and its task {answers.task} names files outside the data folder"
+        values = {name: None if name in _HUB else value for name, value in settings.items()}
         if values.get("labels", ()) is None:
-            values["labels"] = list(answers.examples.labels)  # given, so that the training split is not read
+            values["labels"] = list(answers.examples.labels)  # otherwise the training split would be read for them
         try:
-            if _num_bytes(values, split, data_root) > MOST_BYTES:
-                return f"the files of the task {answers.task} are larger than {MOST_BYTES >> 20} MiB"
+            if _num_bytes(values, split, data_root) > MAX_BYTES:
+                return f"the files of the task {answers.task} are larger than {MAX_BYTES >> 20} MiB"
             return _texts_of(_task(values, data_root), split)
         except (LmtransferError, *_UNREADABLE):
             return (
@@ -117,7 +117,7 @@ def _gold_start(example: Any) -> int | None:
 
 
 def _num_bytes(node: Mapping[str, Any], split: str, data_root: str | None) -> int:
-    """Return the size in bytes of the files that hold a split, as far as they exist."""
+    """Return the size in bytes of a split's files; missing files count 0."""
     folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
     total = 0
     for name in _file_names(node, split):

@@ -17,8 +17,21 @@ from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.data.store.cache import PreparedCorpus
 from lmtransfer.data.stream.stream import PlannedStream
-from lmtransfer.inference.inspection.cost import Cost, measurable_rows, measure, memory_on_a_gpu, parameter_counts
-from lmtransfer.inference.inspection.rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
+from lmtransfer.inference.inspection.cost import (
+    StepCost,
+    estimate_gpu_memory,
+    measurable_rows,
+    measure,
+    parameter_counts,
+)
+from lmtransfer.inference.inspection.rows import (
+    LEGEND,
+    PLAIN_LEGEND,
+    STRIP_LEGEND,
+    describe_labels,
+    render_row,
+    render_strip,
+)
 from lmtransfer.inference.inspection.tables import (
     corpus_table,
     cost_table,
@@ -43,18 +56,18 @@ from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup
 
-#: Number of rows that are built together to count rates.
-_COUNTED_AT_ONCE = 64
+#: Number of rows built at a time for counting.
+_COUNT_GROUP = 64
 _MANY_DUPLICATES, _MANY_UNKNOWN = 0.01, 0.01
 _FEW_STEPS = 20
-#: Number of rows, and their maximum length, from which (and from twice as many) the memory of a pass is estimated.
+#: The memory of a pass is estimated from this number of rows and from twice as many; and the rows' maximum length.
 _FEW_ROWS, _SHORT_ROW = 4, 128
-#: Ratio of mean to maximum row length below which rows of mixed length get a note.
+#: If the mean row length is below this share of the maximum, the user gets a note.
 _SHORT = 0.5
 
 
 def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
-    """Print everything; only the corpus cache is written.
+    """Print what a model sees of the corpus, and the cost of training; write nothing but the corpus cache.
 
     Raises:
         DataError: the corpus is missing, empty, or too small for its rows.
@@ -72,7 +85,7 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
         source, seed=cfg.seed, batch_tokens=train.batch_tokens, micro_batch_tokens=train.micro_batch_tokens
     )
     plan, steps = source.plan(epoch), stream.steps_in(epoch)
-    counts = _counted(source, plan, text.tokenizer, epoch=epoch, seed=cfg.seed, sample=cfg.sample)
+    counts = _count_rows(source, plan, text.tokenizer, epoch=epoch, seed=cfg.seed, sample=cfg.sample)
     first_step = sum(stream.steps_in(earlier) for earlier in range(epoch))
     batch = cast(PretrainingBatch, next(stream.steps(first_step)).micro_batches[0])
 
@@ -91,22 +104,22 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
     console.print(parameter_table(type(parts.encoder).__name__, parameter_counts(learner), frozen=frozen))
     console.print(f"computes on {hardware}", soft_wrap=True)
     share = parts.corruption.expected_targets(1 << 16) / (1 << 16) or 1.0
-    of_token = learning_flops(learner, mean_length=float(plan.lengths.mean()), target_share=share)
+    token_flops = learning_flops(learner, mean_length=float(plan.lengths.mean()), target_share=share)
     gpus = gpu_table(
         train,
         tokens=int(plan.lengths.sum(dtype=np.int64)),
         steps=steps,
-        flops=of_token,
-        memory=lambda tokens: memory_on_a_gpu(
+        flops=token_flops,
+        memory=lambda tokens: estimate_gpu_memory(
             learner, _two_sizes(cfg, text, parts), tokens=tokens, device=hardware.device, seed=cfg.seed
         ),
     )
     if gpus is not None:
         console.print(gpus)
     if cfg.measure:
-        cost = _measured(cfg, learner, source, plan, batch, hardware)
-        tokens, of_pass = int(plan.lengths.sum(dtype=np.int64)), batch.num_tokens
-        console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=of_pass, train=train))
+        cost = _measure_cost(cfg, learner, source, plan, batch, hardware)
+        tokens, pass_tokens = int(plan.lengths.sum(dtype=np.int64)), batch.num_tokens
+        console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=pass_tokens, train=train))
     for line in _remarks(text.prepared, text.tokenizer, plan.lengths, counts, parts.rows, steps=steps):
         console.print(Styled(f"note: {line}", style="yellow"), soft_wrap=True)
 
@@ -119,31 +132,30 @@ def _learner(parts: PretrainingParts, *, seed: int, hardware: Hardware) -> Pretr
     return learner
 
 
-def _counted(
+def _count_rows(
     source: PretrainingSource, plan: RowPlan, tokenizer: Tokenizer, *, epoch: int, seed: int, sample: int
 ) -> RowCounts:
     rows = permutation(len(plan.lengths), seed, "sample")[:sample]
     batches = (
-        source.build(epoch, plan, rows[start : start + _COUNTED_AT_ONCE])
-        for start in range(0, len(rows), _COUNTED_AT_ONCE)
+        source.build(epoch, plan, rows[start : start + _COUNT_GROUP]) for start in range(0, len(rows), _COUNT_GROUP)
     )
     return count_rows((view for batch in batches for view in row_views(batch)), tokenizer)
 
 
 def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, rows: Rows, *, number: int) -> None:
     views = list(row_views(batch))
-    # Rows in the batch are sorted by length: take some from everywhere.
+    # Rows in the batch are sorted by length, so take some of each length.
     places = np.linspace(0, len(views) - 1, min(number, len(views))).astype(int).tolist()
     if not places:
         return
     console.print(Styled(f"{len(places)} rows of the first step", style="bold"))
     console.print(LEGEND if batch.num_targets else PLAIN_LEGEND, soft_wrap=True)
     for view in (views[place] for place in places):
-        labels = described_labels(view, rows.label_names)
+        labels = describe_labels(view, rows.label_names)
         hidden = f", {view.is_hidden.sum()} of them masked" if batch.num_targets else ""
         heading = f"{view.key}: {len(view.original)} tokens{hidden}"
         console.print(Styled(f"\n  {heading}{'; ' if labels else ''}{labels}", style="dim"), soft_wrap=True)
-        console.print(Padding(shown(view, tokenizer), (0, 0, 0, 4)))
+        console.print(Padding(render_row(view, tokenizer), (0, 0, 0, 4)))
     console.print()
 
 
@@ -152,7 +164,7 @@ def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenize
     if views and batch.num_targets:
         console.print(STRIP_LEGEND, soft_wrap=True)
         for view in views:
-            console.print(Padding(strip(view, tokenizer), (0, 0, 0, 4)))
+            console.print(Padding(render_strip(view, tokenizer), (0, 0, 0, 4)))
 
 
 def _source(cfg: DictConfig, text: Text, parts: PretrainingParts, rows: Rows) -> PretrainingSource:
@@ -169,7 +181,8 @@ def _source(cfg: DictConfig, text: Text, parts: PretrainingParts, rows: Rows) ->
 def _two_sizes(cfg: DictConfig, text: Text, parts: PretrainingParts) -> list[PretrainingBatch]:
     """Build two small batches of short rows, the second with more rows.
 
-    On a GPU a token keeps the same memory for the backward pass in short and long rows, elsewhere more in long rows.
+    On a GPU a token keeps the same amount of memory for the backward pass in short and long rows; elsewhere it keeps
+    more in long rows.
     """
     length = min(_SHORT_ROW, parts.rows.max_length)
     short = build({**resolve_config(cfg.objective.rows), "max_length": length}, tokenizer=text.tokenizer)
@@ -179,15 +192,15 @@ def _two_sizes(cfg: DictConfig, text: Text, parts: PretrainingParts) -> list[Pre
     return [source.build(0, plan, range(size)) for size in sizes]
 
 
-def _measured(
+def _measure_cost(
     cfg: DictConfig,
     learner: PretrainingLearner,
     source: PretrainingSource,
     plan: RowPlan,
     batch: PretrainingBatch,
     hardware: Hardware,
-) -> Cost:
-    """Measure on rows of all lengths in the epoch: as many as fit a forward pass, or fewer on a slow device."""
+) -> StepCost:
+    """Measure with rows of all lengths in the epoch: as many as fit in a forward pass, or fewer on a slow device."""
     number = measurable_rows(batch, learner, hardware.device)
     by_length = np.argsort(plan.lengths, kind="stable")
     rows = by_length[np.linspace(0, len(by_length) - 1, min(number, len(by_length))).astype(int)]
@@ -204,17 +217,17 @@ def _measured(
 def _remarks(
     prepared: PreparedCorpus, tokenizer: Tokenizer, lengths: np.ndarray, counts: RowCounts, rows: Rows, *, steps: int
 ) -> Iterator[str]:
-    """Yield notes for the user in addition to the numbers: one sentence each, with what to do."""
+    """Yield notes for the user in addition to the numbers: one sentence each, with advice."""
     statistics = prepared.statistics
     for kind, note in statistics.notes.items():
         yield f"{kind}: {note['count']:,} (first at {note['first']})"
     if statistics.duplicate_documents > _MANY_DUPLICATES * statistics.documents:
         share = statistics.duplicate_documents / statistics.documents
-        yield f"{share:.1%} of the documents are copies of others, which a model memorises: remove them"
+        yield f"{share:.1%} of the documents are copies of others, which a model memorizes: remove the copies"
     if statistics.unknown_rate > _MANY_UNKNOWN:
         yield f"{statistics.unknown_rate:.1%} of the tokens are unknown: {tokenizer.unknown_advice}"
     if prepared.validation.num_tokens == 0:
-        yield "no documents are held out, so there will be no validation: raise corpus.validation_fraction"
+        yield "no documents are held out, so there will be no validation: increase corpus.validation_fraction"
     if lengths.mean() < _SHORT * rows.max_length:
         yield (
             f"rows have {lengths.mean():.0f} tokens on average, but objective.max_length={rows.max_length} allows "
@@ -226,7 +239,7 @@ def _remarks(
             (value,) = values
             yield (
                 f"every row has {name} {value} ({meanings[value]}), so the model learns nothing from "
-                "this label: each document must have several sentences"
+                "this label: use documents with several sentences"
             )
     if steps < _FEW_STEPS:
-        yield f"an epoch has only {steps} steps: a model soon memorises a small corpus; add more text"
+        yield f"an epoch has only {steps} steps, and a model soon memorizes a small corpus: add more text"

@@ -1,4 +1,4 @@
-"""Training rows in readable form: with colours on a terminal, and marks that also work without colours."""
+"""Training rows in readable form: with colors on a terminal, and marks that also work without colors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEGEND = Text.assemble(
 )
 #: The same for rows without masked positions.
 PLAIN_LEGEND = Text("film|s one word of two tokens")
-#: The meaning of the characters of a strip.
+#: The meaning of the characters in a strip.
 STRIP_LEGEND = Text.assemble(
     "one character per token: . visible  ",
     ("#", _STYLES["masked"]),
@@ -34,7 +34,7 @@ STRIP_LEGEND = Text.assemble(
 )
 
 
-def shown(view: RowView, tokenizer: Tokenizer) -> Text:
+def render_row(view: RowView, tokenizer: Tokenizer) -> Text:
     """Render the tokens of a row with marks; the texts of a pair are two paragraphs."""
     lines = Text()
     for part in _parts(view, tokenizer):
@@ -50,8 +50,8 @@ def shown(view: RowView, tokenizer: Tokenizer) -> Text:
     return lines
 
 
-def strip(view: RowView, tokenizer: Tokenizer) -> Text:
-    """Render a row with one character per token."""
+def render_strip(view: RowView, tokenizer: Tokenizer) -> Text:
+    """Render a row as a strip: one character per token."""
     text = Text()
     for token, is_hidden in zip(view.original.tolist(), view.is_hidden.tolist(), strict=True):
         if is_hidden:
@@ -63,7 +63,7 @@ def strip(view: RowView, tokenizer: Tokenizer) -> Text:
     return text
 
 
-def described_labels(view: RowView, names: Mapping[str, tuple[str, ...]]) -> str:
+def describe_labels(view: RowView, names: Mapping[str, tuple[str, ...]]) -> str:
     """Describe labels: ``nsp 1: B is from another document``."""
     return ", ".join(f"{name} {value}: {names[name][value]}" for name, value in view.labels.items() if name in names)
 
@@ -80,17 +80,17 @@ def _continues(token: int, tokenizer: Tokenizer) -> bool:
 
 
 def _token(view: RowView, place: int, tokenizer: Tokenizer) -> Text:
-    was, is_now = int(view.original[place]), int(view.inputs[place])
-    name = _piece(was, tokenizer)
+    original, input_token = int(view.original[place]), int(view.inputs[place])
+    name = _piece(original, tokenizer)
     if not view.is_hidden[place]:
-        return Text(name, style=_STYLES["special" if tokenizer.is_special[was] else "plain"])
-    if is_now == tokenizer.mask_id:
+        return Text(name, style=_STYLES["special" if tokenizer.is_special[original] else "plain"])
+    if input_token == tokenizer.mask_id:
         return Text(f"{{{name}}}", style=_STYLES["masked"])
-    if is_now == was:
+    if input_token == original:
         return Text(f"{{{name}=}}", style=_STYLES["kept"])
-    return Text(f"{{{name}>{_piece(is_now, tokenizer)}}}", style=_STYLES["replaced"])
+    return Text(f"{{{name}>{_piece(input_token, tokenizer)}}}", style=_STYLES["replaced"])
 
 
 def _piece(token: int, tokenizer: Tokenizer) -> str:
-    """Remove a piece's mark for a word's beginning; the mark alone becomes an underscore."""
+    """Return the piece without its mark for the start of a word; the mark alone becomes an underscore."""
     return tokenizer.piece(token).removeprefix(_META) or "_"

@@ -13,19 +13,19 @@ from lmtransfer.config.settings import TrainSettings
 from lmtransfer.data.store.cache import PreparedCorpus
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import part_shares
-from lmtransfer.inference.inspection.cost import Cost
+from lmtransfer.inference.inspection.cost import StepCost
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.views import RowCounts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.flops import peak_of
 
-#: Number of sentences or documents, spread over the corpus, with measured lengths.
+#: Maximum number of sentences or documents, spread over the corpus, whose lengths are measured.
 _LENGTHS = 100_000
 
 
 def table_with_title(title: str) -> Table:
-    """Create a table with three columns: what, number, remark."""
+    """Create a table with three columns: name, number, remark."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -34,7 +34,7 @@ def table_with_title(title: str) -> Table:
 
 
 def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
-    """Tabulate statistics of a single corpus (not a mixture)."""
+    """Tabulate the statistics of a single corpus (not a mixture)."""
     statistics, train = prepared.statistics, cast(TokenStore, prepared.train)
     table = table_with_title(f"corpus {name}")
     held_out = f"{prepared.validation.num_documents:,} more are held out for validation"
@@ -45,12 +45,12 @@ def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> T
     table.add_row("unknown", f"{statistics.unknown_rate:.3%}", "of the tokens are [UNK]")
     rare = f"pieces, of which {_rare_pieces(train, tokenizer):,} are rare or never occur"
     table.add_row("vocabulary", f"{tokenizer.num_pieces:,}", rare)
-    for what, starts in (("sentences", train.sentence_starts), ("documents", starts_of_documents(train))):
+    for what, starts in (("sentences", train.sentence_starts), ("documents", document_token_starts(train))):
         table.add_row(f"{what}' length", *_lengths(starts))
     return table
 
 
-def starts_of_documents(store: TokenStore) -> np.ndarray:
+def document_token_starts(store: TokenStore) -> np.ndarray:
     """Return the index of each document's first token, followed by the number of tokens, int64."""
     return store.sentence_starts[store.document_starts]
 
@@ -78,7 +78,7 @@ def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
         title=f"parts, sampled {prepared.train.sampling}",
         title_justify="left",
         title_style="bold",
-        caption="sampled: share of the tokens of an epoch; passes: how often an epoch passes over a part; pieces: "
+        caption="sampled: share of an epoch's tokens; passes: number of passes over a part in an epoch; pieces: "
         "share of the vocabulary that makes up 99.9 % of a part's tokens; own: share of the vocabulary that is more "
         "frequent in this part than in any other",
         caption_justify="left",
@@ -89,15 +89,15 @@ def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
     for heading in ("tokens", "of all", "sampled", "passes", "per word", "unknown", "pieces", "own"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, part in prepared.parts.items():
-        part_share, counted = shares[name], part.statistics
+        part_share, statistics = shares[name], part.statistics
         table.add_row(
             name,
-            f"{counted.tokens:,}",
+            f"{statistics.tokens:,}",
             f"{part_share.share:.1%}",
             f"{part_share.sampled:.1%}",
             f"{part_share.passes:.2f}",
-            f"{counted.tokens / max(1, counted.words):.2f}",
-            f"{counted.unknown_rate:.3%}",
+            f"{statistics.tokens / max(1, statistics.words):.2f}",
+            f"{statistics.unknown_rate:.3%}",
             f"{part_share.vocabulary:.1%}",
             f"{part_share.own:.1%}",
         )
@@ -116,8 +116,8 @@ def rates_table(
     budget = f"{train.batch_tokens:,} tokens" if train.batch_tokens else f"{train.batch_examples:,} rows"
     table.add_row("steps", f"{steps:,}", f"per epoch, each of at most {budget}")
     if counts.num_hidden:
-        over = f"of all tokens ({counts.rows:,} rows counted; special tokens among them: {counts.num_special_hidden})"
-        table.add_row("hidden", f"{counts.num_hidden / counts.tokens:.2%}", over)
+        remark = f"of all tokens ({counts.rows:,} rows counted; special tokens among them: {counts.num_special_hidden})"
+        table.add_row("hidden", f"{counts.num_hidden / counts.tokens:.2%}", remark)
         for what, number in (
             ("[MASK]", counts.num_masked),
             ("another token", counts.num_replaced),
@@ -132,13 +132,13 @@ def rates_table(
 
 
 def packing_table(batch: PretrainingBatch, counts: Mapping[str, int]) -> Table:
-    """Tabulate what one forward pass computes."""
+    """Tabulate the rows, tokens and predictions of one forward pass."""
     table = table_with_title("first forward pass: rows end to end, without padding")
     lengths = batch.inputs.lengths
     table.add_row("rows", f"{batch.inputs.num_real:,}", f"of {min(lengths)} to {max(lengths)} tokens")
     table.add_row("tokens", f"{batch.num_tokens:,}", "")
-    read = batch.num_tokens if batch.output_positions is None else len(batch.output_positions.positions_N)
-    table.add_row("last layer", f"{read:,}", "positions at which it is computed")
+    num_outputs = batch.num_tokens if batch.output_positions is None else len(batch.output_positions.positions_N)
+    table.add_row("last layer", f"{num_outputs:,}", "positions at which it is computed")
     for name, count in counts.items():
         if not name.endswith(("_accuracy", "_replaced", "_found")):
             table.add_row(name, f"{count:,}", "predictions; the loss is their mean")
@@ -155,7 +155,7 @@ def parameter_table(name: str, counts: Mapping[str, int], *, frozen: int) -> Tab
     return table
 
 
-def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: TrainSettings) -> Table:
+def cost_table(cost: StepCost, *, tokens: int, steps: int, pass_tokens: int, train: TrainSettings) -> Table:
     """Tabulate estimated memory and time.
 
     Args:
@@ -165,53 +165,56 @@ def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: 
     """
     table = table_with_title("estimate from a few steps without compilation")
     fixed = cost.peak_bytes(0)
-    parts = ("weights", cost.weight_bytes), ("gradients", cost.gradient_bytes), ("optimiser", cost.state_bytes)
-    table.add_row("memory", _size(fixed), ", ".join(f"{name} {_size(size)}" for name, size in parts))
-    table.add_row("", _size(cost.peak_bytes(pass_tokens)), f"with the activations of {pass_tokens:,} tokens in a pass")
+    parts = ("weights", cost.weight_bytes), ("gradients", cost.gradient_bytes), ("optimizer", cost.state_bytes)
+    table.add_row("memory", _format_size(fixed), ", ".join(f"{name} {_format_size(size)}" for name, size in parts))
+    table.add_row(
+        "", _format_size(cost.peak_bytes(pass_tokens)), f"with the activations of {pass_tokens:,} tokens in a pass"
+    )
     seconds = cost.step_seconds(tokens / steps)
     table.add_row("speed", f"{tokens / steps / seconds:,.0f}", f"tokens/s; {1e3 * seconds:,.0f} ms per step")
-    table.add_row("an epoch", duration(seconds * steps), f"{steps:,} steps")
-    taken = _steps_of(train, seconds=seconds, tokens=tokens / steps, steps=steps)
-    if taken is not None:
-        amounts = f"{taken:,.0f} steps, {taken * tokens / steps / 1e6:,.1f}M tokens, {taken / steps:,.2f} epochs"
-        table.add_row("this budget", duration(seconds * taken), amounts)
+    table.add_row("an epoch", format_duration(seconds * steps), f"{steps:,} steps")
+    budget = _budget_steps(train, seconds=seconds, tokens=tokens / steps, steps=steps)
+    if budget is not None:
+        amounts = f"{budget:,.0f} steps, {budget * tokens / steps / 1e6:,.1f}M tokens, {budget / steps:,.2f} epochs"
+        table.add_row("this budget", format_duration(seconds * budget), amounts)
     return table
 
 
 #: Estimated share of a GPU's peak rate that training reaches.
-_UTILISATION = 0.4
+_UTILIZATION = 0.4
 
 
 def gpu_table(
     train: TrainSettings, *, tokens: float, steps: int, flops: float, memory: Callable[[int], int]
 ) -> Table | None:
-    """Tabulate how long GPUs take for the budget; None if the budget is a time.
+    """Tabulate the time that GPUs need for the budget; None if the budget itself is a time.
 
     Args:
         tokens: number of tokens in an epoch.
         steps: number of steps in an epoch.
         flops: training FLOP per token.
-        memory: bytes that training takes, as a function of the number of tokens in a forward pass.
+        memory: peak memory of training in bytes, as a function of the number of tokens in a forward pass.
     """
     if (
         train.seconds is not None
-        or (taken := _steps_of(train, seconds=1.0, tokens=tokens / steps, steps=steps)) is None
+        or (budget := _budget_steps(train, seconds=1.0, tokens=tokens / steps, steps=steps)) is None
     ):
         return None
-    table = table_with_title(f"this budget on a GPU, estimated at {_UTILISATION:.0%} of its peak rate")
-    seen = taken * tokens / steps
-    table.add_row("tokens", f"{seen:,.3g}" if seen < 1e6 else f"{seen / 1e6:,.0f}M", f"{flops / 1e6:,.3g} MFLOP each")
-    table.add_row("in all", f"{seen * flops:.2e}", "FLOP")
+    table = table_with_title(f"this budget on a GPU, estimated at {_UTILIZATION:.0%} of its peak rate")
+    num_tokens = budget * tokens / steps
+    tokens_text = f"{num_tokens:,.3g}" if num_tokens < 1e6 else f"{num_tokens / 1e6:,.0f}M"
+    table.add_row("tokens", tokens_text, f"{flops / 1e6:,.3g} MFLOP each")
+    table.add_row("in all", f"{num_tokens * flops:.2e}", "FLOP")
     for gpu in ("A100", "H100"):
-        table.add_row(f"one {gpu}", duration(seen * flops / (_UTILISATION * peak_of(gpu))), "")
+        table.add_row(f"one {gpu}", format_duration(num_tokens * flops / (_UTILIZATION * peak_of(gpu))), "")
     assert train.batch_tokens is not None
-    of_pass = min(train.batch_tokens, train.micro_batch_tokens or train.batch_tokens)
-    table.add_row("memory", _size(memory(of_pass)), f"with {of_pass:,} tokens in a forward pass")
+    pass_tokens = min(train.batch_tokens, train.micro_batch_tokens or train.batch_tokens)
+    table.add_row("memory", _format_size(memory(pass_tokens)), f"with {pass_tokens:,} tokens in a forward pass")
     return table
 
 
-def _steps_of(train: TrainSettings, *, seconds: float, tokens: float, steps: int) -> float | None:
-    """Return the number of steps in the budget, from the duration of a step and the steps of an epoch."""
+def _budget_steps(train: TrainSettings, *, seconds: float, tokens: float, steps: int) -> float | None:
+    """Return the number of steps in the budget, given a step's seconds and tokens and the number of steps per epoch."""
     budgets = (
         (train.steps, 1.0),
         (train.tokens, 1 / tokens),
@@ -221,7 +224,7 @@ def _steps_of(train: TrainSettings, *, seconds: float, tokens: float, steps: int
     return next((amount * factor for amount, factor in budgets if amount is not None), None)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in a readable unit."""
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
@@ -229,5 +232,5 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} seconds"
 
 
-def _size(num_bytes: int) -> str:
+def _format_size(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e10 else f"{num_bytes / 1e6:,.0f} MB"

@@ -21,24 +21,24 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.transfer.experiment.data import encode_examples, task_notes
 
-#: Number of example ids in a note about a problem.
-_NAMED = 5
+#: Maximum number of example ids in a note.
+_MAX_IDS = 5
 
 
 def inspect_task(cfg: DictConfig, console: Console) -> None:
-    """Print everything; nothing is written.
+    """Print statistics and examples of each split; write nothing.
 
     Raises:
-        ConfigError: no run is given, or the task has no labels.
+        ConfigError: ``init`` is missing, or the task has no labels.
         DataError: a split is malformed, or no split can be read.
     """
     if not cfg.get("init"):
-        raise ConfigError("init: give the run directory whose tokenizer reads the task (init=runs/pretrain/<name>)")
+        raise ConfigError("init: set the run whose tokenizer reads the task, such as init=runs/pretrain/<name>")
     source = open_saved(cfg.init, key="init")
     encoder = new_encoder(source.model_node, source.tokenizer, seed=0)
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=cfg.cache_dir)
     if task.zero_shot:
-        raise ConfigError(f"task={task.name}: is scored without training, so there are no labels to inspect")
+        raise ConfigError(f"task={task.name}: this task is scored without training, so it has no labels to inspect")
     seen: dict[str, str] = {}
     for split in task.splits:
         try:
@@ -59,11 +59,11 @@ def inspect_task(cfg: DictConfig, console: Console) -> None:
 
 
 def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tokenizer) -> Table:
-    """Tabulate statistics of a split."""
+    """Tabulate the statistics of a split."""
     table = table_with_title(f"task {task.name}, split {split}")
     num = len(encoded.examples)
     hidden = sum(not example.has_gold for example in encoded.examples)
-    table.add_row("examples", f"{num:,}", f"{hidden:,} without gold answer" if hidden else "")
+    table.add_row("examples", f"{num:,}", f"{hidden:,} without a gold answer" if hidden else "")
     if len(encoded) != num:
         table.add_row("sequences", f"{len(encoded):,}", "an example has several: windows or choices")
     marks = ", ".join(f"{value:,.0f}" for value in np.quantile(encoded.lengths, [0, 0.25, 0.5, 0.75, 0.99, 1]))
@@ -83,11 +83,11 @@ def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Itera
     """Yield notes for the user about a split.
 
     Args:
-        seen: texts of all splits read so far, by digest of their tokens; this function adds to it.
+        seen: the splits read so far, by the digest of each text's tokens; this function adds the texts of this split.
     """
     if encoded.unreachable_ids:
-        names = ", ".join(encoded.unreachable_ids[:_NAMED])
-        more = len(encoded.unreachable_ids) - _NAMED
+        names = ", ".join(encoded.unreachable_ids[:_MAX_IDS])
+        more = len(encoded.unreachable_ids) - _MAX_IDS
         yield (
             f"{len(encoded.unreachable_ids):,} gold answers cannot be expressed exactly with these tokens: {names}"
             f"{f' and {more:,} more' if more > 0 else ''}"
@@ -109,7 +109,7 @@ def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Itera
     if copies:
         yield f"{copies:,} sequences are copies of other sequences in this split"
     for other, count in shared.items():
-        yield f"{count:,} sequences are also in split {other}: a model that memorised them there scores too high here"
+        yield f"{count:,} sequences are also in split {other}: a model that memorized them there scores too high here"
 
 
 def _print_examples(
@@ -126,7 +126,7 @@ def _print_examples(
 
 
 def _tokens(tokens: np.ndarray, marks: Mapping[int, str], tokenizer: Tokenizer) -> Text:
-    """Render the pieces with marks: an answer in bold, a tag after its word."""
+    """Render the pieces: an answer in bold, and each tag after its word."""
     text = Text()
     for place, token in enumerate(tokens.tolist()):
         in_answer = marks.get(place) == ""

@@ -1,1 +1,1 @@
-"""``serve``: a local page, and the same as JSON, for trying a run on typed texts."""
+"""``serve``: a local page, and the same as JSON, for trying a run on texts that the user types."""

@@ -1,4 +1,4 @@
-"""The routes: a page with a form, and the same as JSON under ``/api``."""
+"""The routes of the app: a page with a form, and the same as JSON under ``/api``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from lmtransfer.errors import ConfigError, LmtransferError
 from lmtransfer.inference.prediction_output import json_line
 from lmtransfer.inference.serving.addresses import Address
 from lmtransfer.inference.serving.guard import App, Guard
-from lmtransfer.inference.serving.page import page
+from lmtransfer.inference.serving.page import render_page
 from lmtransfer.inference.serving.served import Served
 from lmtransfer.reporting.page.document import policy
 from lmtransfer.system import machine
 from lmtransfer.system.optional import import_optional
 
-#: The share of the time limit for the evidence of words, so that the answer itself is not lost.
-_FOR_EVIDENCE = 0.5
-#: Refusals that do not reveal what is served.
-_WITHOUT_DETAILS = (400, 403, 421)
+#: The share of the time limit after which the evidence of words is given up, so that the answer is still in time.
+_EVIDENCE_SHARE = 0.5
+#: Statuses of refusals that do not reveal what is served.
+_STATUSES_WITHOUT_DETAILS = (400, 403, 421)
 _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 
 
@@ -44,12 +44,12 @@ class Limits:
     max_seconds: float
 
 
-class Refused(Exception):
-    """A refused request.
+class RequestError(Exception):
+    """A request that cannot be answered.
 
     Args:
         status: HTTP status.
-        message: what is wrong, in words.
+        message: what is wrong with the request.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -80,43 +80,44 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
     async def about() -> dict[str, Any]:
         return {**served.about(), "max_bytes": limits.max_bytes, "max_seconds": limits.max_seconds}
 
-    async def answer(given: dict[str, Any]) -> dict[str, Any]:
-        return await answers.to(given)
+    async def answer(texts: dict[str, Any]) -> dict[str, Any]:
+        return await answers.answer(texts)
 
     async def show(request: Any) -> Any:
         if request.method != "POST":
-            return responses.HTMLResponse(page(served, limits.max_bytes))
-        given = _typed(await request.body())
+            return responses.HTMLResponse(render_page(served, limits.max_bytes))
+        entries = _parse_form(await request.body())
         try:
-            return responses.HTMLResponse(page(served, limits.max_bytes, given, answer=await answers.to(given)))
-        except Refused as refused:
-            text = page(served, limits.max_bytes, given, problem=str(refused))
-            return responses.HTMLResponse(text, status_code=refused.status)
+            reply = await answers.answer(entries)
+            return responses.HTMLResponse(render_page(served, limits.max_bytes, entries, answer=reply))
+        except RequestError as error:
+            text = render_page(served, limits.max_bytes, entries, problem=str(error))
+            return responses.HTMLResponse(text, status_code=error.status)
 
-    async def refused(request: Any, error: Any) -> Any:
+    async def handle_request_error(request: Any, error: Any) -> Any:
         return _response(responses, request, error.status, str(error))
 
-    async def malformed(request: Any, error: Any) -> Any:
+    async def handle_invalid_json(request: Any, error: Any) -> Any:
         fields = ", ".join(f'"{field.name}": "..."' for field in served.fields)
         return _response(responses, request, 422, f"send these texts as application/json: {{{fields}}}")
 
-    async def unknown(request: Any, error: Any) -> Any:
+    async def handle_status(request: Any, error: Any) -> Any:
         return _response(responses, request, error.status_code, f"{request.url.path[:100]}: {error.detail}")
 
     app.add_api_route("/api", about, methods=["GET"], summary="What is served")
     app.add_api_route("/api/answer", answer, methods=["POST"], summary="The answer to one input")
     app.add_route("/", show, methods=["GET", "POST"])
-    app.add_exception_handler(Refused, refused)
-    app.add_exception_handler(fastapi.exceptions.RequestValidationError, malformed)
+    app.add_exception_handler(RequestError, handle_request_error)
+    app.add_exception_handler(fastapi.exceptions.RequestValidationError, handle_invalid_json)
     for status in (400, 404, 405):
-        app.add_exception_handler(status, unknown)
+        app.add_exception_handler(status, handle_status)
 
     def refusal(path: str, status: int, message: str) -> tuple[bytes, str]:
-        if status in _WITHOUT_DETAILS:
+        if status in _STATUSES_WITHOUT_DETAILS:
             return f"{message}\n".encode(), _TEXT
         if path.startswith("/api"):
             return json_line({"error": message}).encode(), _JSON
-        return page(served, limits.max_bytes, problem=message).encode(), _HTML
+        return render_page(served, limits.max_bytes, problem=message).encode(), _HTML
 
     return Guard(
         app,
@@ -129,7 +130,7 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
 
 
 class Answers:
-    """The answers of a run, one at a time, each within a time limit.
+    """A run's answers, one at a time, each within a time limit.
 
     Args:
         served: the run.
@@ -140,28 +141,28 @@ class Answers:
         self._served, self._seconds = served, limits.max_seconds
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
 
-    async def to(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    async def answer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Answer one input.
 
         Raises:
-            Refused: the input cannot be answered (422), or not in time (503).
+            RequestError: the input cannot be answered (422), or not in time (503).
             asyncio.CancelledError: the client has disconnected; work that has not begun is dropped.
         """
         start_time = time.monotonic()
-        deadline, left = start_time + _FOR_EVIDENCE * self._seconds, threading.Event()
+        deadline, abandonment = start_time + _EVIDENCE_SHARE * self._seconds, threading.Event()
 
         def is_over() -> bool:
-            return left.is_set() or time.monotonic() > deadline
+            return abandonment.is_set() or time.monotonic() > deadline
 
-        working = asyncio.get_running_loop().run_in_executor(self._worker, self._answer, fields, is_over)
+        future = asyncio.get_running_loop().run_in_executor(self._worker, self._answer, fields, is_over)
         try:
-            answer = await asyncio.wait_for(working, self._seconds)
+            answer = await asyncio.wait_for(future, self._seconds)
         except TimeoutError:
-            raise Refused(
-                503, f"there is no answer after {self._seconds:g} seconds (max_seconds): try a shorter text"
+            raise RequestError(
+                503, f"no answer was ready after {self._seconds:g} seconds (max_seconds): try a shorter text"
             ) from None
         finally:
-            left.set()
+            abandonment.set()
         return {**answer, "seconds": round(time.monotonic() - start_time, 3)}
 
     def _answer(self, fields: Mapping[str, Any], is_over: Callable[[], bool]) -> dict[str, Any]:
@@ -169,29 +170,29 @@ class Answers:
             answer = self._served.answer(fields, is_over=is_over)
             json_line(answer)  # raises on numbers that are not finite
         except LmtransferError as error:
-            raise Refused(422, str(error)) from None
+            raise RequestError(422, str(error)) from None
         except Exception as error:
-            told = machine.fault(error) or machine.bug(error, ["serve", f"run={self._served.saved.path}"])
-            print(f"lmtransfer: {told}", file=sys.stderr)
-            raise Refused(500, str(told).splitlines()[-1]) from error
+            message = machine.fault(error) or machine.bug(error, ["serve", f"run={self._served.saved.path}"])
+            print(f"lmtransfer: {message}", file=sys.stderr)
+            raise RequestError(500, str(message).splitlines()[-1]) from error
         return answer
 
 
-def _typed(body: bytes) -> dict[str, str]:
-    """Read the fields of a form, in which browsers write line ends as CR LF.
+def _parse_form(body: bytes) -> dict[str, str]:
+    """Read the fields of a form; browsers send line ends as CR LF, which become LF.
 
     Raises:
-        Refused: the body is not a form.
+        RequestError: the body is not a form.
     """
     try:
         fields = parse_qs(body.decode("utf-8"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=8)
     except ValueError:
-        raise Refused(422, "this is not the form of the page") from None
+        raise RequestError(422, "the request is not the page's form") from None
     return {name: values[-1].replace("\r\n", "\n") for name, values in fields.items()}
 
 
 def _response(responses: Any, request: Any, status: int, message: str) -> Any:
-    """Build a refusal: JSON under ``/api``, else plain text."""
+    """Build the response to a failed request: JSON under ``/api``, else plain text."""
     if request.url.path.startswith("/api"):
         return responses.JSONResponse({"error": message}, status_code=status)
     return responses.PlainTextResponse(f"{HTTPStatus(status).phrase}: {message}\n", status_code=status)

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 
-Field = Literal["text", "text_pair"]
+TextField = Literal["text", "text_pair"]
 #: Scores each example: by the probability of the answer, or by the answer itself if it is a number.
 Score = Callable[[Sequence[TextExample]], Sequence[float]]
 
 #: Maximum number of words in a text with evidence, since each word needs one pass over the text.
-MOST_WORDS = 400
+MAX_WORDS = 400
 _WORD = re.compile(r"\S+")
-_LONGEST_WORD = 24  # in characters: a longer run without a space is probably from a script without spaces
-_TOGETHER = 32  # texts answered between two checks of the time
+_LONGEST_WORD = 24  # characters; a longer stretch without spaces is probably in a script without spaces
+_BATCH_TEXTS = 32  # texts answered between two checks of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,15 @@ class WordEvidence:
         effect: the score with the word minus the score without it.
     """
 
-    field: Field
+    field: TextField
     start: int
     end: int
     word: str
     effect: float
 
-    def plain(self) -> dict[str, Any]:
-        """Convert to JSON values."""
-        return asdict(self)
 
-
-class TooLong(Exception):
-    """The text has too many words, or the time is up; the message says which, as part of a sentence."""
+class NoEvidence(Exception):
+    """The evidence cannot be computed: the text has too many words, or the time is up; the message says which."""
 
 
 def leave_one_out(
@@ -61,30 +57,30 @@ def leave_one_out(
 
     Args:
         tokenizer: splits text without spaces into tokens, which then count as words.
-        is_over: whether the time is up, so that the work is abandoned.
+        is_over: returns whether the time is up; the work is then abandoned.
 
     Raises:
-        TooLong: the text has more than ``MOST_WORDS`` words, or the time is up.
+        NoEvidence: the text has more than ``MAX_WORDS`` words, or the time is up.
     """
-    places: list[tuple[Field, int, int]] = [
-        (field, start, end) for field, text in _texts(example) for start, end in words_of(text, tokenizer)
+    places: list[tuple[TextField, int, int]] = [
+        (field, start, end) for field, text in _texts(example) for start, end in find_words(text, tokenizer)
     ]
-    if len(places) > MOST_WORDS:
-        raise TooLong(f"the text has {len(places):,} words, and evidence is given for up to {MOST_WORDS}")
-    (whole,) = score([example])
-    without: list[float] = []
-    for first in range(0, len(places), _TOGETHER):
+    if len(places) > MAX_WORDS:
+        raise NoEvidence(f"the text has {len(places):,} words, more than the maximum of {MAX_WORDS}")
+    (full_score,) = score([example])
+    scores: list[float] = []
+    for first in range(0, len(places), _BATCH_TEXTS):
         if is_over():
-            raise TooLong(f"the time is over after {len(without)} of {len(places)} words")
-        without += score([_without(example, *place) for place in places[first : first + _TOGETHER]])
+            raise NoEvidence(f"the time was up after {len(scores)} of {len(places)} words")
+        scores += score([_without(example, *place) for place in places[first : first + _BATCH_TEXTS]])
     texts = dict(_texts(example))
     return tuple(
-        WordEvidence(field, start, end, texts[field][start:end], whole - rest)
-        for (field, start, end), rest in zip(places, without, strict=True)
+        WordEvidence(field, start, end, texts[field][start:end], full_score - score_without)
+        for (field, start, end), score_without in zip(places, scores, strict=True)
     )
 
 
-def words_of(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
+def find_words(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
     """Yield the character spans of a text's words, or of its tokens where it has no spaces."""
     for match in _WORD.finditer(text):
         if len(match[0]) <= _LONGEST_WORD:
@@ -94,12 +90,12 @@ def words_of(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
         yield from ((match.start() + start, match.start() + end) for start, end in offsets if start < end)
 
 
-def _texts(example: TextExample) -> list[tuple[Field, str]]:
-    pair: list[tuple[Field, str]] = [] if example.text_pair is None else [("text_pair", example.text_pair)]
+def _texts(example: TextExample) -> list[tuple[TextField, str]]:
+    pair: list[tuple[TextField, str]] = [] if example.text_pair is None else [("text_pair", example.text_pair)]
     return [("text", example.text), *pair]
 
 
-def _without(example: TextExample, field: Field, start: int, end: int) -> TextExample:
+def _without(example: TextExample, field: TextField, start: int, end: int) -> TextExample:
     text = dict(_texts(example))[field]
     rest = text[:start] + text[end:]
     return replace(example, text=rest) if field == "text" else replace(example, text_pair=rest)

@@ -1,4 +1,4 @@
-"""The guard in front of the app: it refuses foreign, large or slow requests, and sets the headers of all answers.
+"""The guard in front of the app: it rejects foreign, large or slow requests, and sets the headers of all responses.
 
 It uses ASGI, the interface of Python's asynchronous web servers, and knows nothing about the app behind it.
 """
@@ -17,25 +17,25 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-#: Builds the body of a refusal and its type from the path, the status and a sentence.
+#: Builds the body of a refusal and its content type from the path, the status and a sentence.
 Refusal = Callable[[str, int, str], tuple[bytes, str]]
 
-#: Headers that determine who is answered: a request may have at most one of each.
+#: Headers that determine whether a request is answered; a request may have at most one of each.
 _ONCE = (b"host", b"origin")
-#: Up to this size, too large a body is read to its end: a browser shows no answer before it has sent everything.
+#: Up to this size, a body that is too large is read to its end: a browser shows no response until it has sent all.
 _LARGEST_READ = 64 << 20
 
 
-class Left(Exception):
+class ClientDisconnect(Exception):
     """The client has closed the connection."""
 
 
 class Guard:
-    """An ASGI app that wraps another.
+    """An ASGI app that wraps another app and rejects requests.
 
-    It refuses, with one sentence each: two ``Host`` or ``Origin`` headers (400), a ``Host`` header of another machine
-    (421), a form from another site (403), a body of more than ``max_bytes`` (413), and a body that does not arrive
-    within ``max_seconds`` (408). The app is cancelled if the client disconnects.
+    Each rejection has a status and a sentence: two ``Host`` or ``Origin`` headers (400), a ``Host`` header of another
+    machine (421), a form from another site (403), a body of more than ``max_bytes`` (413), and a body that does not
+    arrive within ``max_seconds`` (408). The app is cancelled if the client disconnects.
 
     Args:
         app: the wrapped app, which receives the whole body at once.
@@ -43,7 +43,7 @@ class Guard:
         max_bytes: maximum size of a body.
         max_seconds: maximum time for a body to arrive.
         policy: the content security policy of pages.
-        refusal: builds the answer to a refused request.
+        refusal: builds the response to a rejected request.
     """
 
     def __init__(
@@ -67,54 +67,54 @@ class Guard:
         names = [name.lower() for name, _ in scope["headers"]]
         repeated = next((name.decode() for name in _ONCE if names.count(name) > 1), None)
         if repeated is not None:
-            await self._refuse(scope, send, 400, f"a request has only one {repeated} header")
+            await self._refuse(scope, send, 400, f"a request may have only one {repeated} header")
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host, origin = headers.get("host", ""), headers.get("origin")
-        if not self._address.may_ask(host):
+        if not self._address.accepts_host(host):
             await self._refuse(scope, send, 421, f"this page is not served as {host[:100]!r}")
             return
         if origin is not None and origin.partition("://")[2] != host:
-            await self._refuse(scope, send, 403, "this page takes no requests from other sites")
+            await self._refuse(scope, send, 403, "this page accepts no requests from other sites")
             return
         try:
             body = await asyncio.wait_for(self._body(receive), self._max_seconds)
         except TimeoutError:
-            await self._refuse(scope, send, 408, f"the request did not arrive in {self._max_seconds:g} seconds")
+            await self._refuse(scope, send, 408, f"the request did not arrive within {self._max_seconds:g} seconds")
             return
-        except Left:
+        except ClientDisconnect:
             return
         if body is None:
-            limit = f"a request may have {self._max_bytes:,} bytes (max_bytes)"
+            limit = f"a request may have at most {self._max_bytes:,} bytes (max_bytes)"
             await self._refuse(scope, send, 413, f"the text is too long: {limit}; go back and shorten it")
             return
         await self._answer(scope, body, receive, self._with_headers(send))
 
     async def _answer(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
         """Let the app answer while the client waits."""
-        leaving = asyncio.ensure_future(receive())  # after the body, a client can only disconnect
-        answering = asyncio.ensure_future(self._app(scope, _once(body, leaving), send))
+        disconnection = asyncio.ensure_future(receive())  # after the body, a client can only disconnect
+        answer = asyncio.ensure_future(self._app(scope, _receive_once(body, disconnection), send))
         try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answer, disconnection), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
-            if not answering.done():
-                answering.cancel()
+            disconnection.cancel()
+            if not answer.done():
+                answer.cancel()
         with suppress(asyncio.CancelledError):
-            await answering
+            await answer
 
     async def _body(self, receive: Receive) -> bytes | None:
         """Receive the whole body; None if it is too large.
 
         Raises:
-            Left: the client has disconnected.
+            ClientDisconnect: the client has disconnected.
         """
         parts: list[bytes] = []
         size = 0
         while size <= _LARGEST_READ:
             message = await receive()
             if message["type"] != "http.request":
-                raise Left
+                raise ClientDisconnect
             part = message.get("body", b"")
             size += len(part)
             if size <= self._max_bytes:
@@ -139,11 +139,11 @@ class Guard:
         return send_with_headers
 
 
-def _once(body: bytes, leaving: asyncio.Future[Message]) -> Receive:
+def _receive_once(body: bytes, disconnection: asyncio.Future[Message]) -> Receive:
     """Build a ``receive`` that returns the body, then the client's disconnection."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body() -> Message:
-        return messages.pop() if messages else await asyncio.shield(leaving)
+        return messages.pop() if messages else await asyncio.shield(disconnection)
 
     return receive_body

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.inference.serving.evidence import MOST_WORDS
 from lmtransfer.inference.serving.served import Served
 from lmtransfer.reporting.page.document import document
-from lmtransfer.reporting.page.tagged import colours_of
+from lmtransfer.reporting.page.tagged import label_colors
 
 _TEMPLATES = Path(__file__).parent / "templates"
 #: Maximum number of words listed with their effects below a text.
-_MOST_LISTED = 5
+_MAX_LISTED = 5
 #: Words with an effect below this share of the largest effect are not marked.
 _WEAK = 0.05
 
 
-def page(
+def render_page(
     served: Served,
     max_bytes: int,
     entries: Mapping[str, str] | None = None,
@@ -44,17 +43,16 @@ def page(
         encoder=str(model.get("_target_")).rpartition(".")[2],
         task=task.get("name"),
         max_bytes=max_bytes,
-        most_words=MOST_WORDS,
-        given=entries or {},
+        entries=entries or {},
         problem=problem,
         answer=answer,
         evidence=None if answer is None else _evidence(answer),
-        colours=dict(zip(served.labels, colours_of(served.labels), strict=True)),
+        colors=dict(zip(served.labels, label_colors(served.labels), strict=True)),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPart:
     """A part of a text.
 
     Attributes:
@@ -80,12 +78,12 @@ class Evidence:
     """The evidence of all words.
 
     Attributes:
-        texts: the pieces of each text.
-        strongest: the words with the largest effects, largest first.
+        texts: the parts of each text.
+        top_words: the words with the largest effects, largest first.
     """
 
-    texts: tuple[tuple[Piece, ...], ...]
-    strongest: tuple[Piece, ...]
+    texts: tuple[tuple[TextPart, ...], ...]
+    top_words: tuple[TextPart, ...]
 
 
 def _evidence(answer: Mapping[str, Any]) -> Evidence | None:
@@ -96,15 +94,15 @@ def _evidence(answer: Mapping[str, Any]) -> Evidence | None:
     largest = max((abs(word["effect"]) for word in words), default=0.0) or 1.0
     texts = []
     for field in ("text", "text_pair"):
-        text, pieces, place = answer.get(field), [], 0
+        text, parts, place = answer.get(field), [], 0
         if text is None:
             continue
         for word in words:
             if word["field"] == field:
-                pieces.append(Piece(text[place : word["start"]]))
-                pieces.append(Piece(word["word"], word["effect"], abs(word["effect"]) / largest))
+                parts.append(TextPart(text[place : word["start"]]))
+                parts.append(TextPart(word["word"], word["effect"], abs(word["effect"]) / largest))
                 place = word["end"]
-        texts.append((*pieces, Piece(text[place:])))
-    marked = [piece for pieces in texts for piece in pieces if piece.side != "weak"]
-    strongest = sorted(marked, key=lambda piece: -piece.share)[:_MOST_LISTED]
-    return Evidence(tuple(texts), tuple(strongest))
+        texts.append((*parts, TextPart(text[place:])))
+    words_with_effect = [part for parts in texts for part in parts if part.side != "weak"]
+    top_words = sorted(words_with_effect, key=lambda part: -part.share)[:_MAX_LISTED]
+    return Evidence(tuple(texts), tuple(top_words))

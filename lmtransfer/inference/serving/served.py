@@ -1,17 +1,19 @@
-"""The run behind the page: the fields that it asks for, and its answers to the user's input as plain data."""
+"""The run behind the page: the fields of its form, and its answers to the user's input as JSON values."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.inference.answering import MaskAnswers, MaskedTexts, TaskAnswers, open_runs
 from lmtransfer.inference.fill_mask import MASK
-from lmtransfer.inference.serving.evidence import TooLong, leave_one_out
+from lmtransfer.inference.serving.evidence import NoEvidence, leave_one_out
 from lmtransfer.interop.open_run import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer
@@ -29,9 +31,9 @@ class Field:
     """A text that the user types.
 
     Attributes:
-        name: its key in the form and in JSON.
-        label: its label on the page.
-        rows: height of its box in lines.
+        name: the field's key in the form and in JSON.
+        label: the field's label on the page.
+        rows: the height of the text box in lines.
     """
 
     name: str
@@ -77,33 +79,33 @@ class Served(ABC):
         }
 
     def answer(self, texts: Mapping[str, Any], *, is_over: Callable[[], bool]) -> dict[str, Any]:
-        """Answer one input, as JSON: what ``predict`` writes, with ``remarks`` for people.
+        """Answer one input with the JSON that ``predict`` writes, and ``remarks`` for people.
 
         Args:
             texts: the texts, by field name.
-            is_over: whether the time for the evidence of words is up, so that only the answer itself is given.
+            is_over: returns whether the time for the evidence of words is up; the answer then has no evidence.
         """
         notes = Notes()
         example = self._example(texts, notes)
-        line = self._answered(example, notes, is_over)
+        line = self._answer_example(example, notes, is_over)
         remarks = [*line.pop("remarks", []), *(f"{count:,} {kind}" for kind, count in notes.counts.items())]
         return {key: value for key, value in line.items() if key != "id"} | {"remarks": remarks}
 
     @abstractmethod
-    def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
+    def _answer_example(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
         """Answer an example, as JSON."""
 
     def _example(self, entries: Mapping[str, Any], notes: Notes) -> Any:
         names = [field.name for field in self.fields]
         unknown = sorted(set(entries) - set(names))
         if unknown:
-            raise DataError(f"{unknown[0]}: there is no such field; the fields are {', '.join(names)}")
+            raise DataError(f"{unknown[0]}: this field does not exist; the fields are {', '.join(names)}")
         texts = [entries.get(name) for name in names]
         for name, text in zip(names, texts, strict=True):
             if not isinstance(text, str):
                 raise DataError(f"{name}: must be a text")
             if not text.strip():
-                raise DataError(f"{name}: is empty; write something")
+                raise DataError(f"{name}: the text is empty; write something")
         try:
             return self._reader.parse_line(f" {SEPARATOR} ".join(map(str, texts)), "text", "text", notes)
         except ValueError as problem:
@@ -126,17 +128,18 @@ class ServedMasks(Served):
 
     def __init__(self, saved: SavedRun, *, top_k: int, hardware: Hardware) -> None:
         super().__init__(saved, MaskedTexts(), [Field("text", f"A text with {MASK} where a token is to be predicted")])
-        self._filled = FilledMasks(saved, top_k, hardware)
+        self._answers = MaskAnswers(saved, top_k, hardware)
 
-    def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
-        return self._filled.lines([example])[0]
+    @override
+    def _answer_example(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
+        return self._answers.lines([example])[0]
 
 
 class ServedTask(Served):
-    """A run of a task.
+    """A task's run.
 
     Args:
-        runs: one run, or several seeds that answer together.
+        runs: one run, or several seeds whose answers are averaged.
         task: the task.
         hardware: device and precision.
         evidence: whether answers about texts include the evidence of each word.
@@ -153,9 +156,10 @@ class ServedTask(Served):
         self._answers = TaskAnswers(runs, task, hardware, self._notes)
         self._with_evidence = evidence
 
-    def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
+    @override
+    def _answer_example(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
         self._notes.clear()
-        answer = self._answers.of([example])[0]
+        answer = self._answers.answer([example])[0]
         for kind, count in self._notes.counts.items():
             notes.add(kind, "text", count)
         line = {**_texts_of(example), **answer.as_dict()}
@@ -165,8 +169,8 @@ class ServedTask(Served):
             return line
         try:
             return line | {"evidence": self._evidence(example, answer, is_over)}
-        except TooLong as reason:
-            return line | {"evidence": None, "remarks": [f"no evidence of words: {reason}"]}
+        except NoEvidence as reason:
+            return line | {"evidence": None, "remarks": [f"There is no evidence of words: {reason}"]}
 
     def _evidence(
         self, example: TextExample, answer: LabelAnswer | ScoreAnswer, is_over: Callable[[], bool]
@@ -174,23 +178,23 @@ class ServedTask(Served):
         label = answer.name if isinstance(answer, LabelAnswer) else None
 
         def score(examples: Sequence[TextExample]) -> list[float]:
-            return [_score(one, label) for one in self._answers.of(examples)]
+            return [_score(scored_answer, label) for scored_answer in self._answers.answer(examples)]
 
         words = leave_one_out(example, score, self.saved.tokenizer, is_over=is_over)
-        return {"method": "leave-one-out", "label": label, "words": [word.plain() for word in words]}
+        return {"method": "leave-one-out", "label": label, "words": [asdict(word) for word in words]}
 
 
 _TEXT = (Field("text", "Text"),)
 _PAIR = (Field("text", "First text", rows=3), Field("text_pair", "Second text", rows=3))
-#: The fields for kinds of heads that do not simply read a text or a pair.
+#: The fields for heads that read neither a single text nor a pair.
 _FIELDS: Mapping[str, tuple[Field, ...]] = {
-    "choice": (Field("text", "A text and then its choices, with [SEP] between them", rows=4),),
-    "tagging": (Field("text", "A sentence; its words have spaces between them"),),
+    "choice": (Field("text", "A text followed by its choices, with [SEP] between them", rows=4),),
+    "tagging": (Field("text", "A sentence with spaces between its words"),),
     "span": (Field("question", "Question", rows=2), Field("context", "A passage that may contain the answer", rows=10)),
 }
 
 
-def open_served(run: str, *, ensemble: bool, evidence: bool, top_k: int, trust: bool, hardware: Hardware) -> Served:
+def open_served_run(run: str, *, ensemble: bool, evidence: bool, top_k: int, trust: bool, hardware: Hardware) -> Served:
     """Load the run to serve.
 
     Args:
@@ -198,22 +202,24 @@ def open_served(run: str, *, ensemble: bool, evidence: bool, top_k: int, trust: 
         ensemble: whether to answer with the mean over all seeds.
         evidence: whether to show the evidence of words.
         top_k: number of candidates for each [MASK].
-        trust: whether to read files that the run names even if someone else produced the run.
+        trust: whether to read the files that the run names, even if someone else produced the run.
 
     Raises:
-        RunDirectoryError: the run does not exist, or was not trained.
+        RunDirectoryError: the run does not exist or has not been trained.
         ConfigError: the run cannot answer texts.
     """
     if is_pretrained(run):
         if ensemble:
-            raise ConfigError(f"ensemble=true: run={run} is a pretraining run, which fills masks alone; leave it out")
+            raise ConfigError(
+                f"ensemble=true: run={run} is a pretraining run, but only answers to a task are averaged; remove it"
+            )
         return ServedMasks(open_saved(run, key="run", trust=trust), top_k=top_k, hardware=hardware)
-    runs = answering_runs(run, ensemble=ensemble, trust=trust)
+    runs = open_runs(run, ensemble=ensemble, trust=trust)
     return ServedTask(runs, task_of(runs[0]), hardware=hardware, evidence=evidence)
 
 
 def _texts_of(example: Any) -> dict[str, Any]:
-    """Return the answered texts, by field name, to which the offsets of an answer refer."""
+    """Return the texts of an example, by field name; the offsets of its answer refer to them."""
     if isinstance(example, TextExample):
         return {"text": example.text} | ({} if example.text_pair is None else {"text_pair": example.text_pair})
     if isinstance(example, QuestionExample):

@@ -1,4 +1,4 @@
-"""The server process: it answers until Ctrl-C."""
+"""The server process, which answers requests until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.inference.serving.guard import App
 from lmtransfer.system.optional import import_optional
 
-_PATIENCE = 3  # seconds for running requests to finish
+_SHUTDOWN_SECONDS = 3  # time for pending requests to finish
 _HEADER_SECONDS = 10  # maximum time for a connection to send the headers of its next request
 _MOST_CONNECTIONS = 500  # below the usual limit of 1,024 open files
 
 
-def serve(app: App, listening: socket.socket, *, on_start: Callable[[], None]) -> None:
+def serve(app: App, listener: socket.socket, *, on_start: Callable[[], None]) -> None:
     """Answer requests until a signal ends this process.
 
     Args:
@@ -38,11 +38,11 @@ def serve(app: App, listening: socket.socket, *, on_start: Callable[[], None]) -
         ws="none",
         lifespan="off",
         limit_concurrency=_MOST_CONNECTIONS,
-        timeout_graceful_shutdown=_PATIENCE,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn stops on a signal and then raises it again
         on_start()
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def _protocol() -> type[Any]:
@@ -52,17 +52,17 @@ def _protocol() -> type[Any]:
     class Protocol(base):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._close_unless_asked()
+            self._close_if_idle()
 
         def on_response_complete(self) -> None:
-            self._close_unless_asked()
+            self._close_if_idle()
             super().on_response_complete()
 
-        def _close_unless_asked(self) -> None:
+        def _close_if_idle(self) -> None:
             """Close the connection if no new request has begun in time; each request has its own cycle."""
-            answered = self.cycle
+            last_cycle = self.cycle
             self.loop.call_later(
-                _HEADER_SECONDS, lambda: self.timeout_keep_alive_handler() if self.cycle is answered else None
+                _HEADER_SECONDS, lambda: self.timeout_keep_alive_handler() if self.cycle is last_cycle else None
             )
 
     return Protocol

@@ -27,7 +27,7 @@ from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.lineage import at_revision, lineage
+from lmtransfer.reporting.runs.lineage import lineage, run_at_revision
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.table import PLUS_MINUS, plain_table
 from lmtransfer.runs.labels import model_label, node_label, objective_label
@@ -185,8 +185,8 @@ def card_of(
         settings: the user's settings.
     """
     others, revision = settings.other_runs, run.saved.revision
-    origin = read_run(run.run_path)
-    stages = lineage(origin if revision is None else at_revision(origin, revision), others)
+    named = read_run(run.run_path)
+    stages = lineage(named if revision is None else run_at_revision(named, revision), others)
     source = _imported(stages)
     objectives = _objectives(stages)
     tags = ["lmtransfer", *dict.fromkeys(filter(None, [node_label(run.saved.config["model"]), *objectives]))]

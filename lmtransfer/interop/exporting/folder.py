@@ -25,7 +25,7 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import load_weights, weights
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
-from lmtransfer.transfer.pooling import Compared
+from lmtransfer.transfer.pooling import PairComparison
 
 #: Keys of a published config.json that are dropped, because they name code or files, or are set anew.
 _DROPPED = frozenset(
@@ -82,7 +82,7 @@ def check_head(run: OpenRun) -> None:
     _ = run.family  # raises if transformers has no such model
     problem = _head_problem(run)
     if problem:
-        together = isinstance(run.learner, TaskLearner) and isinstance(run.learner.composition, Compared)
+        together = isinstance(run.learner, TaskLearner) and isinstance(run.learner.composition, PairComparison)
         settings = "transfer.pooling=family transfer.layers=last" + (" transfer.pairs=together" if together else "")
         onnx = (
             "" if together else "write it with format=onnx, or "
@@ -99,7 +99,7 @@ def _head_problem(run: OpenRun) -> str | None:
         return None
     method, encoder, head = run.method, run.encoder, run.learner.head
     if method.layers not in ("last", encoder.num_layers):
-        return f"it uses transfer.layers={method.layers_given}, but published heads use the last layer"
+        return f"it uses transfer.layers={method.layers_text}, but published heads use the last layer"
     if head.per == "token":
         if method.pooling == "bilstm":
             return "transfer.pooling=bilstm puts an LSTM between encoder and head, but published models have none"
@@ -108,13 +108,13 @@ def _head_problem(run: OpenRun) -> str | None:
         if run.kind == "span" and head.num_labels:
             return f"it also predicts {', '.join(run.labels)}, but published heads for questions predict spans only"
         return None
-    if isinstance(run.learner.composition, Compared):
-        return f"transfer.pairs={method.pairs} encodes the two texts separately, but published heads need one sequence"
+    if isinstance(run.learner.composition, PairComparison):
+        return f"transfer.pairs={method.pairs} encodes each text alone, but published heads need both together"
     published = TransferMethod(freeze="full", head_hidden_dim=None)
     hidden = head.hidden
     hidden_dim = encoder.dim if encoder.family_head.hidden_activation else None
     same = (
-        method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
+        method.resolve_pooling(encoder) == published.resolve_pooling(encoder)
         and run.learner.use_pooler == published.uses_pooler(encoder)
         and (hidden is None) == (hidden_dim is None)
         and (method.pooling == "family" or encoder.family_head.hidden_activation in (None, "tanh"))

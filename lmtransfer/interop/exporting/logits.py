@@ -67,9 +67,9 @@ class OurModel(LogitModel):
         self.max_length = max_length or learner.encoder.max_length
 
     @property
-    def cancelling_sum(self) -> dict[str, float]:
-        """The largest sum of magnitudes that cancel in a logit, by head."""
-        return {"task": self._learner.head.cancelling_sum} if isinstance(self._learner, TaskLearner) else {}
+    def cancellation(self) -> dict[str, float]:
+        """For each head the largest sum of magnitudes that cancel in a logit."""
+        return {"task": self._learner.head.cancellation} if isinstance(self._learner, TaskLearner) else {}
 
     def encode(self, texts: Sequence[TextInput]) -> EncodedExamples:
         """Encode the texts as our tasks do, with [CLS] and [SEP]."""
@@ -169,7 +169,7 @@ def compare(ours: LogitModel, theirs: LogitModel, texts: Sequence[TextInput]) ->
     Args:
         texts: single texts and pairs.
     """
-    result = LogitComparison(largest=ours.cancelling_sum if isinstance(ours, OurModel) else {})
+    result = LogitComparison(largest=ours.cancellation if isinstance(ours, OurModel) else {})
     for batch in _batches(texts):
         local, remote = ours(batch), theirs(batch)
         for (text, _), first, second in zip(batch, local.ids, remote.ids, strict=True):

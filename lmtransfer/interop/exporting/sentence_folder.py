@@ -26,8 +26,8 @@ from lmtransfer.interop.exporting.run import BareEncoder, OpenRun
 from lmtransfer.interop.exporting.transformers_check import silence_transformers
 from lmtransfer.system.optional import install_hint
 from lmtransfer.training.hardware import setup
-from lmtransfer.transfer.embedder import Embedder, finished
-from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of
+from lmtransfer.transfer.embedder import Embedder, scale_vectors
+from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder
 
 #: The library's name for each of our poolings that it supports.
 _POOLING = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
@@ -50,13 +50,13 @@ def embedder_to_export(run: OpenRun, *, pooling: str | None) -> Embedder:
         raise ConfigError(f"pooling={pooling}: format=sentence_transformers supports {allowed}; choose one of these")
     choice = VectorChoice.of(layers=None if pooling is None else "last", pooling=pooling)
     hardware = setup(device="cpu", precision="fp32", threads=torch.get_num_threads(), compile=False)
-    embedder = embedder_of(run.saved, choice, hardware=hardware)
+    embedder = open_embedder(run.saved, choice, hardware=hardware)
     method, encoder = embedder.method, embedder.model.encoder
-    is_other = method.uses_pooler(encoder) or method.resolved_pooling(encoder) not in _POOLING
+    is_other = method.uses_pooler(encoder) or method.resolve_pooling(encoder) not in _POOLING
     if is_other or method.layers not in ("last", encoder.num_layers):
         raise ConfigError(
             f"run={run.run_path}: its head reads texts with transfer.pooling={method.pooling} transfer.layers="
-            f"{method.layers_given}, but format=sentence_transformers pools the last layer with {allowed}; set "
+            f"{method.layers_text}, but format=sentence_transformers pools the last layer with {allowed}; set "
             "pooling= to one of them"
         )
     published = type(encoder).attention
@@ -88,7 +88,7 @@ def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:
         embedder: computes the vectors that the library must reproduce.
         normalise: whether vectors are scaled to length 1.
     """
-    mode = _POOLING[embedder.method.resolved_pooling(embedder.model.encoder)]
+    mode = _POOLING[embedder.method.resolve_pooling(embedder.model.encoder)]
     modules = {"": "Transformer", "1_Pooling": "Pooling", **({"2_Normalize": "Normalize"} if normalise else {})}
     entries = [
         {"idx": place, "name": str(place), "path": path, "type": f"{_PACKAGE}.models.{name}"}
@@ -131,8 +131,8 @@ def compare_vectors(folder: Path, embedder: Embedder, texts: Sequence[TextInput]
             model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         theirs = model.encode(alone, convert_to_numpy=True, show_progress_bar=False)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
-        raise CheckpointError(f"{what} cannot load the export: {error}") from error
-    ours = finished(embedder.embed(alone).vectors, standardising=None, normalise=normalise)
+        raise CheckpointError(f"{what} cannot load it: {error}") from error
+    ours = scale_vectors(embedder.embed(alone).vectors, standardizer=None, normalise=normalise)
     if theirs.shape != ours.shape:
         raise CheckpointError(
             f"{what} computes vectors of shape {theirs.shape}, but lmtransfer's have shape {ours.shape}; nothing was "

@@ -70,15 +70,15 @@ class PoolingPart(Protocol):
         """Pool packed sequences: from (T, D), or (B, D) if ``tokens`` is "first" or "last", to (B, E) or (T, E)."""
         ...
 
-    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """Pool padded rows to (B, E) or (B, L, E)."""
+    def pool_padded(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """Padded: compose to (B, E) or (B, L, E)."""
         ...
 
 
 class HeadPart(Protocol):
     """The head of a task; see ``transfer.heads.base.Head``."""
 
-    cancelling_sum: float
+    cancellation: float
 
     @property
     def loss_name(self) -> str:
@@ -132,8 +132,8 @@ class DenseModel(nn.Module):
     Attributes:
         outputs: names of the graph's outputs.
         what: short name of the head.
-        per_row: whether there is one output per row, (B, ...), as opposed to one per token, (B, L, ...).
-        cancelling_sum: the largest sum of magnitudes that cancel in a head; see ``transfer.heads.base.Head``.
+        per_row: whether there is one output a row, (B, ...), not one a token, (B, L, ...).
+        cancellation: the largest sum of magnitudes that cancel in a head, see ``transfer.heads.base.Head``.
 
     Raises:
         CheckpointError: a part does not support padded rows.
@@ -152,10 +152,10 @@ class DenseModel(nn.Module):
         self.has_segments = encoder.num_segments > 1
         self.outputs: tuple[str, ...] = ("last_hidden_state",) if objective is None else ("logits",)
         self.what = "encoder" if objective is None else objective.name
-        self.per_row, self.cancelling_sum = False, 0.0
+        self.per_row, self.cancellation = False, 0.0
         if self.head is not None:
             self.outputs, self.what = self.head.graph_outputs, self.head.loss_name
-            self.per_row, self.cancelling_sum = self.head.per == "sequence", self.head.cancelling_sum
+            self.per_row, self.cancellation = self.head.per == "sequence", self.head.cancellation
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -175,7 +175,7 @@ class DenseModel(nn.Module):
         batch = PaddedRows.of(input_ids, real_BL, token_type_ids)
         states = self._read(self.encoder(batch).layers, real_BL.sum(1))
         if self.composition is not None:
-            states = self.composition.of_rows(states.view(rows, length, -1), real_BL).flatten(0, -2)
+            states = self.composition.pool_padded(states.view(rows, length, -1), real_BL).flatten(0, -2)
         outputs = self._outputs(states)
         if self.per_row:
             return outputs
@@ -314,7 +314,7 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     encoder = model.encoder
     rng, worst = np.random.default_rng(0), 0.0
-    scale = max(1.0, model.cancelling_sum)
+    scale = max(1.0, model.cancellation)
     for lengths in _COMPARED:
         cut = [min(length, encoder.max_length) for length in lengths]
         tokens = [rng.integers(0, encoder.vocab_size, length) for length in cut]

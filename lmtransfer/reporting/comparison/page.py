@@ -1,4 +1,4 @@
-"""A comparison on the terminal and as a self-contained page."""
+"""Shows a comparison on the terminal or as a self-contained page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def print_comparison(comparison: Comparison, console: Console, *, most: int) -> None:
-    """Print the difference, notes on what is missing, and the tables."""
+    """Print the difference, the remarks and the tables."""
     console.print(headline(comparison), style="bold", markup=False, soft_wrap=True)
     for line in remarks(comparison):
         console.print(line, markup=False, soft_wrap=True)
@@ -30,8 +30,8 @@ def write_comparison(comparison: Comparison, folder: Path | None, *, most: int) 
     """Write the page and a JSON file next to it; return the path of the page.
 
     Args:
-        folder: where to write; by default the folder ``compare`` in the nearest folder that holds both sides and is
-            not a run.
+        folder: the folder to write to; by default the folder ``compare`` in the nearest folder that contains both sides
+            and is not a run.
         most: maximum number of flipped examples to show per side.
 
     Raises:
@@ -45,7 +45,7 @@ def write_comparison(comparison: Comparison, folder: Path | None, *, most: int) 
         path.with_suffix(".json").write_text(to_json(comparison), encoding="utf-8")
     except OSError as error:
         raise RunDirectoryError(
-            f"to={folder}: the comparison cannot be written ({error.strerror or error}); give another folder with to="
+            f"to={folder}: the comparison cannot be written ({error.strerror or error}); set to= to another folder"
         ) from error
     return path
 

@@ -1,4 +1,4 @@
-"""The sides of ``lmtransfer compare``, read from paths that are each a run or a group of runs."""
+"""Reads the sides of ``lmtransfer compare`` from two paths, each of which is a run or a group of runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept_answers import kept_answers, kept_of
+from lmtransfer.reporting.runs.kept_answers import read_answers, select_predictions
 from lmtransfer.reporting.runs.lineage import starting_point
 
 
@@ -21,23 +21,24 @@ def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
 
     Raises:
         ConfigError: there are not exactly two paths, or both are the same.
-        RunDirectoryError: a folder does not exist, or holds no scored run or runs of several kinds; or the sides are of
-            different kinds.
+        RunDirectoryError: a folder does not exist, contains no scored run, or contains runs of several kinds; or the
+            sides have different kinds of runs.
     """
     if len(paths) != 2:
         raise ConfigError(
-            f"runs: {len(paths)} given, but exactly two are needed: lmtransfer compare runs/finetune/a runs/finetune/b"
+            f"runs: {len(paths)} {'path was' if len(paths) == 1 else 'paths were'} given, but there must be two: "
+            "lmtransfer compare runs/finetune/a runs/finetune/b"
         )
     folders = [Path(path).expanduser() for path in paths]
     if folders[0].resolve() == folders[1].resolve():
-        raise ConfigError(f"runs: {paths[0]} and {paths[1]} are the same folder: name two different runs")
+        raise ConfigError(f"runs: {paths[0]} and {paths[1]} are the same folder; choose two different runs")
     names = _names(folders)
     one, other = (read_side(folder, name) for folder, name in zip(folders, names, strict=True))
     if one.first.is_pretraining != other.first.is_pretraining:
-        pretrained, answers = (one, other) if one.first.is_pretraining else (other, one)
+        pretraining, task = (one, other) if one.first.is_pretraining else (other, one)
         raise RunDirectoryError(
-            f"runs: {pretrained.name} has losses of pretraining, but {answers.name} has scores of a task "
-            f"({answers.scored_on}): compare two runs of one kind, such as a run of that task from each pretraining"
+            f"runs: {pretraining.name} has pretraining losses, but {task.name} has scores on a task "
+            f"({task.scored_on}); compare two runs of the same kind, such as a run on that task from each pretraining"
         )
     return one, other
 
@@ -53,7 +54,7 @@ def read_side(folder: Path, name: str) -> Side:
     entries = [entry for entry in scored if not entry.is_pretraining] or [_with_source(entry, runs) for entry in scored]
     if not entries:
         raise RunDirectoryError(
-            f"runs: {folder} has no run with a score; give a finished run of pretrain, probe, finetune or "
+            f"runs: {folder} has no run with a score; choose a finished run of pretrain, probe, finetune or "
             "evaluate, or a folder of such runs"
         )
     kinds = {
@@ -61,9 +62,9 @@ def read_side(folder: Path, name: str) -> Side:
         for entry in entries
     }
     if len(kinds) > 1:
-        listed = "; ".join(f"{kind} ({entry.run.key})" for kind, entry in list(kinds.items())[:4])
+        examples = "; ".join(f"{kind} ({entry.run.key})" for kind, entry in list(kinds.items())[:4])
         raise RunDirectoryError(
-            f"runs: {folder} has runs of {len(kinds)} kinds, which have no common score: {listed}; give one of these "
+            f"runs: {folder} has runs of {len(kinds)} kinds without a common score: {examples}; choose one of these "
             "runs, or a folder with runs of one kind"
         )
     problems: list[str] = []
@@ -84,24 +85,24 @@ def _members(entry: Entry, problems: list[str]) -> list[Member]:
     results = [seed.result for seed in entry.seeds if seed.result]
     values = scores.seed_values(entry.run.result, metric, results)
     problems += entry.run.problems
-    predictions = kept_of(
-        kept_answers(entry.run.path, problems),
+    predictions = select_predictions(
+        read_answers(entry.run.path, problems),
         [(value.seed, value.pretraining_seed) for value in values],
         split=entry.split,
         is_control=False,
-    ) or kept_of(  # the folder of a control that the user named as a run
-        kept_answers(entry.run.path),
+    ) or select_predictions(  # if the user named a control's folder as a run
+        read_answers(entry.run.path),
         [(value.seed, value.pretraining_seed) for value in values],
         split=entry.split,
         is_control=True,
     )
     weights = None if entry.is_control else _weights(entry)
-    several = weights is not None and entry.source is not None and isinstance(entry.source.result.get("seeds"), list)
+    has_seeds = weights is not None and entry.source is not None and isinstance(entry.source.result.get("seeds"), list)
     return [
         Member(
             value=value.value,
             seed=value.seed,
-            pretraining=f"{weights}/seed-{value.pretraining_seed}" if several else weights,
+            pretraining=f"{weights}/seed-{value.pretraining_seed}" if has_seeds else weights,
             kept=None if predictions is None else predictions[place],
         )
         for place, value in enumerate(values)
@@ -126,7 +127,7 @@ def pretrained_values(entry: Entry, metric: str) -> list[Member]:
 
 
 def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
-    """Set the source of a pretraining entry to the run whose losses it has: itself, or the evaluated run."""
+    """Set the source of a pretraining entry to the run that its losses are from: itself, or the evaluated run."""
     return replace(entry, source=starting_point(entry.run, runs) if entry.run.command == "evaluate" else entry.run)
 
 

@@ -13,7 +13,7 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 
 #: Pretraining keys that do not affect what a model learns.
-_OF_NO_ACCOUNT = ("name", "resume", "output_root", "cache_dir", "data_root", "seeds", "hardware", "tracker", "run")
+_IGNORED_KEYS = ("name", "resume", "output_root", "cache_dir", "data_root", "seeds", "hardware", "tracker", "run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Member:
     Attributes:
         value: value of the main metric.
         seed: seed of finetuning or of the probe; None if unknown.
-        pretraining: the pretraining run that it started from; None for random weights.
-        kept: its answers; None if they were not kept.
+        pretraining: the pretraining run that this run started from; None for random weights.
+        kept: the run's answers; None if they were not kept.
     """
 
     value: float
@@ -39,9 +39,9 @@ class Side:
 
     Attributes:
         name: name of the side.
-        entries: its runs.
-        members: its training runs with their scores.
-        problems: what could not be read, one line each.
+        entries: the side's runs.
+        members: the side's training runs with their scores.
+        problems: files that could not be read, one message each.
     """
 
     name: str
@@ -86,10 +86,10 @@ class Side:
 
     @staticmethod
     def settings_of(entry: Entry) -> dict[str, Any]:
-        """Return the same as ``pretraining_settings``, for one of the runs."""
+        """Return the ``pretraining_settings`` of one of the runs."""
         source = entry.source
         config: Mapping[str, Any] = {} if source is None or entry.is_control else source.config
-        flat = flatten({key: value for key, value in config.items() if key not in _OF_NO_ACCOUNT})
+        flat = flatten({key: value for key, value in config.items() if key not in _IGNORED_KEYS})
         flat["revision"] = None if source is None or entry.is_control else source.revision
         return {key: value for key, value in flat.items() if value not in (None, {})}
 
@@ -107,11 +107,12 @@ class Side:
             examples: the contribution of each example to each score.
             collapsed: number of members that predict the same label for every example.
         """
-        apart = self.are_distinguishable
+        can_be_paired = self.are_distinguishable
         member_scores = tuple(
-            Score(value, member.seed if apart and member.seed is not None else f"{place}", member.pretraining)
+            Score(value, member.seed if can_be_paired and member.seed is not None else f"{place}", member.pretraining)
             for place, (member, value) in enumerate(zip(self.members, values, strict=True))
         )
-        drawn = any(entry.is_control or entry.run.result.get("deterministic") is not True for entry in self.entries)
-        constant = not drawn and len({member.pretraining for member in self.members}) == 1
-        return Condition(member_scores, examples, collapsed, design="" if apart else None, constant=constant)
+        is_random = any(entry.is_control or entry.run.result.get("deterministic") is not True for entry in self.entries)
+        is_constant = not is_random and len({member.pretraining for member in self.members}) == 1
+        design = "" if can_be_paired else None
+        return Condition(member_scores, examples, collapsed, design=design, constant=is_constant)

@@ -1,4 +1,4 @@
-"""A comparison in words, as tables and as JSON."""
+"""A comparison as text, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference
-from lmtransfer.reporting.comparison.flipped import Flip
+from lmtransfer.reporting.comparison.flips import Flip
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.render.cells import metric_heading, score_text
-from lmtransfer.reporting.table import Cell, Table, mark_of, plain_table
-from lmtransfer.reporting.verdict_text import grounds, interval_text, reach, verdict_text, words_do_as_well
+from lmtransfer.reporting.table import Cell, ReportTable, mark_of, plain_table
+from lmtransfer.reporting.verdict_text import grounds, interval_text, power_text, verdict_text, word_count_note
 from lmtransfer.system.printable import printable
 from lmtransfer.system.units import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
 #: Maximum length of a text in a table; longer texts are truncated.
-_LONGEST = 60
-#: Maximum number of settings to name; if there are more, they are only counted.
-_MOST_SETTINGS = 40
+_MAX_CHARACTERS = 60
+#: Maximum number of settings to list; further settings are only counted.
+_MAX_SETTINGS = 40
 
 
 def headline(comparison: Comparison) -> str:
@@ -37,12 +37,12 @@ def headline(comparison: Comparison) -> str:
     )
     if difference.verdict in VERDICTS:
         return f"{start}, {verdict_text(difference, metric)} ({_grounds(comparison, difference)})."
-    known = f" ({_grounds(comparison, difference)})" if difference.interval else ""
-    return f"{start}{known}: no verdict."
+    basis = f" ({_grounds(comparison, difference)})" if difference.interval else ""
+    return f"{start}{basis}: no verdict."
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Note what was not compared and why, and which difference is detectable; one line each."""
+    """Return remarks on missing comparisons and on the detectable difference, one line each."""
     if comparison.difference is None:
         return [printable(line) for line in comparison.missing]
     one, other = (side.name for side in comparison.sides)
@@ -53,12 +53,17 @@ def remarks(comparison: Comparison) -> list[str]:
         "seeds all alike": "no verdict: all seeds of one side, or the differences of all pairs, are equal",
     }.get(comparison.difference.verdict, "")
     counted = [
-        f"{side.name}: {words_do_as_well(entry.baseline_difference, entry.better_baseline)}"
+        f"{side.name}: {word_count_note(entry.baseline_difference, entry.better_baseline)}"
         for side in comparison.sides
         for entry in side.entries[:1]
-        if entry.baseline_difference is not None and words_do_as_well(entry.baseline_difference, entry.better_baseline)
+        if entry.baseline_difference is not None and word_count_note(entry.baseline_difference, entry.better_baseline)
     ]
-    lines = [why, *counted, reach(comparison.difference, comparison.sides[0].metric), _variance(comparison.difference)]
+    lines = [
+        why,
+        *counted,
+        power_text(comparison.difference, comparison.sides[0].metric),
+        _variance(comparison.difference),
+    ]
     return [printable(line) for line in (*comparison.missing, *lines) if line]
 
 
@@ -76,11 +81,11 @@ def _variance(difference: Difference) -> str:
     whole = sum(shares.values())
     if not whole:
         return ""
-    listed = ", ".join(f"{source} {100 * share / whole:.0f} %" for source, share in shares.items())
-    return f"variance of the difference: {listed}"
+    sources = ", ".join(f"{source} {100 * share / whole:.0f} %" for source, share in shares.items())
+    return f"variance of the difference: {sources}"
 
 
-def tables(comparison: Comparison, *, most: int) -> list[Table]:
+def tables(comparison: Comparison, *, most: int) -> list[ReportTable]:
     """Build the tables that are not empty.
 
     Args:
@@ -146,8 +151,8 @@ def to_json(comparison: Comparison) -> str:
     return json.dumps(content, indent=1, allow_nan=False, default=str) + "\n"
 
 
-def _scores(comparison: Comparison) -> Table:
-    """Return the scores of both sides and of their baselines, each baseline once if it scores the same on both."""
+def _scores(comparison: Comparison) -> ReportTable:
+    """Tabulate the scores of both sides and of their baselines; a baseline with one score on both sides has one row."""
     rows = []
     for side, values in zip(comparison.sides, comparison.values, strict=True):
         pretrainings = {member.pretraining for member in side.members}
@@ -168,13 +173,13 @@ def _score(name: str, side: Side, score: Spread, weights: str) -> tuple[str, ...
     return name, side.scored_on, metric_heading(side.metric), score_text(score, side.metric), str(score.n), weights
 
 
-def _losses(comparison: Comparison) -> Table:
-    """Return the table by pretraining loss and accuracy, without examples."""
+def _losses(comparison: Comparison) -> ReportTable:
+    """Tabulate the comparison by pretraining loss and accuracy, without the column of examples."""
     table = _groups(comparison, "", comparison.losses)
     return replace(table, name="By part of the loss", columns=(table.columns[0], *table.columns[2:]))
 
 
-def _groups(comparison: Comparison, title: str, groups: Sequence[GroupDifference]) -> Table:
+def _groups(comparison: Comparison, title: str, groups: Sequence[GroupDifference]) -> ReportTable:
     names = [side.name for side in comparison.sides]
     rows = []
     for group in groups:
@@ -196,40 +201,40 @@ def _groups(comparison: Comparison, title: str, groups: Sequence[GroupDifference
     return plain_table(f"{title}: {heading}", headings, rows, note=note)
 
 
-def _flips(comparison: Comparison, most: int) -> list[Table]:
+def _flips(comparison: Comparison, most: int) -> list[ReportTable]:
     if comparison.flips is None:
         return []
     one, other = (side.name for side in comparison.sides)
     flips, flip_tables = comparison.flips, []
     if flips.counts is not None:
         both, first, second, neither = flips.counts
-        counted = ((f"{both:,}", f"{first:,}", f"{second:,}", f"{neither:,}"),)
+        counts = ((f"{both:,}", f"{first:,}", f"{second:,}", f"{neither:,}"),)
         headings = ("both", f"only {one}", f"only {other}", "neither")
         note = f"A side answers an example correctly if the mean {flips.score} of its seeds is above one half."
-        flip_tables.append(plain_table("Examples answered correctly by", headings, counted, note=note))
+        flip_tables.append(plain_table("Examples answered correctly by", headings, counts, note=note))
     better = "closer" if flips.counts is None else "right"
-    for name, rows_of in ((one, flips.to_one), (other, flips.to_other)):
-        rows = [(_cut(f.id), _cut(f.gold), _cut(f.one), _cut(f.other)) for f in rows_of[:most]]
-        more = f"{len(rows_of) - most:,} more are in the .json" if len(rows_of) > most else ""
+    for name, examples in ((one, flips.to_one), (other, flips.to_other)):
+        rows = [(_cut(f.id), _cut(f.gold), _cut(f.one), _cut(f.other)) for f in examples[:most]]
+        more = f"{len(examples) - most:,} more are in the .json file" if len(examples) > most else ""
         title, headings = f"Examples on which only {name} is {better}", ("example", "gold", one, other)
         flip_tables.append(plain_table(title, headings, rows, note=more))
     return flip_tables
 
 
-def _settings(comparison: Comparison) -> Table:
-    rows = [(_cut(s.key), _value(s.one), _value(s.other)) for s in comparison.settings[:_MOST_SETTINGS]]
-    more = len(comparison.settings) - _MOST_SETTINGS
-    note = f"{more} more are in the .json" if more > 0 else ""
+def _settings(comparison: Comparison) -> ReportTable:
+    rows = [(_cut(s.key), _value(s.one), _value(s.other)) for s in comparison.settings[:_MAX_SETTINGS]]
+    more = len(comparison.settings) - _MAX_SETTINGS
+    note = f"{more} more are in the .json file" if more > 0 else ""
     return plain_table("Settings that differ", ("", *(side.name for side in comparison.sides)), rows, note=note)
 
 
 def _value(value: object) -> str:
     text = "" if value is None else str(value)
-    if text.startswith("/") and len(text) > _LONGEST:  # the end of a path is more specific than its beginning
-        text = f"...{text[3 - _LONGEST :]}"
+    if text.startswith("/") and len(text) > _MAX_CHARACTERS:  # the end of a path is more specific than its beginning
+        text = f"...{text[3 - _MAX_CHARACTERS :]}"
     return _cut(text)
 
 
 def _cut(text: str) -> str:
     clean = " ".join(printable(text).split())
-    return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 3]}..."
+    return clean if len(clean) <= _MAX_CHARACTERS else f"{clean[: _MAX_CHARACTERS - 3]}..."

@@ -1,4 +1,4 @@
-"""The comparison of two runs of a task, or groups of them, by their scores and their answers."""
+"""Compares two runs of a task, or groups of runs, by their scores and their answers."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lmtransfer.reporting.comparison.common_answers import common_answers, only
+from lmtransfer.reporting.comparison.common_answers import common_answers, select_examples
 from lmtransfer.reporting.comparison.comparison import (
     Comparison,
     GroupDifference,
-    corrected_together,
+    correct_rows,
+    seed_notes,
     setting_differences,
-    uneven_seeds,
 )
-from lmtransfer.reporting.comparison.flipped import flipped
+from lmtransfer.reporting.comparison.flips import find_flips
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.kept_answers import examples_of
-from lmtransfer.reporting.runs.settings import TOKENIZER, differing
+from lmtransfer.reporting.runs.settings import TOKENIZER, differing_keys
 from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, ScoredExamples, metric_value
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 
 #: Number of length groups of about equal size.
 _LENGTHS = 4
-#: Maximum number of classes to show: the most frequent ones.
-_MOST_CLASSES = 20
+#: Maximum number of classes to show; the most frequent classes are shown.
+_MAX_CLASSES = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class ExampleGroup:
     """A group of examples, or of their words.
 
     Attributes:
         name: name of the group.
-        rows: indices of its examples.
-        num: number of its examples or words.
-        tag: the gold tag of its words; None for whole examples.
+        rows: indices of the examples.
+        num: number of examples or words.
+        tag: the gold tag of the words; None for whole examples.
     """
 
     name: str
@@ -47,29 +47,29 @@ class Group:
     tag: str | None = None
 
 
-def class_groups(examples: ScoredExamples) -> list[Group]:
+def class_groups(examples: ScoredExamples) -> list[ExampleGroup]:
     """Group examples by gold label, kind of question or phenomenon, or words by gold tag; largest group first."""
     if examples.kind == "tagging":
         owners = np.repeat(np.arange(len(examples)), np.diff(examples.offsets))
         words = [(name, np.flatnonzero(examples.gold == tag)) for tag, name in enumerate(examples.labels)]
-        groups = [Group(name, np.unique(owners[places]), len(places), name) for name, places in words]
+        groups = [ExampleGroup(name, np.unique(owners[places]), len(places), name) for name, places in words]
     else:
         rows = [(name, np.flatnonzero(examples.classes == place)) for place, name in enumerate(examples.class_names)]
-        groups = [Group(name, of_class, len(of_class)) for name, of_class in rows]
-    return sorted((group for group in groups if group.num), key=lambda group: -group.num)[:_MOST_CLASSES]
+        groups = [ExampleGroup(name, of_class, len(of_class)) for name, of_class in rows]
+    return sorted((group for group in groups if group.num), key=lambda group: -group.num)[:_MAX_CLASSES]
 
 
-def _of_tag(predictions: Predictions, tag: str) -> Predictions:
+def _restrict_to_tag(predictions: Predictions, tag: str) -> Predictions:
     """Restrict the answers to the words with one gold tag."""
     examples = predictions.examples
-    wanted = np.array([label == tag for label in examples.labels])[examples.gold]
-    right = wanted & (examples.predicted == examples.gold)
+    has_tag = np.array([label == tag for label in examples.labels])[examples.gold]
+    is_right = has_tag & (examples.predicted == examples.gold)
     starts = examples.offsets[:-1]  # every selected sentence has words
-    parts, counts = (np.add.reduceat(of_word, starts).astype(np.float64) for of_word in (right, wanted))
+    parts, counts = (np.add.reduceat(values, starts).astype(np.float64) for values in (is_right, has_tag))
     return replace(predictions, examples=replace(examples, ratios={"accuracy": Ratio(parts, counts)}))
 
 
-def length_groups(lengths: np.ndarray) -> list[Group]:
+def length_groups(lengths: np.ndarray) -> list[ExampleGroup]:
     """Group the examples into quarters by length in characters."""
     edges = np.unique(np.quantile(lengths, np.arange(1, _LENGTHS) / _LENGTHS, method="lower"))
     place = np.searchsorted(edges, lengths, side="left")
@@ -79,12 +79,12 @@ def length_groups(lengths: np.ndarray) -> list[Group]:
         if len(rows):
             low, high = int(lengths[rows].min()), int(lengths[rows].max())
             name = f"{low:,} to {high:,} characters" if low < high else f"{low:,} characters"
-            groups.append(Group(name, rows, len(rows)))
+            groups.append(ExampleGroup(name, rows, len(rows)))
     return groups
 
 
 def compare_groups(
-    groups: Sequence[Group],
+    groups: Sequence[ExampleGroup],
     predictions: tuple[list[Predictions], list[Predictions]],
     sides: tuple[Side, Side],
     metric: str,
@@ -94,9 +94,9 @@ def compare_groups(
     differences: list[GroupDifference] = []
     for group in groups:
         keys = predictions[0][0].examples.keys[group.rows]
-        parts = [[only(one, keys) for one in side] for side in predictions]
+        parts = [[select_examples(one, keys) for one in side] for side in predictions]
         if group.tag is not None:
-            parts = [[_of_tag(one, group.tag) for one in side] for side in parts]
+            parts = [[_restrict_to_tag(one, group.tag) for one in side] for side in parts]
         values = [[metric_value(one.examples, metric) for one in side] for side in parts]
         if any(value is None for side in values for value in side):
             continue
@@ -108,18 +108,18 @@ def compare_groups(
         differences.append(
             GroupDifference(group.name, group.num, metric, one.spread.mean, other.spread.mean, difference)
         )
-    return corrected_together(differences)
+    return correct_rows(differences)
 
 
 def compare_sides(one: Side, other: Side) -> Comparison:
     """Compare two sides of a task, as far as the comparison is valid."""
     settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
     values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
-    differences = _differences(one, other)
-    if differences:
-        return Comparison((one, other), values, settings, (*missing, differences))
-    missing += uneven_seeds(one, other)
-    setting_note, comparable = _setting_note(one, other)
+    reason = _incomparable_note(one, other)
+    if reason:
+        return Comparison((one, other), values, settings, (*missing, reason))
+    missing += seed_notes(one, other)
+    setting_note, can_be_judged = _setting_note(one, other)
     missing += [setting_note] if setting_note else []
     predictions, num, note = common_answers(one, other)
     missing += note
@@ -135,15 +135,19 @@ def compare_sides(one: Side, other: Side) -> Comparison:
         higher_is_better=scores.higher_is_better(metric, one.first.run.result),
         majority=one.first.majority,
         baseline=one.first.baseline_mean,
-        settings_differ=not comparable,
+        settings_differ=not can_be_judged,
     )
     missing += difference.notes
     values = tuple(s.value for s in conditions[0].scores), tuple(s.value for s in conditions[1].scores)
     comparison = Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, num)
-    return comparison if predictions is None else _by_example(comparison, predictions, settings_differ=not comparable)
+    return (
+        comparison
+        if predictions is None
+        else _add_example_groups(comparison, predictions, settings_differ=not can_be_judged)
+    )
 
 
-def _differences(one: Side, other: Side) -> str:
+def _incomparable_note(one: Side, other: Side) -> str:
     """Say why two sides cannot be compared; empty if they can."""
     fingerprints = {one.first.task_fingerprint, other.first.task_fingerprint}
     is_one_task = len(fingerprints) == 1 and None not in fingerprints
@@ -153,62 +157,62 @@ def _differences(one: Side, other: Side) -> str:
         ("metric", one.metric, other.metric),
     ):
         if first != second:
-            return f"no difference: the sides do not have the same {what} ({first or 'none'}, {second or 'none'})"
+            return f"no difference: each side has a different {what} ({first or 'none'}, {second or 'none'})"
     return ""
 
 
 def _setting_note(one: Side, other: Side) -> tuple[str, bool]:
-    """Describe what a verdict is about if more than the weights differs, and decide whether a verdict is possible.
+    """Note which settings besides the weights differ, and decide whether a verdict is possible.
 
     A control must differ only in its weights from the side that is compared with it. Two pretrained sides are two
-    recipes: the model and the tokenizer belong to their weights, and the verdict is about all other settings together.
+    recipes: the model and the tokenizer belong to the weights, and the verdict is about all other settings together.
 
     Returns:
         The note, empty if only the weights differ; and whether a verdict is possible.
     """
     mixed = [
-        side.name for side in (one, other) if any(differing(side.first.settings, e.settings) for e in side.entries)
+        side.name for side in (one, other) if any(differing_keys(side.first.settings, e.settings) for e in side.entries)
     ]
     if mixed:
         return f"no verdict: the runs of {' and of '.join(mixed)} were trained with different settings", False
     with_control = one.first.is_control != other.first.is_control
     first, second = one.first.settings, other.first.settings
     free = [key for key in {*first, *second} if key == TOKENIZER or key.split(".")[0] == "model"]
-    keys = differing(first, second, but=[] if with_control else free)
+    keys = differing_keys(first, second, but=[] if with_control else free)
     if not keys:
         return "", True
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     differ = f"the sides differ in more than the weights ({', '.join(keys[:3])}{more})"
     if with_control:
-        return f"no verdict: {differ}, and one of them is a control", False
-    return f"{differ}: the difference is that of all these settings together", True
+        return f"no verdict: {differ}, and one side is a control", False
+    return f"{differ}: the difference comes from all these settings together", True
 
 
 def _condition(side: Side, predictions: Sequence[Predictions] | None, metric: str) -> Condition:
-    """Convert a side to a condition, with the contributions of the examples if ``predictions`` is given."""
+    """Convert a side to a condition, with the examples' contributions unless ``predictions`` is None."""
     values = [member.value for member in side.members]
     if predictions is not None:
-        restarts = [metric_value(one.examples, metric) for one in predictions]
-        values = [value if restart is None else restart for value, restart in zip(values, restarts, strict=True)]
+        recomputed = [metric_value(of_seed.examples, metric) for of_seed in predictions]
+        values = [value if new is None else new for value, new in zip(values, recomputed, strict=True)]
     return side.condition(
         values, None if predictions is None else examples_of(predictions, metric), collapsed=side.num_collapsed
     )
 
 
-def _by_example(
+def _add_example_groups(
     comparison: Comparison, predictions: tuple[list[Predictions], list[Predictions]], *, settings_differ: bool
 ) -> Comparison:
     """Add the comparisons by class and by length, and the flipped examples."""
     examples, metric = predictions[0][0].examples, comparison.sides[0].metric
-    of_class = "accuracy" if examples.kind in ("classification", "tagging") else metric
+    class_metric = "accuracy" if examples.kind in ("classification", "tagging") else metric
     by_class, by_length = class_groups(examples), length_groups(examples.lengths)
 
-    def compared(groups: Sequence[Group], by: str) -> tuple[GroupDifference, ...]:
+    def compare(groups: Sequence[ExampleGroup], by: str) -> tuple[GroupDifference, ...]:
         return compare_groups(groups, predictions, comparison.sides, by, settings_differ) if len(groups) > 1 else ()
 
     return replace(
         comparison,
-        classes=compared(by_class, of_class),
-        lengths=compared(by_length, metric),
-        flips=flipped(predictions[0], predictions[1]),
+        classes=compare(by_class, class_metric),
+        lengths=compare(by_length, metric),
+        flips=find_flips(predictions[0], predictions[1]),
     )

@@ -1,4 +1,4 @@
-"""The kinds of figures: for each one, a function that draws a panel on a pair of axes."""
+"""The kinds of figures: each has a function that draws a panel on a pair of axes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from lmtransfer.reporting.figures.spec import (
 )
 from lmtransfer.reporting.figures.style import (
     DASHES,
-    GREY,
+    GRAY,
     INK,
     MARKERS,
     MAX_CURVES,
     SavedFigure,
-    colour,
-    dotted,
-    drawing,
+    color,
+    dot_places,
+    figure_style,
     label_ends,
     marker,
     new_figure,
@@ -44,24 +44,24 @@ from lmtransfer.reporting.figures.style import (
 from lmtransfer.system.units import count_formatter, format_difference, format_metric, time_unit
 from lmtransfer.verdicts.spread import Spread
 
-#: Input of ``label_ends``: the end of a line, its label, its colour.
+#: Input of ``label_ends``: the end of a line, its label, its color.
 End = tuple[float, str, str]
 
-#: Maximum distance between the points of two lines at the same name, and between the first and the last line, where
-#: neighbouring names are 1 apart.
+#: Maximum distance between the points of two lines at the same name, and between the first and the last line;
+#: neighboring names are 1 apart.
 _OFFSET, _ALL_OFFSET = 0.17, 0.7
 #: The same two distances at the same number, in typographic points; with more than ``_MAX_APART`` numbers, lines are
-#: not moved apart.
+#: not shifted.
 _ASIDE, _ALL_ASIDE, _MAX_APART = 5.0, 30.0, 8
 #: Minimum distance between ticks, as a fraction of the axis.
 _TICK_GAP = 0.065
 #: Total number of letters in names that fit side by side on an x axis.
-_MOST_LETTERS = 60
+_MAX_LETTERS = 60
 #: Letters per inch in a legend.
 _LETTERS_PER_INCH = 15
 #: Total width of the bars at one name.
 _BARS = 0.8
-#: Maximum number of points in a loss curve: more points than pixels only make the file larger.
+#: Maximum number of points in a loss curve; more points than pixels would only make the file larger.
 _MAX_POINTS = 500
 #: Maximum number of phase starts drawn for one run.
 _MAX_CHANGES = 8
@@ -71,13 +71,13 @@ def draw(chart: Chart, folder: Path) -> SavedFigure:
     """Draw a figure and save it as SVG and PNG.
 
     Args:
-        folder: folder for the files, created if needed.
+        folder: the files' folder, which is created if needed.
     """
     panels = chart.panels
     kinds = [panel.kind for panel in panels]
     shared = "differences" in kinds or (len(set(kinds)) == 1 and "points" not in kinds)
     width, height = _size(panels)
-    with drawing(chart.name):
+    with figure_style(chart.name):
         figure = new_figure(chart.title, width=width, height=height)
         ratios = [2 if kind == "differences" else 3 for kind in kinds]
         all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=shared, width_ratios=ratios)[0]
@@ -104,11 +104,11 @@ def _size(panels: Sequence[Panel]) -> tuple[float, float]:
     return width, 4.4 if first.kind == "reliability" else 3.9
 
 
-def _in_colour(series: Sequence[Series]) -> Iterator[tuple[Series, str]]:
-    """Yield the series with their colours."""
-    free = iter(range(len(series)))
+def _with_colors(series: Sequence[Series]) -> Iterator[tuple[Series, str]]:
+    """Yield the series with their colors."""
+    numbers = iter(range(len(series)))
     for line in series:
-        yield line, line.ink or (GREY if line.is_control else colour(next(free)))
+        yield line, line.ink or (GRAY if line.is_control else color(next(numbers)))
 
 
 def draw_points(axes: Any, panel: Panel) -> list[End]:
@@ -120,17 +120,17 @@ def draw_points(axes: Any, panel: Panel) -> list[End]:
         keys.sort(key=float)
     at = {value: float(value) if numeric else float(index) for index, value in enumerate(keys)}
     offset = 0.0 if numeric else min(_OFFSET, _ALL_OFFSET / len(series))  # beside each other
-    ends, spreads, dots, coloured = [], False, False, 0
-    many = sum(not line.is_control for line in series) > MAX_CURVES
-    for number, (line, ink) in enumerate(_in_colour(series)):
-        mark = "o" if line.is_control else marker(coloured)
-        coloured += not line.is_control
-        apart = number - (len(series) - 1) / 2
-        xs = [at[value] + offset * apart for value, _ in line.points]
+    ends, has_deviations, has_dots, num_colors = [], False, False, 0
+    has_many_lines = sum(not line.is_control for line in series) > MAX_CURVES
+    for number, (line, ink) in enumerate(_with_colors(series)):
+        mark = "o" if line.is_control else marker(num_colors)
+        num_colors += not line.is_control
+        shift = number - (len(series) - 1) / 2
+        xs = [at[value] + offset * shift for value, _ in line.points]
         means = [factor * score.mean for _, score in line.points]
         deviations = [factor * (score.deviation or 0.0) for _, score in line.points]
-        spreads = spreads or any(deviations)
-        drawn = axes.errorbar(
+        has_deviations = has_deviations or any(deviations)
+        bars = axes.errorbar(
             xs,
             means,
             yerr=deviations if any(deviations) else None,
@@ -143,41 +143,41 @@ def draw_points(axes: Any, panel: Panel) -> list[End]:
             elinewidth=1.2,
             capsize=3,
         )
-        artists = list(drawn.get_children())
+        artists = list(bars.get_children())
         for x, (_, score) in zip(xs, line.points, strict=True):
             if len(score.values) > 1:
                 ys = [factor * value for value in score.values]
                 artists.append(seed_dots(axes, [x] * len(ys), ys, ink))
-                dots = True
+                has_dots = True
         if numeric and 1 < len(keys) <= _MAX_APART:
-            _move_aside(axes, artists, min(_ASIDE, _ALL_ASIDE / len(series)) * apart)
+            _shift(axes, artists, min(_ASIDE, _ALL_ASIDE / len(series)) * shift)
         label = shorten(line.label, 26)
-        ends.append((means[-1], f"{MARKERS[mark]} {label}" if many else label, ink))
+        ends.append((means[-1], f"{MARKERS[mark]} {label}" if has_many_lines else label, ink))
     ticks = _set_places(axes, [at[value] for value in keys], keys, counts=panel.x in COUNTS)
     if len(series) == 1:
         _label_values(axes, [(at[value], score) for value, score in series[0].points if at[value] in ticks], panel.y)
     axes.margins(y=0.18)
     axes.set_xlabel(HEADINGS.get(panel.x, panel.x))
     axes.set_ylabel(heading)
-    marks = "mean and deviation over seeds" + (", small dots: seeds" if dots else "")
-    subtitle(axes, panel.note or (marks if spreads else ""))
+    marks = "mean and deviation over seeds" + (", small dots: seeds" if has_dots else "")
+    subtitle(axes, panel.note or (marks if has_deviations else ""))
     return ends
 
 
-def _move_aside(axes: Any, artists: Sequence[Any], points: float) -> None:
-    """Shift artists to the right by the given number of typographic points, whatever the scale of the axis."""
+def _shift(axes: Any, artists: Sequence[Any], points: float) -> None:
+    """Shift artists to the right by a number of typographic points, whatever the scale of the axis."""
     from matplotlib.transforms import ScaledTranslation
 
-    aside = ScaledTranslation(points / 72, 0.0, axes.figure.dpi_scale_trans)
+    translation = ScaledTranslation(points / 72, 0.0, axes.figure.dpi_scale_trans)
     for artist in artists:
-        artist.set_transform(axes.transData + aside)
+        artist.set_transform(axes.transData + translation)
 
 
 def _set_places(axes: Any, places: list[float], keys: Sequence[Place], *, counts: bool) -> set[float]:
     """Set scale, limits and ticks of the x axis; return the positions with ticks, which exclude crowded ones."""
     if not are_numbers(keys):
         names = [shorten(str(key), 22) for key in keys]
-        overlap = sum(len(name) + 2 for name in names) > _MOST_LETTERS
+        overlap = sum(len(name) + 2 for name in names) > _MAX_LETTERS
         rotation: Any = {"rotation": 25, "ha": "right", "rotation_mode": "anchor"} if overlap else {}
         axes.set_xticks(places, names, **rotation)
         axes.set_xlim(-0.5, len(keys) - 0.5)
@@ -193,14 +193,14 @@ def _set_places(axes: Any, places: list[float], keys: Sequence[Place], *, counts
         axes.set_xscale("symlog", linthresh=places[1], linscale=0.5)  # logarithmic, with room for 0
         axes.minorticks_off()
         on_paper = [0.0, *(0.5 + math.log10(place / places[1]) for place in places[1:])]
-    ticks = [places[index] for index in _far_apart(on_paper)]
+    ticks = [places[index] for index in _choose_ticks(on_paper)]
     axes.set_xticks(ticks)
     axes.xaxis.set_major_formatter(count_formatter() if counts else (lambda value, _: f"{value:g}"))
     return set(ticks)
 
 
-def _far_apart(places: Sequence[float]) -> list[int]:
-    """Select the ascending positions that get a tick: the first, the last, and those far enough from others."""
+def _choose_ticks(places: Sequence[float]) -> list[int]:
+    """Choose the positions that get a tick, in ascending order: the first, the last, and those far enough apart."""
     gap, ticks = _TICK_GAP * (places[-1] - places[0]), [0]
     for index, place in enumerate(places[1:-1], start=1):
         if place - places[ticks[-1]] >= gap and places[-1] - place >= gap:
@@ -232,7 +232,7 @@ def draw_curves(axes: Any, panel: Panel) -> list[End]:
     """Draw a metric during training: the mean over seeds as a line, each seed behind it as a line with dots."""
     factor, heading = unit(panel.y)
     ends, has_seeds = [], False
-    for line, ink in _in_colour(panel.series):
+    for line, ink in _with_colors(panel.series):
         xs = np.array([float(x) for x, _ in line.points])
         means = [factor * score.mean for _, score in line.points]
         if line.is_reference:
@@ -242,8 +242,8 @@ def draw_curves(axes: Any, panel: Panel) -> list[End]:
             is_single = len(seeds) < 2
             for seed in [] if is_single else seeds:
                 axes.plot(xs, seed, color=ink, linewidth=0.7, alpha=0.35)
-                some = dotted(len(xs))
-                seed_dots(axes, xs[some], seed[some], ink, size=2.8)
+                places = dot_places(len(xs))
+                seed_dots(axes, xs[places], seed[places], ink, size=2.8)
             # With several seeds, dots mark the seeds.
             axes.plot(xs, means, "o-" if is_single else "-", color=ink, markersize=3.5, linewidth=1.8, mec="white")
             ends.append((means[-1], shorten(line.label, 26), ink))
@@ -261,8 +261,8 @@ def draw_curves(axes: Any, panel: Panel) -> list[End]:
 def draw_loss(axes: Any, panel: Panel) -> list[End]:
     """Draw the training and validation loss of pretraining runs against tokens or seconds.
 
-    The seeds of a run share a colour and a label. Each seed has a thin line with a dot at every validation, or at the
-    end of the line if there was none.
+    The seeds of a run share a color and a label. Each seed has a thin line with a dot at every validation, or at the
+    end of the line if there was no validation.
     """
     by_tokens = panel.x == "tokens"
     scale, time = time_unit(max((curve.seconds[-1] for curve in panel.losses if curve.seconds), default=0.0))
@@ -273,16 +273,16 @@ def draw_loss(axes: Any, panel: Panel) -> list[End]:
     ends = []
     for index, (label, seeds) in enumerate(runs.items()):
         for seed in seeds:
-            _draw_loss_of_seed(axes, seed, colour(index), scale, by_tokens=by_tokens, is_single=len(seeds) == 1)
-        several = f" ({len(seeds)} seeds)" if len(seeds) > 1 else ""
-        ends.append((float(np.mean([_end(seed) for seed in seeds])), shorten(label, 26) + several, colour(index)))
+            _draw_seed_loss(axes, seed, color(index), scale, by_tokens=by_tokens, is_single=len(seeds) == 1)
+        num_seeds = f" ({len(seeds)} seeds)" if len(seeds) > 1 else ""
+        ends.append((float(np.mean([_end(seed) for seed in seeds])), shorten(label, 26) + num_seeds, color(index)))
         for tokens, seconds, phase in seeds[0].changes[:_MAX_CHANGES]:
             x = tokens if by_tokens else seconds / scale
-            axes.axvline(x, color=colour(index), linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+            axes.axvline(x, color=color(index), linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
             if by_tokens:
-                _note(axes, f"phase {shorten(phase, 16)}", (x, 1.0), ("data", "axes fraction"), (3, -3), colour(index))
+                _note(axes, f"phase {shorten(phase, 16)}", (x, 1.0), ("data", "axes fraction"), (3, -3), color(index))
     for plateau in sorted({round(curve.plateau, 2) for curve in panel.losses if curve.plateau is not None}):
-        axes.axhline(plateau, color=GREY, linewidth=1.0, linestyle=DASHES, zorder=1)
+        axes.axhline(plateau, color=GRAY, linewidth=1.0, linestyle=DASHES, zorder=1)
         if by_tokens:
             _note(axes, f"unigram entropy {plateau:.2f}", (1.0, plateau), ("axes fraction", "data"), (-2, 3))
     axes.set_xlabel("tokens" if by_tokens else f"training time ({time})")
@@ -291,16 +291,14 @@ def draw_loss(axes: Any, panel: Panel) -> list[End]:
         _draw_references(axes, panel.losses)
         axes.set_ylabel(f"{panel.y} (nats)")
         axes.xaxis.set_major_formatter(count_formatter())
-        validated, several_seeds = any(curve.validation for curve in panel.losses), len(panel.losses) > len(runs)
-        marks = ["line: training", *(["dots: validation"] if validated else ["dots: seeds"] if several_seeds else [])]
-        subtitle(axes, ", ".join([*marks, *(["of each seed"] if validated and several_seeds else [])]))
+        has_validation, has_seeds = any(curve.validation for curve in panel.losses), len(panel.losses) > len(runs)
+        marks = ["line: training", *(["dots: validation"] if has_validation else ["dots: seeds"] if has_seeds else [])]
+        subtitle(axes, ", ".join([*marks, *(["of each seed"] if has_validation and has_seeds else [])]))
     return ends
 
 
-def _draw_loss_of_seed(
-    axes: Any, curve: LossCurve, ink: str, scale: float, *, by_tokens: bool, is_single: bool
-) -> None:
-    """Draw a smoothed line, with the logged values behind it if it is the only seed, and the validations."""
+def _draw_seed_loss(axes: Any, curve: LossCurve, ink: str, scale: float, *, by_tokens: bool, is_single: bool) -> None:
+    """Draw a seed's smoothed loss and its validations; of a single seed also the logged values, behind the line."""
     x = np.asarray(curve.tokens if by_tokens else curve.seconds, dtype=float) / scale
     smooth, stride = curve.smooth, max(1, len(x) // _MAX_POINTS)
     if is_single and len(x) >= 60:  # shorter curves are not smoothed
@@ -312,24 +310,24 @@ def _draw_loss_of_seed(
         if is_single:
             axes.plot(x, losses, "o", color=ink, markersize=4.5, markeredgecolor="white", zorder=4)
         else:
-            some = dotted(len(x))
-            seed_dots(axes, x[some], losses[some], ink)
+            places = dot_places(len(x))
+            seed_dots(axes, x[places], losses[places], ink)
     elif not is_single:
         seed_dots(axes, x[-1:], smooth[-1:], ink)
 
 
 def _draw_references(axes: Any, curves: Sequence[LossCurve]) -> None:
-    """Draw the curves of earlier runs in grey, shifted to the unigram entropy of the run's text."""
-    known = {
+    """Draw the curves of earlier runs in gray, shifted to the unigram entropy of the run's text."""
+    references = {
         id(reference): (reference, curve.plateau)
         for curve in curves
         if curve.plateau is not None
         for reference in curve.references
     }
     longest = max((curve.tokens[-1] for curve in curves), default=0.0)
-    for reference, plateau in known.values():
+    for reference, plateau in references.values():
         x, y = np.asarray(reference.tokens), np.asarray(reference.loss) + plateau - reference.entropy
-        axes.plot(x[x <= longest], y[x <= longest], color=GREY, linewidth=0.9, alpha=0.6, zorder=0.5)
+        axes.plot(x[x <= longest], y[x <= longest], color=GRAY, linewidth=0.9, alpha=0.6, zorder=0.5)
 
 
 def _end(curve: LossCurve) -> float:
@@ -369,15 +367,15 @@ def draw_bars(axes: Any, panel: Panel, *, vertical: bool = False) -> list[End]:
 
     factor, heading = unit(panel.y)
     names, bars = panel.places, [line for line in panel.series if not line.is_reference]
-    at_name = Counter(name for line in bars for name, _ in line.points)
-    thickness = _BARS / max(at_name.values())
-    drawn: Counter[Place] = Counter()
+    num_bars = Counter(name for line in bars for name, _ in line.points)
+    thickness = _BARS / max(num_bars.values())
+    num_drawn: Counter[Place] = Counter()
     lowest, highest = 0.0, 0.0
-    for line, ink in _in_colour(bars):
+    for line, ink in _with_colors(bars):
         places, means = [], [factor * score.mean for _, score in line.points]
         for name, _ in line.points:
-            places.append(names.index(name) + (drawn[name] - (at_name[name] - 1) / 2) * thickness)
-            drawn[name] += 1
+            places.append(names.index(name) + (num_drawn[name] - (num_bars[name] - 1) / 2) * thickness)
+            num_drawn[name] += 1
         (axes.bar if vertical else axes.barh)(places, means, 0.9 * thickness, color=ink, label=line.label)
         for place, mean, (_, score) in zip(places, means, line.points, strict=True):
             values, tip = [factor * value for value in score.values], mean
@@ -413,7 +411,7 @@ def draw_bars(axes: Any, panel: Panel, *, vertical: bool = False) -> list[End]:
     has_spread = any(score.deviation is not None for line in bars for _, score in line.points)
     subtitle(axes, "bar: mean, whisker: deviation, dots: seeds" if has_spread else "")
     if any(line.label for line in bars):
-        letters = [len(line.label) + 8 for line in bars]  # including its colour and a space
+        letters = [len(line.label) + 8 for line in bars]  # including the color and a space
         fit = axes.figure.get_size_inches()[0] * _LETTERS_PER_INCH
         columns = len(bars) if sum(letters) <= fit else max(1, int(fit / max(letters)))
         side = "left" if vertical else "right"
@@ -437,9 +435,9 @@ def _set_names(axes: Any, names: Sequence[Place], heading: str, *, vertical: boo
 def draw_differences(axes: Any, panel: Panel) -> list[End]:
     """Draw the difference between each bar and its control, with the interval that decides the verdict."""
     factor, _ = unit(panel.y)
-    axes.axvline(0.0, color=GREY, linewidth=1.2)
+    axes.axvline(0.0, color=GRAY, linewidth=1.2)
     low = high = 0.0
-    for line, ink in _in_colour(panel.series):
+    for line, ink in _with_colors(panel.series):
         for name, difference in line.differences.items():
             delta, place = factor * difference.delta, panel.places.index(name)
             interval = difference.interval
@@ -457,8 +455,8 @@ def draw_differences(axes: Any, panel: Panel) -> list[End]:
 
 def draw_reliability(axes: Any, panel: Panel) -> list[End]:
     """Draw the accuracy of each bin against its mean confidence; calibrated probabilities are on the diagonal."""
-    axes.plot([0, 100], [0, 100], color=GREY, linewidth=1.2, linestyle=DASHES)
-    for line, ink in _in_colour(panel.series):
+    axes.plot([0, 100], [0, 100], color=GRAY, linewidth=1.2, linestyle=DASHES)
+    for line, ink in _with_colors(panel.series):
         if line.points:
             xs, ys = zip(*((100 * float(x), 100 * score.mean) for x, score in line.points), strict=True)
             axes.plot(xs, ys, "o-", color=ink, markersize=3.5, linewidth=1.6, label=line.label)

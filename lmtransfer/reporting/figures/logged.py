@@ -8,19 +8,19 @@ from typing import Any
 
 from lmtransfer.reporting.figures.spec import Chart, LossCurve, Panel, Place, Series
 from lmtransfer.reporting.figures.style import (
-    GREY,
+    GRAY,
     INK,
     LIGHT_BLUE,
     MAX_CURVES,
-    colour,
-    counted,
+    color,
+    count_text,
     shorten,
     slug,
     with_count,
 )
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.reference import entropy_of, is_normal, references_of
+from lmtransfer.reporting.runs.reference import entropy_of, normality_text, references_of
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.system.units import format_metric
 from lmtransfer.verdicts.spread import Spread, spread
@@ -32,9 +32,9 @@ Curve = tuple[tuple[Place, Spread], ...]
 _LOSS_PARTS = ("mlm", "lm")
 _PREFIX = "validation/"
 _BASE_RATE = "_base_rate"
-#: The shares of the parts of a mixture: key in ``result.json``, heading, colour.
+#: The shares of the parts of a mixture: key in ``result.json``, heading, color.
 _SHARES = (
-    ("share", "of the text", GREY),
+    ("share", "of the text", GRAY),
     ("sampled", "of the sampled text", LIGHT_BLUE),
     ("own", "of the vocabulary (pieces most frequent there)", INK),
 )
@@ -48,12 +48,12 @@ def loss_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Cha
             continue
         runs = entry.seeds or (entry.run,)
         lines = [line for run in runs for line in run.metrics]
-        logged = [part for part in _LOSS_PARTS if any(_loss(line, part) is not None for line in lines)]
-        part = logged[0] if logged else None
+        parts = [part for part in _LOSS_PARTS if any(_loss(line, part) is not None for line in lines)]
+        part = parts[0] if parts else None
         label = labels[entry.run.key]
-        curves_of_runs = [curve for run in runs if (curve := loss_curve(run, label, part)) is not None]
-        if curves_of_runs:
-            curves.setdefault(part or "loss", {}).setdefault(label, []).extend(curves_of_runs)
+        run_curves = [curve for run in runs if (curve := loss_curve(run, label, part)) is not None]
+        if run_curves:
+            curves.setdefault(part or "loss", {}).setdefault(label, []).extend(run_curves)
     return [_loss_chart(part, by_label) for part, by_label in curves.items()]
 
 
@@ -63,18 +63,18 @@ def _loss_chart(part: str, runs: Mapping[str, Sequence[LossCurve]]) -> Chart:
     losses = tuple(seed for seeds in visible.values() for seed in seeds)
     return Chart(
         "pretraining-loss" + ("" if part == "loss" else f"-{part}"),
-        f"Pretraining loss ({part}) of {counted(len(visible), len(runs))}",
+        f"Pretraining loss ({part}) of {count_text(len(visible), len(runs))}",
         (Panel("loss", "tokens", part, losses=losses), Panel("loss", "seconds", "", losses=losses)),
         tuple(remark for label, seeds in visible.items() for remark in _remarks(label, seeds[0])),
     )
 
 
 def _remarks(label: str, curve: LossCurve) -> Iterator[str]:
-    """Say whether the loss of a run with reference curves is normal."""
+    """State whether a run's loss is normal, if there are reference curves."""
     loss = float(curve.smooth[-1])
-    is_usual = is_normal(curve.references, tokens=curve.tokens[-1], loss=loss, entropy=curve.plateau)
-    if is_usual:
-        yield f"{label}: {is_usual}; their curves are grey."
+    text = normality_text(curve.references, tokens=curve.tokens[-1], loss=loss, entropy=curve.plateau)
+    if text:
+        yield f"{label}: {text}; their curves are gray."
 
 
 def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | None:
@@ -98,9 +98,9 @@ def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | Non
     if len(training) < 2:
         return None
     tokens_, seconds_, losses = zip(*training, strict=True)
-    known = entropy_of(run) if part in _LOSS_PARTS else None
-    references = () if part is None or known is None else tuple(references_of(run, part))
-    return LossCurve(label, tokens_, seconds_, losses, tuple(validation), known, _changes(run), references)
+    entropy = entropy_of(run) if part in _LOSS_PARTS else None
+    references = () if part is None or entropy is None else tuple(references_of(run, part))
+    return LossCurve(label, tokens_, seconds_, losses, tuple(validation), entropy, _changes(run), references)
 
 
 def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
@@ -124,7 +124,7 @@ def _loss(line: Mapping[str, Any], part: str | None) -> float | None:
 
 
 def metric_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """Chart the development metric during training for each task and number of labels, with controls."""
+    """Chart the metric on held-out examples during training for each task and number of labels, with controls."""
     groups: dict[tuple[str, str], list[Series]] = {}
     for entry in entries:
         if entry.is_pretraining or entry.metric is None:
@@ -141,29 +141,29 @@ def metric_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[C
         Chart(
             f"learning-{slug(group)}-{slug(metric)}",
             with_count(f"{group}: {metric} on held-out examples while training", len(series)),
-            (Panel("curves", "optimiser steps", metric, tuple(series[:MAX_CURVES])),),
+            (Panel("curves", "optimizer steps", metric, tuple(series[:MAX_CURVES])),),
         )
         for (group, metric), series in groups.items()
     ]
 
 
 def metric_curve(runs: Sequence[Run], metric: str) -> Curve:
-    """Return a development metric at the steps common to all seeds; empty if there are fewer than two.
+    """Return a held-out metric at the steps common to all seeds; empty if there are fewer than two such steps.
 
     Args:
         runs: one run per seed.
         metric: name of the metric, logged as ``validation/<metric>``.
     """
-    logged = []
+    values = []
     for run in runs:
         points = {}
         for line in run.metrics:
             step, value = number(line.get("step")), number(line.get(f"{_PREFIX}{metric}"))
             if step is not None and value is not None:
                 points[step] = value
-        logged.append(points)
-    steps = sorted(set.intersection(*map(set, logged))) if logged else []
-    return tuple((step, spread([points[step] for points in logged])) for step in steps) if len(steps) > 1 else ()
+        values.append(points)
+    steps = sorted(set.intersection(*map(set, values))) if values else []
+    return tuple((step, spread([points[step] for points in values])) for step in steps) if len(steps) > 1 else ()
 
 
 def part_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
@@ -181,7 +181,7 @@ def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
 
     Args:
         run: a pretraining run.
-        seeds: the runs of its seeds, if it has several; only validations common to all seeds are used.
+        seeds: the runs of the seeds, if the run has several; only validations common to all seeds are used.
 
     Returns:
         No panels for a single corpus, and no second panel if the shares are unknown.
@@ -189,7 +189,11 @@ def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
     runs = seeds or (run,)
     names = list(
         dict.fromkeys(
-            key for one in runs for line in one.metrics for key in line if key.startswith(_PREFIX) and "/" in key[11:]
+            key
+            for member in runs
+            for line in member.metrics
+            for key in line
+            if key.startswith(_PREFIX) and "/" in key[11:]
         )
     )
     losses = list(dict.fromkeys(name.removeprefix(_PREFIX).partition("/")[0] for name in names))
@@ -199,9 +203,9 @@ def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
     loss = next((loss for loss in losses if loss != "loss"), "loss")
     curves = {}
     for name in names:
-        of_loss, _, part = name.removeprefix(_PREFIX).partition("/")
+        loss_name, _, part = name.removeprefix(_PREFIX).partition("/")
         points = _over_seeds(runs, name)
-        if of_loss == loss and points:
+        if loss_name == loss and points:
             curves[part] = points
     if not curves:
         return ()
@@ -211,12 +215,14 @@ def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
     ]
     panels = [Panel("curves", "tokens", f"validation {loss} (nats)", tuple(series))]
     nodes = run.result.get("parts")
-    known = (
+    part_nodes = (
         {part: node for part, node in nodes.items() if isinstance(node, Mapping)} if isinstance(nodes, Mapping) else {}
     )
-    if known:
+    if part_nodes:
         shares = [
-            Series(heading, tuple((shorten(part, 18), _share(known.get(part, {}), key)) for part in curves), ink=ink)
+            Series(
+                heading, tuple((shorten(part, 18), _share(part_nodes.get(part, {}), key)) for part in curves), ink=ink
+            )
             for key, heading, ink in _SHARES
         ]
         panels.append(Panel("bars", "", "share", tuple(shares)))
@@ -228,32 +234,32 @@ def _share(node: Mapping[str, Any], key: str) -> Spread:
 
 
 def detection_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """Build one chart of all runs that logged how well their discriminators find replaced tokens, if there are any."""
-    logged = [
+    """Build one chart of all runs that logged how well their discriminators find replaced tokens; none without them."""
+    labeled_curves = [
         (labels[entry.run.key], curves)
         for entry in entries
         if entry.is_pretraining and (curves := detection_curves(entry)) is not None
     ]
     precisions, recalls = [], []
-    for index, (label, (precision, recall, base_rate)) in enumerate(logged[:MAX_CURVES]):
-        precisions.append(Series(label, precision, ink=colour(index)))
-        precisions.append(Series("base rate", base_rate, is_reference=True, ink=colour(index)))
+    for index, (label, (precision, recall, base_rate)) in enumerate(labeled_curves[:MAX_CURVES]):
+        precisions.append(Series(label, precision, ink=color(index)))
+        precisions.append(Series("base rate", base_rate, is_reference=True, ink=color(index)))
         recalls.append(Series(label, recall))
-    note = "dashed: base rate, the share of all tokens that is replaced"
+    note = "dashed: base rate, the share of replaced tokens among all tokens"
     panels = (
         Panel("curves", "tokens", "precision", tuple(precisions), note=note, limits=(0, 100)),
         Panel("curves", "tokens", "recall", tuple(recalls), limits=(0, 100)),
     )
-    title = with_count("Replaced tokens found in held-out text", len(logged))
-    return [Chart("replaced-tokens", title, panels)] if logged else []
+    title = with_count("Replaced tokens found in held-out text", len(labeled_curves))
+    return [Chart("replaced-tokens", title, panels)] if labeled_curves else []
 
 
 def detection_curves(entry: Entry) -> tuple[Curve, Curve, Curve] | None:
     """Return the discriminator's curves of a pretraining run, over all its seeds; None if none were logged.
 
     Returns:
-        Precision: the share of the tokens marked as replaced that are replaced (no point if no token is marked);
-        recall: the share of the replaced tokens that are marked; base rate: the share of all tokens that are replaced,
+        Precision: the share of replaced tokens among those marked as replaced (no point if no token is marked); recall:
+        the share of marked tokens among the replaced ones; base rate: the share of replaced tokens among all tokens,
         which is the precision of guessing.
     """
     runs = entry.seeds or (entry.run,)
@@ -270,10 +276,10 @@ def _over_seeds(runs: Sequence[Run], name: str) -> Curve:
 
     Tokens are averaged over seeds, since seeds fill their steps differently.
     """
-    seeds = [logged for run in runs if (logged := _validations(run, name))]
-    everywhere = [at for at in seeds[0] if all(at in of_seed for of_seed in seeds)] if seeds else []
+    seeds = [validations for run in runs if (validations := _validations(run, name))]
+    common_steps = [step for step in seeds[0] if all(step in seed for seed in seeds)] if seeds else []
     return tuple(
-        (fmean(of_seed[at][0] for of_seed in seeds), spread([of_seed[at][1] for of_seed in seeds])) for at in everywhere
+        (fmean(seed[step][0] for seed in seeds), spread([seed[step][1] for seed in seeds])) for step in common_steps
     )
 
 

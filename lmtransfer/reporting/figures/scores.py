@@ -11,25 +11,25 @@ from lmtransfer.reporting.figures.kinds import draw
 from lmtransfer.reporting.figures.logged import detection_charts, loss_charts, metric_charts, part_charts
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, Series, make_series, points_panel
 from lmtransfer.reporting.figures.style import FILLS, MAX_CURVES, SavedFigure, shorten, slug, with_count
-from lmtransfer.reporting.runs.calibration import ShownReliability, read_calibration
+from lmtransfer.reporting.runs.calibration import ReliabilityCurve, read_calibration
 from lmtransfer.reporting.runs.collect import is_seed
 from lmtransfer.reporting.runs.entry import Entry, distinct_names
 from lmtransfer.reporting.runs.languages import scores_in_languages
 from lmtransfer.reporting.runs.layer_weights import LayerWeights, read_layer_weights
-from lmtransfer.reporting.runs.learning_rates import tried_rates
+from lmtransfer.reporting.runs.learning_rates import rate_scores
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.scores import higher_is_better, number
 from lmtransfer.reporting.runs.sweeps import PRETRAINING_TOKENS, Sweep, value_text, values_of_sweep
 from lmtransfer.verdicts.expected_best import expected_best
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: Maximum number of runs with layers side by side; more would be indistinguishable and are omitted.
+#: Maximum number of runs in a chart of layers; further runs would be indistinguishable and are omitted.
 _MAX_RUNS = 6
 
 _Item = TypeVar("_Item")
-#: The label of a series, whether it is a control, the place on the x axis, the score.
-Score = tuple[str, bool, Place, Spread]
-#: An evaluation, the varied key, and the loss at each value.
+#: The label of a series, whether the series is a control, the place on the x axis, the score.
+SeriesScore = tuple[str, bool, Place, Spread]
+#: An evaluation, the key that it varied, and the loss at each value.
 _Evaluation = tuple[Entry, str, list[tuple[float, float]]]
 
 
@@ -37,7 +37,7 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
     """Draw all figures for which the runs have data, as SVG and PNG.
 
     Args:
-        folder: folder for the files, created if needed.
+        folder: the files' folder, which is created if needed.
     """
     labels = distinct_names(entries)
     charts = [*comparison_charts(entries), *label_charts(entries), *setting_charts(entries), *revision_charts(entries)]
@@ -64,7 +64,7 @@ def _values_text(keys: Sequence[str], values: Sequence[Any], comma: str) -> str:
     return comma.join(f"{key.rsplit('.', 1)[-1]}={value_text(value)}" for key, value in pairs)
 
 
-def _grouped(items: Iterable[tuple[Hashable, _Item]]) -> dict[Any, list[_Item]]:
+def _group(items: Iterable[tuple[Hashable, _Item]]) -> dict[Any, list[_Item]]:
     """Group items by key, in order of appearance."""
     groups: dict[Any, list[_Item]] = {}
     for key, item in items:
@@ -75,7 +75,7 @@ def _grouped(items: Iterable[tuple[Hashable, _Item]]) -> dict[Any, list[_Item]]:
 def _with_controls(
     entries: Sequence[Entry], labels: Mapping[str, str]
 ) -> Iterator[tuple[Entry, str, bool, Any, list[Any]]]:
-    """Yield entry, label, whether it is a control, result and seed results, for each run and its control."""
+    """Yield entry, label, whether the result is a control's, result and seed results, for each run and its control."""
     for entry in entries:
         label, result = labels[entry.run.key], entry.run.result
         yield entry, label, entry.is_control, result, [seed.result for seed in entry.seeds]
@@ -84,7 +84,7 @@ def _with_controls(
 
 def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
     """Chart majority, baselines, control, probe and finetuned runs as bars, for each task with at least two."""
-    groups = _grouped(
+    groups = _group(
         (
             (row.group, row.metric),
             Series(
@@ -107,20 +107,20 @@ def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 def label_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
     """Chart the metric against the number of labels, for each task with at least two training set sizes."""
-    tasks = _grouped(
+    tasks = _group(
         ((", ".join(filter(None, (entry.task, entry.split))), entry.metric), entry)
         for entry in entries
         if entry.num_train and entry.score is not None and entry.metric is not None
     )
     for (task, metric), members in tasks.items():
-        series = make_series(_ways(members))
+        series = make_series(_transfer_scores(members))
         if max(len(line.points) for line in series) > 1:
             panel = points_panel("num_train", metric, series)
             yield Chart(f"labels-{slug(task)}-{slug(metric)}", f"{task}: {metric} by number of labels", (panel,))
 
 
-def _ways(entries: Sequence[Entry]) -> Iterator[Score]:
-    """Yield the scores of each way of transfer from each pretraining run, and those of all controls together."""
+def _transfer_scores(entries: Sequence[Entry]) -> Iterator[SeriesScore]:
+    """Yield the scores of each way of transfer from each pretraining run, and those of all controls."""
     for entry in entries:
         size, source = float(entry.num_train or 0), "" if entry.source is None else entry.source.name
         if entry.score is not None:
@@ -130,7 +130,7 @@ def _ways(entries: Sequence[Entry]) -> Iterator[Score]:
             yield "frozen control" if entry.transfer == "frozen" else "control", True, size, entry.control
 
 
-def _and_control(entry: Entry, label: str, place: Place) -> Iterator[Score]:
+def _with_control(entry: Entry, label: str, place: Place) -> Iterator[SeriesScore]:
     """Yield the score of an entry and that of its control."""
     if entry.score is not None:
         yield label, False, place, entry.score
@@ -140,7 +140,7 @@ def _and_control(entry: Entry, label: str, place: Place) -> Iterator[Score]:
 
 def setting_charts(entries: Sequence[Entry]) -> list[Chart]:
     """Chart the pretraining loss and task scores of pretraining runs in one folder that differ in one number."""
-    folders = _grouped(
+    folders = _group(
         (entry.run.key.rpartition("/")[0], entry)
         for entry in entries
         if entry.is_pretraining and entry.score is not None
@@ -152,7 +152,9 @@ def setting_charts(entries: Sequence[Entry]) -> list[Chart]:
         if len(set(values)) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             continue
         at = {entry.run.path: float(value) for entry, value in zip(members, values, strict=True)}
-        losses = _joint(line for entry in members for line in _and_control(entry, "pretraining", at[entry.run.path]))
+        losses = _join_scores(
+            line for entry in members for line in _with_control(entry, "pretraining", at[entry.run.path])
+        )
         loss = Panel(
             "points",
             keys[0],
@@ -160,14 +162,16 @@ def setting_charts(entries: Sequence[Entry]) -> list[Chart]:
             losses,
             note="losses at other values may not be comparable",
         )
-        trained = _grouped(
+        transfers = _group(
             ((entry.group, entry.metric), (entry, at[entry.source.path]))
             for entry in entries
             if entry.source is not None and entry.source.revision is None and entry.source.path in at
             if entry.score is not None and entry.metric
         )
-        for (task, metric), learned in trained.items():
-            series = _joint(line for entry, value in learned for line in _and_control(entry, entry.transfer, value))
+        for (task, metric), scores in transfers.items():
+            series = _join_scores(
+                line for entry, value in scores for line in _with_control(entry, entry.transfer, value)
+            )
             if max(len(line.points) for line in series) > 1:
                 title = f"{keys[0]}: pretraining loss, and scores on {task}"
                 panels = (loss, Panel("points", keys[0], metric, series))
@@ -175,32 +179,32 @@ def setting_charts(entries: Sequence[Entry]) -> list[Chart]:
     return charts
 
 
-def _joint(scores: Iterable[Score]) -> tuple[Series, ...]:
-    """Build series in which several scores at one place become one: the spread of their means."""
-    together = _grouped(((label, is_control, place), score) for label, is_control, place, score in scores)
+def _join_scores(scores: Iterable[SeriesScore]) -> tuple[Series, ...]:
+    """Build series in which several scores at one place are joined to the spread of their means."""
+    groups = _group(((label, is_control, place), score) for label, is_control, place, score in scores)
     return make_series(
-        (*key, of_place[0] if len(of_place) == 1 else spread([score.mean for score in of_place]))
-        for key, of_place in together.items()
+        (*key, members[0] if len(members) == 1 else spread([score.mean for score in members]))
+        for key, members in groups.items()
     )
 
 
 def revision_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
     """Chart scores against pretraining tokens, for each task with runs from several revisions."""
     scored = [entry for entry in entries if entry.source and entry.score and entry.metric]
-    ran = {entry.source.path for entry in scored if entry.source and entry.source.revision is not None}
-    groups = _grouped(
+    paths = {entry.source.path for entry in scored if entry.source and entry.source.revision is not None}
+    groups = _group(
         ((entry.group, entry.metric), (entry, entry.source.path))
         for entry in scored
-        if entry.source and entry.source.path in ran
+        if entry.source and entry.source.path in paths
     )
     for (task, metric), members in groups.items():
-        several = len({path for _, path in members}) > 1
+        has_several_runs = len({path for _, path in members}) > 1
         series = make_series(
             line
             for entry, path in members
-            for line in _and_control(
+            for line in _with_control(
                 entry,
-                f"{entry.transfer} {path.name}" if several else entry.transfer,
+                f"{entry.transfer} {path.name}" if has_several_runs else entry.transfer,
                 entry.pretraining_tokens or 0.0,
             )
         )
@@ -212,7 +216,7 @@ def revision_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 def layer_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
     """Build a chart per task and number of layers, with all runs that learned a scalar mix side by side."""
-    groups = _grouped(
+    groups = _group(
         ((entry.group, len(mix.weights)), mix)
         for entry, label, is_control, result, seeds in _with_controls(entries, labels)
         if (mix := read_layer_weights(result, label, is_control=is_control, seeds=seeds)) is not None
@@ -265,7 +269,7 @@ def sweep_charts(sweeps: Sequence[Sweep]) -> Iterator[Chart]:
             yield Chart(f"sweep-{place}-{slug(sweep.name)}", f"{metric} by {key}", (panel,))
 
 
-def _sweep_scores(sweep: Sweep) -> Iterator[Score]:
+def _sweep_scores(sweep: Sweep) -> Iterator[SeriesScore]:
     """Yield the scores of a sweep, and of its controls if one key was swept and all points have a control."""
     scored = [(point, point.score) for point in sweep.points if point.score is not None]
     first = [point.values[0] for point, _ in scored]
@@ -282,7 +286,7 @@ def _sweep_scores(sweep: Sweep) -> Iterator[Score]:
 
 def language_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iterator[Chart]:
     """Chart the mean score in each language, for each task that is scored by language, with controls."""
-    groups = _grouped(
+    groups = _group(
         ((entry.group, entry.metric), [(label, is_control, code, spread([score])) for code, score in scores.items()])
         for entry, label, is_control, result, _ in _with_controls(entries, labels)
         if (scores := scores_in_languages(result)) and entry.metric
@@ -295,7 +299,7 @@ def language_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iter
 
 def reliability_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iterator[Chart]:
     """Chart accuracy against confidence, before and after temperature scaling, for each task with such runs."""
-    groups = _grouped(
+    groups = _group(
         (entry.group, (labels[entry.run.key], calibration))
         for entry in entries
         if (calibration := read_calibration(entry.run.result)) is not None
@@ -303,19 +307,19 @@ def reliability_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> I
     for group, runs in groups.items():
         plain = tuple(_reliability(label, calibration.plain) for label, calibration in runs[:MAX_CURVES])
         scaled = tuple(_reliability(label, calibration.scaled) for label, calibration in runs[:MAX_CURVES])
-        x, trained = "confidence (%)", "as trained; dashed: as often right as the probability says"
+        x, plain_note = "confidence (%)", "without a temperature; dashed: perfect calibration"
         panels = (
-            Panel("reliability", x, "accuracy", plain, note=trained),
+            Panel("reliability", x, "accuracy", plain, note=plain_note),
             Panel("reliability", x, "", scaled, note="with a temperature fitted on other examples"),
         )
         yield Chart(f"reliability-{slug(group)}", with_count(f"{group}: reliability", len(runs)), panels)
 
 
-def _reliability(label: str, measured: ShownReliability | None) -> Series:
-    if measured is None:
+def _reliability(label: str, curve: ReliabilityCurve | None) -> Series:
+    if curve is None:
         return Series(label, ())
-    points = tuple((confidence, spread([accuracy])) for confidence, accuracy in measured.points)
-    return Series(f"{shorten(label, 26)}, ECE {100 * measured.error:.1f}", points)
+    points = tuple((confidence, spread([accuracy])) for confidence, accuracy in curve.points)
+    return Series(f"{shorten(label, 26)}, ECE {100 * curve.error:.1f}", points)
 
 
 def evaluation_charts(entries: Sequence[Entry]) -> list[Chart]:
@@ -324,14 +328,15 @@ def evaluation_charts(entries: Sequence[Entry]) -> list[Chart]:
     There is one line per run; the seeds of a run share a line.
     """
     curves = [(entry, *read_curve(entry.run.result.get("curve"))) for entry in entries]
-    together = _by_run([(entry, key, points) for entry, key, points in curves if len(points) > 1])
-    measured = Counter(_measured(members[0][0]) for members in together)
+    runs = _by_run([(entry, key, points) for entry, key, points in curves if len(points) > 1])
+    names = Counter(_evaluated_name(members[0][0]) for members in runs)
     lines: dict[str, list[Series]] = {}
-    for members in together:
+    for members in runs:
         entry, key, points = members[0]
-        name = _measured(entry) if measured[_measured(entry)] == 1 else entry.name
-        losses = zip(*([loss for _, loss in of_seed] for _, _, of_seed in members), strict=True)
-        series = Series(name, tuple((value, spread(of)) for (value, _), of in zip(points, losses, strict=True)))
+        name = _evaluated_name(entry) if names[_evaluated_name(entry)] == 1 else entry.name
+        losses = zip(*([loss for _, loss in seed_points] for _, _, seed_points in members), strict=True)
+        scores = tuple((value, spread(values)) for (value, _), values in zip(points, losses, strict=True))
+        series = Series(name, scores)
         lines.setdefault(key, []).append(series)
     return [
         Chart(
@@ -347,32 +352,32 @@ def _by_run(curves: Sequence[_Evaluation]) -> list[list[_Evaluation]]:
     """Group the curves of a run's seeds, if each seed was measured once, at the same values."""
     groups: dict[object, list[_Evaluation]] = {}
     for place, (entry, key, points) in enumerate(curves):
-        path = _evaluated(entry)
-        of_seed = path is not None and is_seed(path.name)
+        path = _evaluated_path(entry)
+        is_of_seed = path is not None and is_seed(path.name)
         values = tuple(value for value, _ in points)
-        groups.setdefault((path.parent, key, values) if of_seed and path else place, []).append(curves[place])
+        groups.setdefault((path.parent, key, values) if is_of_seed and path else place, []).append(curves[place])
     evaluations = []
     for members in groups.values():
-        once = len({_evaluated(entry) for entry, _, _ in members}) == len(members)
-        evaluations += [members] if once else [[member] for member in members]
+        are_distinct = len({_evaluated_path(entry) for entry, _, _ in members}) == len(members)
+        evaluations += [members] if are_distinct else [[member] for member in members]
     return evaluations
 
 
-def _measured(entry: Entry) -> str:
+def _evaluated_name(entry: Entry) -> str:
     """Return the name of the evaluated run; for a seed, the name of its parent run."""
-    path = _evaluated(entry)
+    path = _evaluated_path(entry)
     if path is None:
         return entry.name
     return path.parent.name if is_seed(path.name) else path.name
 
 
-def _evaluated(entry: Entry) -> PurePath | None:
+def _evaluated_path(entry: Entry) -> PurePath | None:
     path = entry.run.config.get("run")
     return PurePath(path) if isinstance(path, str) else None
 
 
 def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:
-    """Read the key and the ascending (value, loss) pairs of a result's ``curve``; no pairs if missing or damaged."""
+    """Read the key and the ascending (value, loss) pairs of a result's ``curve``; no pairs if it is damaged."""
     if not isinstance(node, Mapping) or not isinstance(node.get("values"), list):
         return "", []
     pairs = zip(map(number, node["values"]), map(number, node.get("losses") or []), strict=False)
@@ -381,10 +386,10 @@ def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:
 
 
 def search_charts(entries: Sequence[Entry]) -> list[Chart]:
-    """Chart the expected best learning rate score of each run that tried at least three, with its control in grey."""
+    """Chart the expected best score by number of learning rates, for runs that tried at least three, with controls."""
     charts: list[Chart] = []
     for entry in entries:
-        series = make_series(_searched(entry))
+        series = make_series(_search_scores(entry))
         if series:
             title = f"{entry.group}: expected best held-out {entry.metric or ''} of {entry.name}"
             panel = points_panel("num_rates", entry.metric or "", series)
@@ -392,11 +397,11 @@ def search_charts(entries: Sequence[Entry]) -> list[Chart]:
     return charts
 
 
-def _searched(entry: Entry) -> Iterator[Score]:
+def _search_scores(entry: Entry) -> Iterator[SeriesScore]:
     """Yield the expected score of the best of k rates, for each seed; the mean over seeds chooses the rate."""
     higher = higher_is_better(entry.metric or "", entry.run.result)
     for condition, label in (("pretrained", entry.name), ("control", "control")):
-        rates = list(tried_rates(entry.run, condition).values())
+        rates = list(rate_scores(entry.run, condition).values())
         if len(rates) > 2:
             means = [rate.mean for rate in rates]
             seeds = zip(*(rate.values for rate in rates), strict=True)

@@ -34,14 +34,14 @@ COUNTS = ("num_train", "parameters", "tokens", "flops", "num_rates")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Scores that are drawn in the same style: the points of a line, or bars of one colour.
+    """Scores that are drawn in the same style: the points of a line, or bars of one color.
 
     Attributes:
         label: what the scores have in common; empty for no label.
         points: (place on the x axis, score), with numbers in ascending order, or names in any order.
-        is_control: whether it is drawn grey.
-        is_reference: whether it is only a dashed reference line.
-        ink: its colour; by default grey for a control, else the next colour of the palette.
+        is_control: whether the series is a control's, which is drawn gray.
+        is_reference: whether the series is only a dashed reference line.
+        ink: the color; by default gray for a control, else the next color of the palette.
         differences: the difference between each place and its control, for the kind ``differences``.
     """
 
@@ -58,7 +58,7 @@ class LossCurve:
     """The loss of one pretraining run.
 
     Attributes:
-        label: name of the run; the seeds of a run share it.
+        label: name of the run, which the seeds of a run share.
         tokens: tokens seen at each logged step.
         seconds: training seconds at each logged step.
         loss: training loss at each logged step, nats.
@@ -80,7 +80,7 @@ class LossCurve:
     @property
     def smooth(self) -> np.ndarray:
         """The training loss, averaged over a thirtieth of the steps."""
-        return smoothed(np.asarray(self.loss, dtype=float), max(1, len(self.loss) // 30))
+        return moving_average(np.asarray(self.loss, dtype=float), max(1, len(self.loss) // 30))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        kind: how it is drawn.
+        kind: how the panel is drawn.
         x: the heading of the x axis; for points, possibly a key of ``HEADINGS``; for losses, ``tokens`` or
             ``seconds``.
-        y: the metric, which determines the unit and the heading of its axis; empty for that of the panel to the left.
+        y: the metric, which determines the unit and heading of the y axis; empty if the panel to the left has the same.
         series: the lines or bars.
-        losses: the curves of the kind ``loss``, in place of series.
-        note: the explanation above the axes; by default the meaning of the marks.
+        losses: the curves for the kind ``loss``, which has no series.
+        note: the explanation above the axes; by default it explains the marks.
         limits: the ends of the y axis; None to fit the data.
     """
 
@@ -118,8 +118,8 @@ class Chart:
 
     Attributes:
         name: file name without suffix.
-        title: what it shows.
-        panels: its panels, side by side.
+        title: what the figure shows.
+        panels: the panels, from left to right.
         remarks: sentences for the caption that are not in the figure.
     """
 
@@ -130,23 +130,23 @@ class Chart:
 
 
 def make_series(scores: Iterable[tuple[str, bool, Place, Spread]]) -> tuple[Series, ...]:
-    """Collect scores in series; the last of several scores at one place of a series counts.
+    """Collect scores in series; of several scores at one place of a series, the last counts.
 
     Args:
-        scores: label of the series, whether it is a control, place on the x axis, score.
+        scores: label of the series, whether the series is a control, place on the x axis, score.
     """
     lines: dict[tuple[str, bool], dict[Place, Spread]] = {}
     for label, is_control, place, score in scores:
         lines.setdefault((label, is_control), {})[place] = score
-    return tuple(Series(label, in_order(points), is_control) for (label, is_control), points in lines.items())
+    return tuple(Series(label, sort_points(points), is_control) for (label, is_control), points in lines.items())
 
 
 def points_panel(x: str, y: str, series: Sequence[Series]) -> Panel:
-    """Build a panel of points; a single line has no label, since the title says what it is."""
+    """Build a panel of points; a single line needs no label, since the title describes it."""
     return Panel("points", x, y, tuple(series) if len(series) > 1 else (replace(series[0], label=""),))
 
 
-def in_order(points: Mapping[Place, _Value]) -> tuple[tuple[Place, _Value], ...]:
+def sort_points(points: Mapping[Place, _Value]) -> tuple[tuple[Place, _Value], ...]:
     """Sort points by their numbers; keep the order of names."""
     items = tuple(points.items())
     return tuple(sorted(items, key=lambda point: float(point[0]))) if are_numbers(points) else items
@@ -157,8 +157,8 @@ def are_numbers(places: Iterable[Place]) -> bool:
     return all(isinstance(place, int | float) for place in places)
 
 
-def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """Return a centred moving average of the same length that ignores values that are not finite.
+def moving_average(values: np.ndarray, window: int) -> np.ndarray:
+    """Return a centered moving average of the same length, which ignores values that are not finite.
 
     The window grows at the start, where losses fall fast, and is one-sided at the end, so that the last value is as
     smooth as the others.

@@ -1,4 +1,4 @@
-"""The style of all figures: colour-blind safe colours, plain axes, labels beside the lines.
+"""The style of all figures: colors for color-blind readers, plain axes, labels beside the lines.
 
 The functions import matplotlib themselves, so that importing this file is cheap. Nothing here uses ``pyplot`` or other
 global state: figures are objects, drawn on the Agg canvas.
@@ -26,26 +26,26 @@ from lmtransfer.system.units import in_percent
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 #: Markers of points, with the characters that show them in labels.
 MARKERS = {"o": "\u25cf", "s": "\u25a0", "D": "\u25c6", "^": "\u25b2"}
-GREY = "#8A8A8A"
+GRAY = "#8A8A8A"
 INK = "#222222"
 LIGHT_BLUE = "#B9D6EA"
-#: Colours of a task's bars by way of transfer; any other way has the colour of ``finetuned``.
+#: Colors of a task's bars by way of transfer; any other way has the color of ``finetuned``.
 FILLS = {
     "majority": "#D9D9D9",
     "baseline": "#BDBDBD",
-    "control": GREY,
+    "control": GRAY,
     "frozen": PALETTE[4],
     "finetuned": PALETTE[0],
 }
 #: Dash pattern of reference lines.
 DASHES: Any = (0, (4, 3))
 
-#: Maximum number of curves in a figure; more would be indistinguishable. The title says if others are omitted.
+#: Maximum number of curves in a figure; more would be indistinguishable. The title says if curves are omitted.
 MAX_CURVES = 7
 #: Letters per inch in a title.
 _LETTERS_PER_INCH = 11
 #: Maximum number of dots on a seed's line, so that the line stays visible.
-_MOST_DOTS = 25
+_MAX_DOTS = 25
 
 _RC = {
     "font.family": "sans-serif",
@@ -92,13 +92,13 @@ class SavedFigure:
 
 
 @contextmanager
-def drawing(name: str) -> Iterator[None]:
+def figure_style(name: str) -> Iterator[None]:
     """Apply the style while a figure is drawn and saved; ids inside the SVG depend only on ``name``."""
-    chosen = os.environ.pop("MPLBACKEND", None)  # no window opens, and an unknown backend would break the import
+    backend = os.environ.pop("MPLBACKEND", None)  # an unknown backend would break the import
     import matplotlib
 
-    if chosen is not None:
-        os.environ["MPLBACKEND"] = chosen
+    if backend is not None:
+        os.environ["MPLBACKEND"] = backend
     with matplotlib.rc_context({**_RC, "svg.hashsalt": f"lmtransfer-{name}"}):
         yield
 
@@ -119,19 +119,19 @@ def new_figure(title: str, *, width: float, height: float) -> Any:
 
 
 def subtitle(axes: Any, text: str) -> None:
-    """Explain the marks in small grey letters above the axes."""
+    """Write an explanation of the marks in small gray letters above the axes."""
     axes.set_title(text, color="#666666", fontsize=8.5)
 
 
 def seed_dots(
     axes: Any, xs: Sequence[float] | np.ndarray, ys: Sequence[float] | np.ndarray, ink: str, *, size: float = 3.4
 ) -> Any:
-    """Draw a white dot with an edge of colour ``ink`` for each seed, the same in every figure.
+    """Draw a white dot with an edge in the color ``ink`` for each seed, the same in every figure.
 
     Args:
         xs: positions in data units.
-        ys: heights in data units, the same number.
-        ink: colour of the edge.
+        ys: heights in data units, one for each position.
+        ink: color of the edge.
         size: diameter in points.
 
     Returns:
@@ -142,39 +142,39 @@ def seed_dots(
 
 
 def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
-    """Write ``<name>.svg`` and ``<name>.png`` into ``folder``; equal figures give equal bytes."""
+    """Write ``<name>.svg`` and ``<name>.png`` to ``folder``; equal figures give equal bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{name}.svg", folder / f"{name}.png"
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     for path, metadata in ((svg, nothing), (png, {"Software": None})):
-        visible = io.BytesIO()
+        buffer = io.BytesIO()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph ")  # characters missing from the font appear as boxes
-            figure.savefig(visible, format=path.suffix[1:], metadata=metadata)
-        write_bytes(path, visible.getvalue())
+            figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
+        write_bytes(path, buffer.getvalue())
     return SavedFigure(name=name, title=title, svg=svg, png=png)
 
 
-def colour(index: int) -> str:
-    """Return the colour of line or bar number ``index``; colours repeat after seven."""
+def color(index: int) -> str:
+    """Return the color of line or bar number ``index``; colors repeat after seven."""
     return PALETTE[index % len(PALETTE)]
 
 
 def marker(index: int) -> str:
-    """Return the marker of line number ``index``; markers differ where colours repeat."""
+    """Return the marker of line number ``index``; markers differ where colors repeat."""
     return list(MARKERS)[index // len(PALETTE) % len(MARKERS)]
 
 
-def counted(drawn: int, runs: int) -> str:
-    """Say how many runs a figure shows."""
+def count_text(drawn: int, runs: int) -> str:
+    """State how many runs a figure shows."""
     if drawn < runs:
         return f"the first {drawn} of {runs} runs"
     return "1 run" if drawn == 1 else f"{drawn} runs"
 
 
 def with_count(title: str, runs: int) -> str:
-    """Add to a title how many runs are shown if there are more than ``MAX_CURVES``."""
-    return title if runs <= MAX_CURVES else f"{title}, {counted(MAX_CURVES, runs)}"
+    """Add the number of runs shown to a title if there are more than ``MAX_CURVES``."""
+    return title if runs <= MAX_CURVES else f"{title}, {count_text(MAX_CURVES, runs)}"
 
 
 def unit(metric: str) -> tuple[float, str]:
@@ -183,10 +183,10 @@ def unit(metric: str) -> tuple[float, str]:
 
 
 def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
-    """Move label positions as little as possible so that neighbours are at least ``gap`` apart.
+    """Move label positions as little as possible so that neighbors are at least ``gap`` apart.
 
-    Overlapping labels are merged into blocks that are centred on the mean of their desired positions (the pool of
-    adjacent violators). The order is kept, and no label moves further than its block requires.
+    Overlapping labels are merged into blocks, which are centered on the mean of the desired positions (the
+    pool-adjacent-violators algorithm). The order is kept, and no label moves further than its block requires.
 
     Args:
         positions: desired positions, in any order.
@@ -196,7 +196,7 @@ def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
         New positions, in the order of the input.
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])
-    blocks: list[list[float]] = []  # [sum of wanted block starts, number of labels]
+    blocks: list[list[float]] = []  # [sum of desired block starts, number of labels]
     for rank, index in enumerate(order):
         blocks.append([positions[index] - rank * gap, 1.0])
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
@@ -204,10 +204,10 @@ def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
             blocks[-1][0] += total
             blocks[-1][1] += count
     starts = [total / count for total, count in blocks for _ in range(int(count))]
-    moved = [0.0] * len(positions)
+    new_positions = [0.0] * len(positions)
     for rank, index in enumerate(order):
-        moved[index] = starts[rank] + rank * gap
-    return moved
+        new_positions[index] = starts[rank] + rank * gap
+    return new_positions
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: float = 8.5) -> None:
@@ -215,7 +215,7 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: 
 
     Args:
         axes: the axes, with their final limits.
-        ends: (y in data units, text, colour) of each line.
+        ends: (y in data units, text, color) of each line.
         font_size: size in points.
     """
     if not ends:
@@ -223,8 +223,8 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: 
     low, high = axes.get_ylim()
     height = axes.get_window_extent().height * 72 / axes.figure.dpi
     gap = 1.45 * font_size / max(height, 1.0)
-    wanted = [min(max((y - low) / (high - low), 0.0), 1.0) for y, _, _ in ends]
-    for (_, text, ink), y in zip(ends, spread_apart(wanted, gap), strict=True):
+    heights = [min(max((y - low) / (high - low), 0.0), 1.0) for y, _, _ in ends]
+    for (_, text, ink), y in zip(ends, spread_apart(heights, gap), strict=True):
         axes.text(
             1.02,
             y,
@@ -238,9 +238,9 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: 
         )
 
 
-def dotted(num: int) -> np.ndarray:
-    """Select, in equal steps to the last, at most ``_MOST_DOTS`` of ``num`` measurements that get a dot per seed."""
-    return np.arange(num - 1, -1, -max(1, -(-num // _MOST_DOTS)))[::-1]
+def dot_places(num: int) -> np.ndarray:
+    """Select at most ``_MAX_DOTS`` of ``num`` measurements for seed dots: equally spaced, up to the last one."""
+    return np.arange(num - 1, -1, -max(1, -(-num // _MAX_DOTS)))[::-1]
 
 
 def shorten(text: str, limit: int = 34) -> str:

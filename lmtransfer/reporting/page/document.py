@@ -20,7 +20,7 @@ def document(template: str, *, title: str, with_script: bool = False, folder: Pa
         template: file name of a template that extends ``base.html.j2``.
         title: window title and page heading.
         with_script: whether tables can be sorted, which needs the page's only script.
-        folder: the folder with ``template`` and other templates; by default that of the reports.
+        folder: the folder with ``template`` and other templates; None for the reports' folder.
         values: template values; all text in them is escaped.
     """
     script = _source("sort.js") if with_script else ""
@@ -32,16 +32,16 @@ def document(template: str, *, title: str, with_script: bool = False, folder: Pa
 
 
 def policy(script: str) -> str:
-    """Return the content security policy: no requests, and no script but this one.
+    """Return the content security policy: no requests, and no script except ``script``.
 
     Args:
         script: the text between the script tags; "" for a page without a script.
     """
-    allowed = ""
+    script_source = ""
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        allowed = f"; script-src 'sha256-{digest}'"
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:{allowed}"
+        script_source = f"; script-src 'sha256-{digest}'"
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:{script_source}"
 
 
 @cache

@@ -16,17 +16,17 @@ from lmtransfer.reporting.render.answer import answer, comparison
 from lmtransfer.reporting.results import PAGE, leaderboard, results_table
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import table_rows
-from lmtransfer.reporting.runs.sweeps import Sweep, outside
+from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
 from lmtransfer.reporting.sections import Section
 from lmtransfer.reporting.sweep_table import sweep_table
 
 
 @dataclass(frozen=True, slots=True)
-class ShownFigure:
+class PageFigure:
     """A figure drawn by this process.
 
     Attributes:
-        caption: what it shows; empty if the figure itself says so.
+        caption: what the figure shows; empty if the figure contains this text.
         svg: the SVG element, whose text matplotlib has escaped; the only value that a template does not escape.
     """
 
@@ -35,14 +35,14 @@ class ShownFigure:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownSection:
+class PageSection:
     """A section with its figure, read from a folder that may come from someone else.
 
     Attributes:
-        title: its heading.
+        title: the heading.
         sentence: what the figure shows.
-        command: the command that drew it.
-        source: the SVG as a ``data:`` address of an image, in which a browser runs and loads nothing.
+        command: the command that drew the figure.
+        source: the SVG as an image's ``data:`` address; a browser runs no script in such an image and loads nothing.
     """
 
     title: str
@@ -51,18 +51,18 @@ class ShownSection:
     source: str
 
 
-def shown_figure(figure: SavedFigure) -> ShownFigure:
-    """Read the SVG of a saved figure, without its prolog, and name it for screen readers."""
+def page_figure(figure: SavedFigure) -> PageFigure:
+    """Read the SVG of a saved figure without its prolog, and add a label for screen readers."""
     svg = figure.svg.read_text(encoding="utf-8")
-    named = f'<svg role="img" aria-label="{escape(figure.title)}" '
+    start_tag = f'<svg role="img" aria-label="{escape(figure.title)}" '
     caption = "" if escape(figure.title, quote=False) in svg else figure.title
-    return ShownFigure(caption, svg[svg.index("<svg") :].replace("<svg ", named, 1))
+    return PageFigure(caption, svg[svg.index("<svg") :].replace("<svg ", start_tag, 1))
 
 
-def shown_section(section: Section) -> ShownSection:
+def page_section(section: Section) -> PageSection:
     """Read the figure of a section."""
     encoded = base64.b64encode(section.figure.svg.read_bytes()).decode()
-    return ShownSection(section.title, section.sentence, section.command, f"data:image/svg+xml;base64,{encoded}")
+    return PageSection(section.title, section.sentence, section.command, f"data:image/svg+xml;base64,{encoded}")
 
 
 def html_report(
@@ -86,20 +86,20 @@ def html_report(
     Raises:
         OSError: the file of a figure cannot be read.
     """
-    compared = [entry for entry in entries if entry.difference is not None]
-    rows = table_rows(outside(entries, sweeps))
+    entries_with_control = [entry for entry in entries if entry.difference is not None]
+    rows = table_rows(entries_outside(entries, sweeps))
     answers, num_more = all_answers(entries, NoTexts() if texts is None else texts)
     return document(
         "report.html.j2",
         title=title,
         with_script=True,
         answer=answer(entries),
-        comparisons=[comparison(entry) for entry in compared] if len(compared) > 1 else [],
-        sections=list(map(shown_section, sections)),
+        comparisons=list(map(comparison, entries_with_control)) if len(entries_with_control) > 1 else [],
+        sections=list(map(page_section, sections)),
         leaderboard=leaderboard(entries),
         results=results_table(rows).select(PAGE).without_empty() if rows else None,
         sweeps=list(map(sweep_table, sweeps)),
-        figures=list(map(shown_figure, figures)),
+        figures=list(map(page_figure, figures)),
         answers=answers,
         num_more=num_more,
         runs=list(map(run_details, entries)),

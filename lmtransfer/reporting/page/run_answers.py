@@ -13,7 +13,7 @@ import numpy as np
 
 from lmtransfer.reporting.page.confusion import Confusion, confusion
 from lmtransfer.reporting.page.tagged import TaggedWord, tagged_words, worst_sentences
-from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, Texts
+from lmtransfer.reporting.page.texts import ExampleText, TextLookup, Texts
 from lmtransfer.reporting.page.wrong_answers import (
     WrongAnswer,
     worst_label_sets,
@@ -22,28 +22,26 @@ from lmtransfer.reporting.page.wrong_answers import (
     worst_spans,
 )
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept_answers import kept_answers
+from lmtransfer.reporting.runs.kept_answers import read_answers
 from lmtransfer.reporting.runs.scores import higher_is_better
-from lmtransfer.reporting.table import Cell, Table, plain_table
+from lmtransfer.reporting.table import Cell, ReportTable, plain_table
 from lmtransfer.runs.predictions import prediction_files
 from lmtransfer.system.printable import printable
 from lmtransfer.tasks.metrics.by_class import mean_by_class, scores_by_class
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 
-Marked = Literal["", "gold", "pred", "both", "gap"]
+Mark = Literal["", "gold", "pred", "both", "gap"]
 
 #: Number of passage characters shown before and after an answer.
-AROUND = 160
+CONTEXT_CHARACTERS = 160
 
-#: Maximum number of labels to show: those with the most gold examples.
-MOST_CLASSES = 30
+#: Maximum number of labels to show; those with the most gold examples are shown.
+MAX_CLASSES = 30
 #: Maximum number of runs with answers shown: the best run of each task, then the second best, and so on.
-MOST_RUNS = 24
+MAX_RUNS = 24
 #: Maximum length of a text; longer texts are truncated.
-MOST_CHARACTERS = 600
-_ON_TEST = (
-    "These are answers to test examples. They are not shown, so that nobody chooses a model by looking at test data."
-)
+MAX_CHARACTERS = 600
+_ON_TEST = "Answers to test examples are not shown, so that nobody chooses a model by looking at test data."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PassagePart:
     """A part of a passage.
 
     Attributes:
@@ -64,16 +62,17 @@ class Piece:
     """
 
     text: str
-    kind: Marked
+    kind: Mark
 
 
 def find_span(passage: str, answer: str, *, start: int | None, near: int | None = None) -> Span | None:
     """Find an answer in its passage; None if it does not occur.
 
     Args:
-        answer: text of the answer; a truncated answer is found by its beginning.
-        start: index of its first character, if known.
-        near: if ``start`` is unknown, the index nearest to which the occurrence starts; None for the first occurrence.
+        answer: text of the answer; of a truncated answer, the beginning is found.
+        start: index of the answer's first character, if known.
+        near: if ``start`` is unknown, the occurrence that starts nearest to this index is returned; None for the first
+            occurrence.
     """
     if not answer:
         return None
@@ -90,7 +89,9 @@ def find_span(passage: str, answer: str, *, start: int | None, near: int | None 
     return Span(best, best + len(answer))
 
 
-def excerpt(passage: str, *, gold: Span | None, predicted: Span | None, around: int = AROUND) -> list[Piece]:
+def excerpt(
+    passage: str, *, gold: Span | None, predicted: Span | None, around: int = CONTEXT_CHARACTERS
+) -> list[PassagePart]:
     """Return the parts of a passage around both answers, with the answers marked.
 
     Without an answer, return the beginning of the passage.
@@ -103,17 +104,17 @@ def excerpt(passage: str, *, gold: Span | None, predicted: Span | None, around: 
     spans = [span for span in (gold, predicted) if span is not None]
     windows = _windows(passage, spans or [Span(0, 0)], around)
     edges = sorted({edge for span in (*spans, *windows) for edge in (span.start, span.stop)})
-    pieces: list[Piece] = []
+    pieces: list[PassagePart] = []
     for window in windows:
         if window.start > 0:
-            pieces.append(Piece("", "gap"))
+            pieces.append(PassagePart("", "gap"))
         own = [edge for edge in edges if window.start <= edge <= window.stop]
         pieces += [
-            Piece(passage[start:stop], _kind(start, stop, gold, predicted))
+            PassagePart(passage[start:stop], _kind(start, stop, gold, predicted))
             for start, stop in zip(own, own[1:], strict=False)
         ]
     if windows[-1].stop < len(passage):
-        pieces.append(Piece("", "gap"))
+        pieces.append(PassagePart("", "gap"))
     return pieces
 
 
@@ -134,11 +135,13 @@ def _windows(passage: str, spans: Sequence[Span], around: int) -> list[Span]:
     return merged
 
 
-def _kind(start: int, stop: int, gold: Span | None, predicted: Span | None) -> Marked:
-    inside = [span is not None and span.start <= start and stop <= span.stop for span in (gold, predicted)]
-    if all(inside):
+def _kind(start: int, stop: int, gold: Span | None, predicted: Span | None) -> Mark:
+    in_gold, in_predicted = (
+        span is not None and span.start <= start and stop <= span.stop for span in (gold, predicted)
+    )
+    if in_gold and in_predicted:
         return "both"
-    return "gold" if inside[0] else "pred" if inside[1] else ""
+    return "gold" if in_gold else "pred" if in_predicted else ""
 
 
 def answers_of(entry: Entry, problems: list[str]) -> list[Predictions]:
@@ -150,17 +153,17 @@ def answers_of(entry: Entry, problems: list[str]) -> list[Predictions]:
         entry: a scored run of a task.
         problems: receives one message for each unreadable file.
     """
-    of_split = [
+    candidates = [
         predictions
-        for predictions in kept_answers(entry.run.path, problems)
+        for predictions in read_answers(entry.run.path, problems)
         if predictions.split == entry.split and not predictions.baseline
     ]
-    own = [predictions for predictions in of_split if not predictions.is_control]
-    # The folder of a control that the user named as a run.
-    return _of_same_examples(own or (of_split if entry.is_control else []))
+    own = [predictions for predictions in candidates if not predictions.is_control]
+    # The user may have named a control's folder as a run.
+    return _select_comparable(own or (candidates if entry.is_control else []))
 
 
-def _of_same_examples(answers: Sequence[Predictions]) -> list[Predictions]:
+def _select_comparable(answers: Sequence[Predictions]) -> list[Predictions]:
     if not answers:
         return []
     first = answers[0].examples
@@ -184,7 +187,7 @@ def _of_same_examples(answers: Sequence[Predictions]) -> list[Predictions]:
     return comparable
 
 
-def class_scores(answers: Sequence[Predictions]) -> Table | None:
+def class_scores(answers: Sequence[Predictions]) -> ReportTable | None:
     """Tabulate precision, recall and F1 of each class, most frequent first; None if the answers have no classes.
 
     Args:
@@ -193,7 +196,7 @@ def class_scores(answers: Sequence[Predictions]) -> Table | None:
     scores = mean_by_class([scores_by_class(predictions.examples) for predictions in answers]) if answers else {}
     if not scores:
         return None
-    frequent = sorted(scores, key=lambda name: -scores[name]["support"])[:MOST_CLASSES]
+    frequent = sorted(scores, key=lambda name: -scores[name]["support"])[:MAX_CLASSES]
     rows: list[list[str | Cell]] = [
         [
             name,
@@ -209,7 +212,7 @@ def class_scores(answers: Sequence[Predictions]) -> Table | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownError:
+class ErrorView:
     """A wrong answer with its text.
 
     Attributes:
@@ -217,7 +220,7 @@ class ShownError:
         texts: the text or pair of texts; empty if not found.
         gold: the gold answer.
         predicted: the run's answer.
-        certainty: score, probability and number of seeds of the answer, in words; empty if unknown.
+        certainty: the answer's score, its probability and the number of seeds that give it, as text; empty if unknown.
         question: the question about a passage; empty if there is none.
         pieces: the marked passage; empty if there is none.
     """
@@ -228,11 +231,11 @@ class ShownError:
     predicted: str
     certainty: str
     question: str = ""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[PassagePart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ShownSentence:
+class SentenceView:
     """A sentence with its tags; see ``WrongSentence``."""
 
     name: str
@@ -248,7 +251,7 @@ class RunAnswers:
         name: name of the run.
         transfer: how the encoder was transferred.
         group: task, split and number of labels.
-        remarks: sentences about what is missing.
+        remarks: sentences about missing answers and texts.
         confusion: the confusions; None if the answers are not labels.
         class_scores: the scores of each class; None if the answers have no classes.
         errors: the worst errors, worst first.
@@ -261,9 +264,9 @@ class RunAnswers:
     group: str
     remarks: tuple[str, ...] = ()
     confusion: Confusion | None = None
-    class_scores: Table | None = None
-    errors: tuple[ShownError, ...] = ()
-    sentences: tuple[ShownSentence, ...] = ()
+    class_scores: ReportTable | None = None
+    errors: tuple[ErrorView, ...] = ()
+    sentences: tuple[SentenceView, ...] = ()
     num_seeds: int = 0
 
 
@@ -286,15 +289,15 @@ def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers
     for entry in sorted(with_answers, key=_by_score):
         ranks[entry.group] = rank = ranks.get(entry.group, -1) + 1
         ranked.append((rank, entry.group, entry))
-    chosen = sorted(ranked, key=lambda candidate: candidate[:2])[:MOST_RUNS]
-    displayed = [
-        run_answers(entry, texts) for _, _, entry in sorted(chosen, key=lambda candidate: (candidate[1], candidate[0]))
+    best = sorted(ranked, key=lambda candidate: candidate[:2])[:MAX_RUNS]
+    views = [
+        run_answers(entry, texts) for _, _, entry in sorted(best, key=lambda candidate: (candidate[1], candidate[0]))
     ]
-    return [answers for answers in displayed if answers is not None], len(ranked) - len(chosen)
+    return [view for view in views if view is not None], len(ranked) - len(best)
 
 
 def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
-    """Return the answers of one run; None if it has none to show."""
+    """Return the answers of one run; None if there are no answers or remarks to show."""
     heading = RunAnswers(entry.name, entry.transfer, entry.group)
     if entry.split.startswith("test"):
         return replace(heading, remarks=(_ON_TEST,))
@@ -305,13 +308,13 @@ def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
         return replace(heading, remarks=remarks) if remarks else None
     if answers[0].examples.kind == "tagging":
         sentences, missing = _sentences(entry, answers, texts)
-        displayed = replace(heading, sentences=sentences)
+        view = replace(heading, sentences=sentences)
     else:
         errors, missing = _errors(entry, answers, texts)
-        displayed = replace(heading, errors=errors)
+        view = replace(heading, errors=errors)
     remarks += (f"Some texts are not shown: {missing}.",) if missing else ()
     return replace(
-        displayed,
+        view,
         remarks=remarks,
         confusion=confusion(answers),
         class_scores=class_scores(answers),
@@ -324,7 +327,7 @@ def _by_score(entry: Entry) -> float:
     return -entry.score.mean if higher_is_better(entry.metric or "", entry.run.result) else entry.score.mean
 
 
-def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[tuple[ShownError, ...], str]:
+def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[tuple[ErrorView, ...], str]:
     kind = answers[0].examples.kind
     worst = {
         "classification": worst_labels,
@@ -332,15 +335,15 @@ def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple
         "regression": worst_scores,
         "span": worst_spans,
     }[kind](answers)
-    texts_of_errors = _find(entry, answers[0], [error.row for error in worst], texts)
-    return tuple(_error_with_text(error, answers, texts_of_errors) for error in worst), texts_of_errors.missing
+    lookup = _find(entry, answers[0], [error.row for error in worst], texts)
+    return tuple(_error_with_text(error, answers, lookup) for error in worst), lookup.missing
 
 
-def _error_with_text(error: WrongAnswer, answers: Sequence[Predictions], texts: FoundTexts) -> ShownError:
+def _error_with_text(error: WrongAnswer, answers: Sequence[Predictions], texts: TextLookup) -> ErrorView:
     examples = answers[0].examples
     text = texts.texts.get(int(examples.keys[error.row]))
     is_span = examples.kind == "span"
-    without_text = ShownError(
+    without_text = ErrorView(
         name=examples.ids[error.row],
         texts=() if text is None or is_span else tuple(_cut(part) for part in text.content),
         gold=(error.gold or "no answer") if is_span else error.gold,
@@ -352,7 +355,7 @@ def _error_with_text(error: WrongAnswer, answers: Sequence[Predictions], texts: 
     return replace(without_text, question=_cut(text.content[0]), pieces=tuple(_pieces(error, answers, text)))
 
 
-def _pieces(error: WrongAnswer, answers: Sequence[Predictions], text: ExampleText) -> list[Piece]:
+def _pieces(error: WrongAnswer, answers: Sequence[Predictions], text: ExampleText) -> list[PassagePart]:
     passage = text.content[1]
     gold = find_span(passage, error.gold, start=text.gold_start)
     starts = {
@@ -364,27 +367,27 @@ def _pieces(error: WrongAnswer, answers: Sequence[Predictions], text: ExampleTex
     near = None if gold is None else gold.start
     predicted = find_span(passage, error.predicted, start=start, near=near)
     pieces = excerpt(passage, gold=gold, predicted=predicted)
-    return [Piece(printable(piece.text), piece.kind) for piece in pieces]
+    return [PassagePart(printable(piece.text), piece.kind) for piece in pieces]
 
 
-def _sentences(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[tuple[ShownSentence, ...], str]:
+def _sentences(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[tuple[SentenceView, ...], str]:
     worst = worst_sentences(answers)
     first = answers[0]
-    found_texts = _find(entry, first, [sentence.row for sentence in worst], texts)
+    lookup = _find(entry, first, [sentence.row for sentence in worst], texts)
     sentences = []
     for sentence in worst:
-        text = found_texts.texts.get(int(first.examples.keys[sentence.row]))
+        text = lookup.texts.get(int(first.examples.keys[sentence.row]))
         if text is not None and len(text.content) == len(sentence.predicted):
             words = tagged_words(first, sentence, [printable(word) for word in text.content])
-            sentences.append(ShownSentence(first.examples.ids[sentence.row], tuple(words), sentence.num_wrong))
-    return tuple(sentences), found_texts.missing
+            sentences.append(SentenceView(first.examples.ids[sentence.row], tuple(words), sentence.num_wrong))
+    return tuple(sentences), lookup.missing
 
 
-def _find(entry: Entry, predictions: Predictions, rows: Sequence[int], texts: Texts) -> FoundTexts:
+def _find(entry: Entry, predictions: Predictions, rows: Sequence[int], texts: Texts) -> TextLookup:
     return (
         texts.find(entry.run, predictions, [int(predictions.examples.keys[row]) for row in rows])
         if rows
-        else FoundTexts()
+        else TextLookup()
     )
 
 
@@ -401,4 +404,4 @@ def _certainty(error: WrongAnswer, *, kind: str) -> str:
 
 def _cut(text: str) -> str:
     clean = printable(text)
-    return clean if len(clean) <= MOST_CHARACTERS else f"{clean[: MOST_CHARACTERS - 3]}..."
+    return clean if len(clean) <= MAX_CHARACTERS else f"{clean[: MAX_CHARACTERS - 3]}..."

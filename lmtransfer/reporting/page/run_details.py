@@ -12,7 +12,7 @@ from lmtransfer.reporting.runs.calibration import calibration_text
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
-from lmtransfer.reporting.runs.lineage import total
+from lmtransfer.reporting.runs.lineage import read_total
 from lmtransfer.reporting.table import PLUS_MINUS
 from lmtransfer.system.units import count, duration
 
@@ -22,15 +22,15 @@ class RunDetails:
     """The details of one run.
 
     Attributes:
-        command: the command that produced it.
-        name: its name.
-        facts: state, tokens, time, parameters and seeds, in words.
-        problems: what could not be read.
-        rule: its key, and how checkpoint and learning rate were chosen.
-        languages: its score in each language; empty for tasks with one language.
-        calibration: its calibration error, with and without a temperature; empty if not measured.
+        command: the command that produced the run.
+        name: the run's name.
+        facts: state, tokens, time, parameters and seeds, as text.
+        problems: files that could not be read, one message each.
+        rule: the run's key, and how the checkpoint and the learning rate were chosen.
+        languages: the score in each language; empty for tasks with one language.
+        calibration: the calibration error, with and without a temperature; empty if not measured.
         layer_weights: the learned layer weights; empty if there are none.
-        files: heading and content of its configuration and its versions, as YAML.
+        files: heading and content of the configuration and the versions, as YAML.
     """
 
     command: str
@@ -48,7 +48,7 @@ def run_details(entry: Entry) -> RunDetails:
     """Collect the details of an entry's run."""
     run = entry.run
     facts: list[str] = [run.state]
-    tokens, seconds = total(run, "tokens"), total(run, "seconds")
+    tokens, seconds = read_total(run, "tokens"), read_total(run, "seconds")
     facts += [] if tokens is None else [f"{count(tokens)} tokens"]
     facts += [] if seconds is None else [duration(seconds)]
     facts += [] if entry.num_parameters is None else [f"{count(entry.num_parameters)} parameters"]

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, certainties
+from lmtransfer.reporting.page.wrong_answers import MAX_ERRORS, certainties
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 
-#: The tag of words outside spans, and the letters that precede the kind of a span (see ``metrics.chunks``).
+#: The tag of words outside spans, and the letters before the kind of a span (see ``metrics.chunks``).
 _OUTSIDE, _PREFIXES = "O", "BIESLU"
 #: Maximum number of words in a sentence; longer sentences are not shown.
-MOST_WORDS = 60
+MAX_WORDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class TaggedWord:
         word: the word.
         predicted: the tag that most seeds give.
         gold: the gold tag.
-        colours: colour numbers of the predicted tag and the gold tag; None for no tag (``O``).
+        colors: color numbers of the predicted tag and the gold tag; None for no tag (``O``).
     """
 
     word: str
     predicted: str
     gold: str
-    colours: tuple[int | None, int | None]
+    colors: tuple[int | None, int | None]
 
     @property
     def is_right(self) -> bool:
@@ -71,16 +71,16 @@ def worst_sentences(answers: Sequence[Predictions]) -> list[WrongSentence]:
     wrong_SR = (predicted_SR != examples.gold) * (1.0 if weights_SR is None else weights_SR)
     sums = np.concatenate([[0.0], np.cumsum(wrong_SR.sum(0))])
     certainty_N = sums[examples.offsets[1:]] - sums[examples.offsets[:-1]]
-    certainty_N = np.where(np.diff(examples.offsets) > MOST_WORDS, 0.0, certainty_N)
+    certainty_N = np.where(np.diff(examples.offsets) > MAX_WORDS, 0.0, certainty_N)
     sentences: list[WrongSentence] = []
     for row in np.argsort(-certainty_N, kind="stable").tolist():
-        if certainty_N[row] <= 0 or len(sentences) == MOST_ERRORS:
+        if certainty_N[row] <= 0 or len(sentences) == MAX_ERRORS:
             break
         start, stop = int(examples.offsets[row]), int(examples.offsets[row + 1])
-        chosen = [_most_frequent(predicted_SR[:, place]) for place in range(start, stop)]
-        num_wrong = sum(tag != gold for tag, gold in zip(chosen, examples.gold[start:stop].tolist(), strict=True))
+        tags = [_most_frequent(predicted_SR[:, place]) for place in range(start, stop)]
+        num_wrong = sum(tag != gold for tag, gold in zip(tags, examples.gold[start:stop].tolist(), strict=True))
         if num_wrong:
-            sentences.append(WrongSentence(row, tuple(chosen), num_wrong))
+            sentences.append(WrongSentence(row, tuple(tags), num_wrong))
     return sentences
 
 
@@ -95,15 +95,15 @@ def tagged_words(predictions: Predictions, sentence: WrongSentence, words: Seque
     """
     examples = predictions.examples
     gold = examples.gold[examples.offsets[sentence.row] : examples.offsets[sentence.row + 1]].tolist()
-    colours = colours_of(examples.labels)
+    colors = label_colors(examples.labels)
     return [
-        TaggedWord(word, examples.labels[tag], examples.labels[right], (colours[tag], colours[right]))
+        TaggedWord(word, examples.labels[tag], examples.labels[right], (colors[tag], colors[right]))
         for word, tag, right in zip(words, sentence.predicted, gold, strict=True)
     ]
 
 
-def colours_of(labels: Sequence[str]) -> list[int | None]:
-    """Number the colours of tags, one per kind, so that ``B-person`` and ``I-person`` look alike."""
+def label_colors(labels: Sequence[str]) -> list[int | None]:
+    """Number the colors of tags, one per kind, so that ``B-person`` and ``I-person`` look alike."""
     kinds: dict[str, int] = {}
     return [None if label == _OUTSIDE else kinds.setdefault(_kind(label), len(kinds)) for label in labels]
 

@@ -26,12 +26,12 @@ class ExampleText:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTexts:
+class TextLookup:
     """The texts of some examples.
 
     Attributes:
         texts: the texts, by the key of the example.
-        missing: why other texts were not found, as the end of a sentence; empty if none is missing.
+        missing: why other texts are missing, as the end of a sentence; empty if no text is missing.
     """
 
     texts: Mapping[int, ExampleText] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class FoundTexts:
 class Texts(Protocol):
     """Finds the texts of examples without raising errors."""
 
-    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> FoundTexts:
+    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> TextLookup:
         """Find the texts of some examples of a run.
 
         Args:
@@ -54,5 +54,5 @@ class NoTexts(Texts):
     """Finds nothing, for reports that must not read task data."""
 
     @override
-    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> FoundTexts:
-        return FoundTexts(missing="the data of the tasks were not read for this page")
+    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> TextLookup:
+        return TextLookup(missing="the task data were not read for this page")

@@ -14,7 +14,7 @@ import numpy as np
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 
 #: Maximum number of errors to show.
-MOST_ERRORS = 10
+MAX_ERRORS = 10
 #: An answer with a mean F1 over seeds below this is an error.
 _WRONG_F1 = 0.5
 
@@ -29,7 +29,7 @@ class WrongAnswer:
         predicted: the most frequent wrong answer of the seeds; for scores, the mean over seeds.
         num_agreeing: number of seeds that give this answer; None for scores.
         num_seeds: number of seeds.
-        confidence: mean probability of this answer over the seeds that give it, 0 to 1; None if not kept.
+        confidence: mean probability of this answer over the seeds that give it, 0 to 1; None if it was not kept.
         score: the example's mean F1 or squared error over seeds; None for labels.
     """
 
@@ -72,7 +72,7 @@ def worst_labels(answers: Sequence[Predictions]) -> list[WrongAnswer]:
                 len(answers),
                 None if weights_SN is None else float(certainty[place] / counts[place]),
             )
-        if len(errors) == MOST_ERRORS:
+        if len(errors) == MAX_ERRORS:
             break
     return list(errors.values())
 
@@ -91,7 +91,7 @@ def worst_label_sets(answers: Sequence[Predictions]) -> list[WrongAnswer]:
     wrong_SR = np.stack([predictions.examples.predicted for predictions in answers]) != examples.gold
     weights_R = (wrong_SR if weights_SR is None else wrong_SR * weights_SR).sum(0)
     certainty_N = weights_R.reshape(len(examples), len(examples.labels)).sum(1)
-    order = np.argsort(-certainty_N, kind="stable")[:MOST_ERRORS]
+    order = np.argsort(-certainty_N, kind="stable")[:MAX_ERRORS]
     errors = []
     for row in order[certainty_N[order] > 0].tolist():
         gold = examples.label_set(examples.gold, row)
@@ -112,7 +112,7 @@ def worst_scores(answers: Sequence[Predictions]) -> list[WrongAnswer]:
     gold_N = answers[0].examples.gold
     predicted_SN = np.stack([predictions.examples.predicted for predictions in answers])
     errors_N = ((predicted_SN - gold_N) ** 2).mean(0)
-    order = np.argsort(-errors_N, kind="stable")[:MOST_ERRORS]
+    order = np.argsort(-errors_N, kind="stable")[:MAX_ERRORS]
     return [
         WrongAnswer(
             row,
@@ -152,13 +152,14 @@ def worst_spans(answers: Sequence[Predictions]) -> list[WrongAnswer]:
             len(answers),
             score=float(f1_N[row]),
         )
-        for row in rows[:MOST_ERRORS]
+        for row in rows[:MAX_ERRORS]
     ]
 
 
 def certainties(answers: Sequence[Predictions]) -> np.ndarray | None:
     """Stack the probabilities of each seed's answers, float64, shape (S, R); None if a seed kept none."""
     confidences = [answer.examples.confidences for answer in answers]
-    if any(len(own) != len(answer.examples.predicted) for own, answer in zip(confidences, answers, strict=True)):
+    predicted = [answer.examples.predicted for answer in answers]
+    if any(len(own) != len(labels) for own, labels in zip(confidences, predicted, strict=True)):
         return None
     return np.stack(confidences).astype(np.float64)

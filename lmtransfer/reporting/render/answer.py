@@ -1,4 +1,4 @@
-"""The main result in words: whether and by how much pretraining helped, and how certain this is."""
+"""The main result as text: whether and by how much pretraining helped, and how certain this is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.lineage import PRETRAINED, lineage
 from lmtransfer.reporting.runs.scores import higher_is_better, is_worse
-from lmtransfer.reporting.runs.settings import TOKENIZER, chosen_on_what_is_scored, differing
-from lmtransfer.reporting.verdict_text import grounds, reach
+from lmtransfer.reporting.runs.settings import TOKENIZER, differing_keys, is_chosen_on_scored_split
+from lmtransfer.reporting.verdict_text import grounds, power_text
 from lmtransfer.runs.labels import node_label
 from lmtransfer.system.units import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference
-from lmtransfer.verdicts.holm import corrected
+from lmtransfer.verdicts.holm import correct_column
 from lmtransfer.verdicts.spread import Spread
 
 
@@ -52,8 +52,8 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
                 pairs.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
             if candidates:
                 break  # the nearest earlier run with a transfer; several transfers are ambiguous, so none is used
-    together = corrected([pair.difference for pair in pairs], margins=[pair.after.margin for pair in pairs])
-    return [replace(pair, difference=difference) for pair, difference in zip(pairs, together, strict=True)]
+    corrected = correct_column([pair.difference for pair in pairs], margins=[pair.after.margin for pair in pairs])
+    return [replace(pair, difference=difference) for pair, difference in zip(pairs, corrected, strict=True)]
 
 
 def _is_scored(entry: Entry) -> bool:
@@ -63,14 +63,14 @@ def _is_scored(entry: Entry) -> bool:
 def _has_same_settings(entry: Entry, other: Entry) -> bool:
     """Whether two transfers differ, as far as is known, only in their starting point."""
 
-    def scored(one: Entry) -> tuple[object, ...]:
-        return (one.run.command, one.task, one.split, one.metric, one.transfer)
+    def scored_as(transfer: Entry) -> tuple[object, ...]:
+        return (transfer.run.command, transfer.task, transfer.split, transfer.metric, transfer.transfer)
 
     # Continued pretraining may add words to a tokenizer.
     return (
         _is_scored(entry)
-        and scored(entry) == scored(other)
-        and not differing(entry.settings, other.settings, but=[TOKENIZER])
+        and scored_as(entry) == scored_as(other)
+        and not differing_keys(entry.settings, other.settings, but=[TOKENIZER])
     )
 
 
@@ -89,11 +89,16 @@ def _difference(before: Entry, after: Entry) -> Difference:
 def answer(entries: Sequence[Entry]) -> str:
     """Say whether pretraining helped, over all comparisons with a control, and whether continued pretraining did."""
     return " ".join(
-        [_helped(entries), *_counted(entries), *_not_compared(entries), *map(_continued, before_and_after(entries))]
+        [
+            _pretraining_sentence(entries),
+            *_word_count_sentences(entries),
+            *_missing_control_sentences(entries),
+            *map(_continuation_sentence, before_and_after(entries)),
+        ]
     )
 
 
-def _counted(entries: Sequence[Entry]) -> list[str]:
+def _word_count_sentences(entries: Sequence[Entry]) -> list[str]:
     """Say whether counting words does as well as the runs, even if they are better than their controls."""
     with_baseline = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
     not_above = [entry for entry in with_baseline if not is_worse(*_means(entry), entry.metric or "", entry.run.result)]
@@ -103,13 +108,13 @@ def _counted(entries: Sequence[Entry]) -> list[str]:
     baseline, mean = _means(first)
     metric = first.metric or ""
     unit = " %" if in_percent(metric) else ""
-    measured = (
+    scores = (
         f"{first.better_baseline} reaches {format_metric(baseline, metric)}{unit} {metric} on {first.group}, and "
         f"{first.name} ({first.transfer}) {format_metric(mean, metric)}{unit}"
     )
     if len(with_baseline) == 1:
-        return [f"Counting words does as well: {measured}."]
-    return [f"Counting words does as well in {len(not_above)} of {len(with_baseline)} runs: {measured}."]
+        return [f"Counting words does as well: {scores}."]
+    return [f"Counting words does as well in {len(not_above)} of {len(with_baseline)} runs: {scores}."]
 
 
 def _means(entry: Entry) -> tuple[float, float]:
@@ -118,25 +123,26 @@ def _means(entry: Entry) -> tuple[float, float]:
     return entry.baseline.mean, entry.score.mean
 
 
-def _not_compared(entries: Sequence[Entry]) -> list[str]:
-    """Name each run without a verdict for which a run similar to a control exists."""
-    named = [entry for entry in entries if entry.without_control]
-    sentences = [f"No verdict on {entry.name}: {entry.without_control}." for entry in named[:3]]
-    return sentences + ([f"The same holds for {len(named) - 3} more runs."] if len(named) > 3 else [])
+def _missing_control_sentences(entries: Sequence[Entry]) -> list[str]:
+    """Name each run without a verdict although there is a run that resembles its control."""
+    without_verdict = [entry for entry in entries if entry.without_control]
+    sentences = [f"No verdict on {entry.name}: {entry.without_control}." for entry in without_verdict[:3]]
+    num_more = len(without_verdict) - 3
+    return sentences + ([f"The same holds for {num_more} more runs."] if num_more > 0 else [])
 
 
-def _helped(entries: Sequence[Entry]) -> str:
+def _pretraining_sentence(entries: Sequence[Entry]) -> str:
     """Say in a sentence whether pretraining helped."""
     compared = [entry for entry in entries if entry.difference is not None]
     if not compared:
         if any(entry.control is not None for entry in entries):
             return "A demonstration: these runs are too short for a verdict on pretraining."
         if any(entry.without_control for entry in entries):
-            return "It is not known whether pretraining helped: no control differs from its run in the weights alone."
+            return "It is not known whether pretraining helped: no control differs from its run only in the weights."
         if any(entry.score is not None and not entry.is_pretraining for entry in entries):
             return (
-                "It is not known whether pretraining helped: no run has a control. With control=true, the same model "
-                "is also trained without pretraining."
+                "It is not known whether pretraining helped: no run has a control. Set control=true to train the same "
+                "model also without pretraining."
             )
         return "It is not known yet whether pretraining helped: these runs contain no finished probe or finetuning."
     if len(compared) == 1:
@@ -156,7 +162,7 @@ def _helped(entries: Sequence[Entry]) -> str:
     controls = verdicts.count("control collapsed")
     parts += [f"cannot be judged with a collapsed control in {controls}"] if controls else []
     text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
-    return f"{text}. The clearest comparison: {_measured(max(compared, key=_certainty))}"
+    return f"{text}. The clearest comparison: {_scores_clause(max(compared, key=_certainty))}"
 
 
 def comparison(entry: Entry) -> str:
@@ -172,18 +178,18 @@ def comparison(entry: Entry) -> str:
         "equivalent": "Pretraining made no difference beyond the margin",
         "no difference shown": "No difference is shown",
         "one seed, no spread": "No verdict, because one seed has no spread",
-        "no examples": "No verdict, because no seed was drawn and the predictions are not known",
+        "no examples": "No verdict, because there are no random seeds and the predictions are not known",
         "seeds all alike": "No verdict, because all seeds are equal",
         "collapsed": "No verdict, because every seed predicts the same label for every example",
         "control collapsed": "No verdict, because every seed of the control predicts the same label for every example",
-        "settings differ": "No verdict, because more than the weights differs",
+        "settings differ": "No verdict, because other settings differ besides the weights",
     }
     if entry.difference is None:
         raise ValueError(f"{entry.run.key} has no control to compare with")
-    return f"{start[entry.difference.verdict]}: {_measured(entry)}"
+    return f"{start[entry.difference.verdict]}: {_scores_clause(entry)}"
 
 
-def _continued(pair: BeforeAfter) -> str:
+def _continuation_sentence(pair: BeforeAfter) -> str:
     """Say in a sentence whether continued pretraining helped."""
     before, after, difference = pair.before, pair.after, pair.difference
     start = {
@@ -193,11 +199,11 @@ def _continued(pair: BeforeAfter) -> str:
         "equivalent": "makes no difference beyond the margin",
         "no difference shown": "shows no difference",
         "one seed, no spread": "cannot be judged, because one seed has no spread",
-        "no examples": "cannot be judged, because no seed was drawn and the predictions are not known",
+        "no examples": "cannot be judged, because there are no random seeds and the predictions are not known",
         "seeds all alike": "cannot be judged, because all seeds are equal",
         "control collapsed": "cannot be judged, because the earlier run predicts the same label for every example",
         "collapsed": "cannot be judged, because every seed predicts the same label for every example",
-        "settings differ": "cannot be judged, because more than the weights differs",
+        "settings differ": "cannot be judged, because other settings differ besides the weights",
     }
     source, metric = after.source, after.metric or ""
     assert source is not None
@@ -208,7 +214,7 @@ def _continued(pair: BeforeAfter) -> str:
     sentence = (
         f"Continued pretraining{f' on {text}' if text else ''} {start[difference.verdict]}: on {after.group}, "
         f"{after.name} ({after.transfer}) reaches {format_metric(after.score.mean, metric)}{unit} {metric} against "
-        f"{format_metric(before.score.mean, metric)}{unit} of {before.name}, which started from the earlier run, a "
+        f"{format_metric(before.score.mean, metric)}{unit} for {before.name}, which started from the earlier run, a "
         f"difference of {format_difference(difference.delta, metric)}{points}"
     )
     if difference.standard_error is None:
@@ -216,7 +222,7 @@ def _continued(pair: BeforeAfter) -> str:
     return f"{sentence} ({grounds(difference, metric)}; for {difference.scope})."
 
 
-def _measured(entry: Entry) -> str:
+def _scores_clause(entry: Entry) -> str:
     """State the measured scores and how certain their difference is."""
     difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
     if difference is None or score is None or control is None or metric is None:
@@ -227,7 +233,7 @@ def _measured(entry: Entry) -> str:
         f"{metric} against {_value(control, metric)} without pretraining, a difference of "
         f"{format_difference(difference.delta, metric)}{points}"
     )
-    if chosen_on_what_is_scored(entry.run.config):
+    if is_chosen_on_scored_split(entry.run.config):
         sentence += f"; both were chosen on the split that also scores them ({entry.split})"
     if entry.transfer == "zero-shot":
         return f"{sentence}. A score without training has no seeds."
@@ -235,9 +241,9 @@ def _measured(entry: Entry) -> str:
         return f"{sentence}. Train several seeds with seeds=5."
     if difference.verdict in NO_VERDICT:
         return f"{sentence}. Train longer, or with another learning rate."
-    precision = reach(difference, metric)
-    grounded = f"{sentence} ({grounds(difference, metric)}; for {difference.scope})."
-    return f"{grounded} {precision[0].upper()}{precision[1:]}." if precision else grounded
+    precision = power_text(difference, metric)
+    text = f"{sentence} ({grounds(difference, metric)}; for {difference.scope})."
+    return f"{text} {precision[0].upper()}{precision[1:]}." if precision else text
 
 
 def _value(score: Spread, metric: str) -> str:

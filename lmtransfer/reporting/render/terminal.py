@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtransfer.reporting.table import PLUS_MINUS, Table
+from lmtransfer.reporting.table import PLUS_MINUS, ReportTable
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
     from lmtransfer.system.console import Console
 
-#: The width if the output is not a terminal, but a log for example.
+#: The width if the output is not a terminal but, for example, a log.
 _WIDTH = 100
 
 
 def report_console() -> Console:
-    """Create a console on standard output, with the width and colours of the terminal."""
+    """Create a console on standard output, with the width and colors of the terminal."""
     from lmtransfer.system.console import Console
 
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH)
 
 
-def print_table(table: Table, console: Console) -> None:
+def print_table(table: ReportTable, console: Console) -> None:
     """Print a table; an ASCII-only terminal shows ``+-`` between mean and deviation."""
     try:
         PLUS_MINUS.encode(console.encoding)
@@ -33,7 +33,7 @@ def print_table(table: Table, console: Console) -> None:
         console.print(terminal_table(table))
 
 
-def terminal_table(table: Table, *, plus_minus: str = PLUS_MINUS) -> RichTable:
+def terminal_table(table: ReportTable, *, plus_minus: str = PLUS_MINUS) -> RichTable:
     """Render a table: the first line of each cell unchanged, the others dim below it, with empty lines between groups.
 
     Args:
@@ -46,7 +46,7 @@ def terminal_table(table: Table, *, plus_minus: str = PLUS_MINUS) -> RichTable:
     def text(content: str, style: str = "") -> Text:
         return Text(content.replace(PLUS_MINUS, plus_minus), style=style)
 
-    drawn = RichTable(
+    rich_table = RichTable(
         title=text(table.title, "bold") if table.title else None,
         title_justify="left",
         caption=text(table.note, "table.caption") if table.note else None,
@@ -57,17 +57,17 @@ def terminal_table(table: Table, *, plus_minus: str = PLUS_MINUS) -> RichTable:
     )
     for column in table.columns:
         smallest, largest = column.width
-        drawn.add_column(text(column.heading), overflow="fold", min_width=smallest, max_width=largest)
+        rich_table.add_column(text(column.heading), overflow="fold", min_width=smallest, max_width=largest)
     for group in table.groups:
-        drawn.add_section()
+        rich_table.add_section()
         if group.title:
             titles = [group.note if column.has_unit else "" for column in table.columns]
-            drawn.add_row(*(text(one, "bold") for one in (group.title, *titles[1:])))
+            rich_table.add_row(*(text(title, "bold") for title in (group.title, *titles[1:])))
         for line in group.lines:
             cells = []
             for column in table.columns:
                 first, *rest = column.cell(line).lines or [""]
                 cell = text(first, "bold" if column.is_bold else "")
-                cells.append(Text.assemble(cell, *(text(f"\n{one}", "dim") for one in rest)))
-            drawn.add_row(*cells)
-    return drawn
+                cells.append(Text.assemble(cell, *(text(f"\n{note}", "dim") for note in rest)))
+            rich_table.add_row(*cells)
+    return rich_table

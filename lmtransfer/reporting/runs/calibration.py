@@ -1,4 +1,4 @@
-"""The calibration in a ``result.json``: joined over seeds, in words, and for a figure."""
+"""The calibration in a ``result.json``: combined over seeds, as text, and for a figure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BINS = ("counts", "confidences", "accuracies")
 
 
 @dataclass(frozen=True, slots=True)
-class ShownReliability:
+class ReliabilityCurve:
     """How often the answers in each confidence bin are right.
 
     Attributes:
@@ -27,7 +27,7 @@ class ShownReliability:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownCalibration:
+class RunCalibration:
     """The calibration of a run.
 
     Attributes:
@@ -36,29 +36,29 @@ class ShownCalibration:
         temperature: the fitted temperature.
     """
 
-    plain: ShownReliability
-    scaled: ShownReliability | None
+    plain: ReliabilityCurve
+    scaled: ReliabilityCurve | None
     temperature: float | None
 
 
 def joint_calibration(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the calibration over seeds: average errors, losses and temperatures, and pool all answers in the bins.
+    """Combine the calibration over seeds: average errors, losses and temperatures; pool all answers in the bins.
 
     Args:
         runs: the calibration entry of each seed.
     """
     scaled = [run["scaled"] for run in runs]
     temperatures = [run["temperature"] for run in runs]
-    known = None not in scaled
+    has_temperature = None not in scaled
     return {
-        "plain": _together([run["plain"] for run in runs]),
-        "scaled": _together(scaled) if known else None,
-        "temperature": fmean(temperatures) if known else None,
-        "fitted_on": runs[0]["fitted_on"] if known else None,
+        "plain": _combine([run["plain"] for run in runs]),
+        "scaled": _combine(scaled) if has_temperature else None,
+        "temperature": fmean(temperatures) if has_temperature else None,
+        "fitted_on": runs[0]["fitted_on"] if has_temperature else None,
     }
 
 
-def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _combine(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     counts = [sum(values) for values in zip(*(part["counts"] for part in parts), strict=True)]
 
     def weighted(name: str) -> list[float]:
@@ -72,28 +72,28 @@ def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**means, "counts": counts, **{name: weighted(name) for name in _BINS[1:]}}
 
 
-def read_calibration(result: Any) -> ShownCalibration | None:
+def read_calibration(result: Any) -> RunCalibration | None:
     """Return the calibration in a ``result.json`` or in the control's part of one; None if there is none."""
     node = result.get("calibration") if isinstance(result, Mapping) else None
     if not isinstance(node, Mapping):
         return None
     plain, scaled = _read(node.get("plain")), _read(node.get("scaled"))
-    return None if plain is None else ShownCalibration(plain, scaled, number(node.get("temperature")))
+    return None if plain is None else RunCalibration(plain, scaled, number(node.get("temperature")))
 
 
-def _read(part: Any) -> ShownReliability | None:
+def _read(part: Any) -> ReliabilityCurve | None:
     if not isinstance(part, Mapping) or not all(isinstance(part.get(name), list) for name in _BINS):
         return None
     error = number(part.get("ece"))
     bins = [tuple(map(number, values)) for values in zip(*(part[name] for name in _BINS), strict=False)]
-    if error is None or any(value is None for of_bin in bins for value in of_bin):
+    if error is None or any(value is None for values in bins for value in values):
         return None
     points = ((confidence, accuracy) for count, confidence, accuracy in bins if count)
-    return ShownReliability(error, tuple((x, y) for x, y in points if x is not None and y is not None))
+    return ReliabilityCurve(error, tuple((x, y) for x, y in points if x is not None and y is not None))
 
 
 def calibration_text(result: Any) -> str:
-    """One line: ``calibration error (ECE) 8.1 %, 2.3 % with temperature 1.71, fitted on other examples of the split``.
+    """State the calibration: ``calibration error (ECE) 8.1 %, 2.3 % with temperature 1.71, fitted on ...``.
 
     Args:
         result: a result; the text is empty without a calibration.

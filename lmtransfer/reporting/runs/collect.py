@@ -1,7 +1,7 @@
 """Reads complete, unfinished or damaged run directories, without torch and without trusting their content.
 
-A run is a folder with ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs are nested: ``<name>/seed-0`` ...
-in a run with several seeds, ``<name>/control`` next to them, and ``<name>/<override>`` for the points of a sweep.
+A run is a folder with ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs are nested: ``<name>/seed-0`` and so
+on in a run with several seeds, ``<name>/control`` next to them, and ``<name>/<override>`` for the points of a sweep.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Run:
         result: ``result.json`` ({} if missing).
         versions: ``versions.json`` ({} if missing).
         metrics: the readable objects of ``metrics.jsonl``, in order.
-        problems: what could not be read, one message per problem.
-        revision: the tokens seen if this is a revision of the run; key, result and metrics then end there.
+        problems: one message for each file that could not be read.
+        revision: for a revision of the run, the number of tokens seen, at which key, result and metrics end.
     """
 
     path: Path
@@ -91,7 +91,7 @@ def is_seed(name: str) -> bool:
 
 
 def collect(*roots: Path) -> list[Run]:
-    """Read all runs in the given folders, at any depth, each once, in path order (seed-2 before seed-10).
+    """Read all runs in some folders, at any depth, each once, in path order (seed-2 before seed-10).
 
     Raises:
         RunDirectoryError: a folder does not exist or may not be read, or no folder holds a run.
@@ -99,12 +99,12 @@ def collect(*roots: Path) -> list[Run]:
     for root in roots:
         _check_root(root)
     tops = [root.resolve() for root in roots]
-    seen: set[str] = set()
-    folders = [folder for top in tops for folder in _run_folders(top, 0, seen)]
+    visited: set[str] = set()
+    folders = [folder for top in tops for folder in _run_folders(top, 0, visited)]
     if not folders:
         raise RunDirectoryError(
-            f"runs={', '.join(map(str, roots))}: holds no run (a folder with one of {', '.join(RUN_FILES)}); "
-            "make one with lmtransfer pretrain, or give the folder that holds your runs"
+            f"runs={', '.join(map(str, roots))}: there is no run here (a folder with one of {', '.join(RUN_FILES)}); "
+            "create one with lmtransfer pretrain, or set the folder that contains your runs"
         )
     base = Path(os.path.commonpath(tops))
     if base in folders:
@@ -113,24 +113,26 @@ def collect(*roots: Path) -> list[Run]:
 
 
 def _check_root(root: Path) -> None:
-    """Raise if the path is not a folder, or may not be read."""
+    """Raise an error if the path is not a readable folder."""
     try:
         if not root.is_dir():
-            raise RunDirectoryError(f"runs={root}: no such folder; give the folder that holds your runs, such as runs/")
+            raise RunDirectoryError(
+                f"runs={root}: this folder does not exist; set the folder that contains your runs, such as runs/"
+            )
         os.scandir(root).close()
         os.stat(os.path.join(root, "."))  # noqa: PTH118 - a Path drops the dot, which tests the right to enter
     except PermissionError as error:
         raise RunDirectoryError(
-            f"runs={root}: the folder may not be read (permission denied); change its permissions (chmod u+rx), or "
-            "give another folder"
+            f"runs={root}: you may not read this folder (permission denied); change its permissions (chmod u+rx), or "
+            "set another folder"
         ) from error
 
 
 def read_run(path: Path, *, key: str | None = None) -> Run:
-    """Read a run directory; report missing or damaged files in ``problems`` without raising an error.
+    """Read a run directory; missing or damaged files raise no error but are reported in ``problems``.
 
     Args:
-        key: key in the report; the folder's name by default.
+        key: the run's key in the report; the folder's name by default.
     """
     problems: list[str] = []
     try:
@@ -147,9 +149,9 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
     config = _read_mapping(path / "config.yaml", problems)
     result = _read_mapping(path / "result.json", problems)
     versions = _read_mapping(path / "versions.json", problems)
-    torn = bool(problems)
-    metrics, metrics_torn = read_metrics(path / "metrics.jsonl", problems)
-    if torn or metrics_torn:
+    is_torn = bool(problems)
+    metrics, are_metrics_torn = read_metrics(path / "metrics.jsonl", problems)
+    if is_torn or are_metrics_torn:
         state: Literal["finished", "unfinished", "torn"] = "torn"
     else:
         state = "finished" if result else "unfinished"
@@ -168,12 +170,12 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
 def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, Any], ...], bool]:
     """Read the objects in a ``metrics.jsonl``.
 
-    A killed process may leave an incomplete last line, which is only noted. Any other invalid line means that the file
-    is damaged.
+    If the process was killed, the last line may be incomplete, which is only noted. Any other invalid line means that
+    the file is damaged.
 
     Args:
         path: path of the file; it may be missing.
-        problems: receives one message per kind of damage, with ``file:line``.
+        problems: receives one message with ``file:line`` for each kind of damage.
 
     Returns:
         The objects in order, and whether the file is damaged.
@@ -181,7 +183,7 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
     if not os.path.lexists(path):
         return (), False
     objects: list[Mapping[str, Any]] = []
-    bad: list[int] = []
+    bad_lines: list[int] = []
     try:
         lines = list(read_json_lines(path, dict[str, Any], error=RunDirectoryError, finite=False))
     except RunDirectoryError as error:
@@ -189,22 +191,24 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
         return (), True
     for number, line, value, _ in lines:
         if value is not None:
-            objects.append(_measured(value))
+            objects.append(_clean_record(value))
         elif not line.endswith(b"\n"):
             problems.append(f"{path.name}:{number}: the last line is incomplete and was skipped")
         else:
-            bad.append(number)
-    if bad:
-        problems.append(f"{path.name}:{bad[0]}: not a JSON object and skipped ({len(bad)} such lines)")
-    return tuple(objects), bool(bad)
+            bad_lines.append(number)
+    if bad_lines:
+        problems.append(
+            f"{path.name}:{bad_lines[0]}: this line is not a JSON object and was skipped ({len(bad_lines)} such lines)"
+        )
+    return tuple(objects), bool(bad_lines)
 
 
-def _run_folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
+def _run_folders(folder: Path, depth: int, visited: set[str]) -> Iterator[Path]:
     """Yield the runs in ``folder``, at any depth; read no folder twice, even if links lead to it."""
     real = os.path.realpath(folder)
-    if real in seen:
+    if real in visited:
         return
-    seen.add(real)
+    visited.add(real)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: _natural(entry.name))
     except FileNotFoundError:  # removed in the meantime
@@ -219,9 +223,9 @@ def _run_folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
     if depth == MAX_DEPTH:
         return
     for entry in entries:
-        hidden = entry.name.startswith(".") or (is_run and entry.name in _NO_RUNS)
-        if not hidden and _is_below(entry, real):
-            yield from _run_folders(Path(entry.path), depth + 1, seen)
+        is_skipped = entry.name.startswith(".") or (is_run and entry.name in _NO_RUNS)
+        if not is_skipped and _is_below(entry, real):
+            yield from _run_folders(Path(entry.path), depth + 1, visited)
 
 
 def _is_below(entry: os.DirEntry[str], folder: str) -> bool:
@@ -252,7 +256,7 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
                 check_format(value, path)
         for where, number in leaves(value):
             if isinstance(number, float) and abs(number) > _LARGEST:
-                raise RunDirectoryError(f"{path}: {where} is {number:g}, but may be at most {_LARGEST:g}")
+                raise RunDirectoryError(f"{path}: {where} is {number:g}, but must be at most {_LARGEST:g}")
     except RunDirectoryError as error:
         problems.append(_within(path.parent, error))
         return {}
@@ -265,7 +269,7 @@ def _within(run: Path, error: RunDirectoryError) -> str:
     return printable(str(error).removeprefix(str(run)).lstrip("/"))
 
 
-def _measured(record: Mapping[str, Any]) -> dict[str, Any]:
+def _clean_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Clean a line of ``metrics.jsonl`` for drawing: entries that cannot be measurements become null."""
     return {
         printable(name): None

@@ -11,12 +11,12 @@ from lmtransfer.system.units import count, duration, memory
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RunCost:
     """The cost of one training run; None where unknown.
 
     Attributes:
         num_trained: number of trained parameters.
-        share: their share of all parameters of encoder and head.
+        share: the trained share of all parameters of encoder and head.
         peak_memory: peak memory in bytes, the maximum over all seeds.
         seconds: duration of training one seed.
     """
@@ -47,12 +47,12 @@ class Cost:
 
     def values(self) -> dict[str, float]:
         """Return the known numbers, by name."""
-        known = {
+        values = {
             "num_trained_parameters": self.num_trained,
             "peak_memory": self.peak_memory,
             "seconds_per_seed": self.seconds,
         }
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def in_short(self) -> list[str]:
@@ -62,17 +62,17 @@ class Cost:
 
     @property
     def in_full(self) -> list[str]:
-        """The same with the number of trained parameters: ``13.1k (0.4 %) trained``."""
+        """The known costs with the number of trained parameters: ``13.1k (0.4 %) trained``, ``612 MB``, ``45 s``."""
         share = f" ({self.share_text})" if self.share is not None else ""
         trained = "" if self.num_trained is None else f"{count(self.num_trained)}{share} trained"
         return [text for text in (trained, self.memory_text, self.seconds_text) if text]
 
 
-def cost_of(results: Sequence[Mapping[str, Any]]) -> Cost:
-    """Return the cost of a run of a task.
+def cost_of(results: Sequence[Mapping[str, Any]]) -> RunCost:
+    """Return the cost of a task's run.
 
     Args:
-        results: its result, then those of its seeds.
+        results: the run's result, then those of its seeds.
     """
 
     def first(name: str) -> float | None:
@@ -80,7 +80,7 @@ def cost_of(results: Sequence[Mapping[str, Any]]) -> Cost:
 
     trained, parameters, seconds = first("num_trained_parameters"), first("num_parameters"), first("seconds")
     seeds = next((result["n"] for result in results if number(result.get("n"))), 1)
-    return Cost(
+    return RunCost(
         num_trained=trained,
         share=trained / parameters if trained is not None and parameters else None,
         peak_memory=first("peak_memory"),

@@ -1,4 +1,4 @@
-"""From run directories to entries: one per run, combined with its seeds, its control and its pretraining."""
+"""Builds the report's entries from run directories: one per run, with its seeds, its control and its pretraining."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.reporting.runs.cost import Cost, cost_of
+from lmtransfer.reporting.runs.cost import RunCost, cost_of
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept_answers import examples_of_score, kept_answers
+from lmtransfer.reporting.runs.kept_answers import examples_of_score, read_answers
 from lmtransfer.reporting.runs.lineage import (
     is_pretraining,
     pretraining_budget,
@@ -20,67 +20,67 @@ from lmtransfer.reporting.runs.lineage import (
     pretraining_text,
     starting_point,
 )
-from lmtransfer.reporting.runs.scores import Scored, scored
-from lmtransfer.reporting.runs.settings import differences_text, differing, task_settings
+from lmtransfer.reporting.runs.scores import ScoreSummary, read_scores
+from lmtransfer.reporting.runs.settings import differences_text, differing_keys, task_settings
 from lmtransfer.runs.labels import model_label, node_label, objective_label
 from lmtransfer.system.units import in_unit
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import Difference
-from lmtransfer.verdicts.holm import corrected
+from lmtransfer.verdicts.holm import correct_column
 from lmtransfer.verdicts.spread import Spread
 
 _METHODS = {"frozen": "frozen", "full": "finetuned"}
 
 
-def compared(entries: Sequence[Entry]) -> list[Entry]:
-    """Add controls and differences to the entries; correct the verdicts of a column together."""
-    judged = [_against_baseline(_compared(entry, entries)) for entry in entries]
-    differences = _corrected([(entry.difference, entry.margin) for entry in judged])
-    counted = _corrected([(entry.baseline_difference, entry.margin) for entry in judged])
+def add_comparisons(entries: Sequence[Entry]) -> list[Entry]:
+    """Add controls and differences to the entries; the verdicts in a column are corrected together."""
+    entries = [_add_baseline_difference(_add_control(entry, entries)) for entry in entries]
+    differences = _correct_verdicts([(entry.difference, entry.margin) for entry in entries])
+    baseline_differences = _correct_verdicts([(entry.baseline_difference, entry.margin) for entry in entries])
     return [
         replace(entry, difference=difference, baseline_difference=to_baseline)
-        for entry, difference, to_baseline in zip(judged, differences, counted, strict=True)
+        for entry, difference, to_baseline in zip(entries, differences, baseline_differences, strict=True)
     ]
 
 
-def _corrected(column: Sequence[tuple[Difference | None, float | None]]) -> list[Difference | None]:
-    """Judge the differences in a column together, with their margins."""
-    judged = [(difference, margin) for difference, margin in column if difference is not None]
-    together = iter(corrected([one for one, _ in judged], margins=[margin for _, margin in judged]))
-    return [None if difference is None else next(together) for difference, _ in column]
+def _correct_verdicts(column: Sequence[tuple[Difference | None, float | None]]) -> list[Difference | None]:
+    """Correct the verdicts of the differences in a column, with their margins."""
+    pairs = [(difference, margin) for difference, margin in column if difference is not None]
+    corrected = iter(correct_column([difference for difference, _ in pairs], margins=[margin for _, margin in pairs]))
+    return [None if difference is None else next(corrected) for difference, _ in column]
 
 
-def made_control(
+def find_control(
     run: Run, controls: Sequence[Run], metric: str, predictions: Sequence[Predictions], split: str
-) -> Scored | None:
-    """Return the run's own control: from its result, else from the runs in its directory."""
+) -> ScoreSummary | None:
+    """Return the scores of the run's own control: from its result, else from the runs in its directory."""
     node = run.result.get("control")
     score_examples = examples_of_score(predictions, node, metric, split=split, is_control=True)
-    reported = scored(node, metric, examples=score_examples)
-    if reported is not None:
-        return reported
+    control_scores = read_scores(node, metric, examples=score_examples)
+    if control_scores is not None:
+        return control_scores
     seeds = [control.result for control in controls if control.is_seed and control.result]
     parents = [control.result for control in controls if not control.is_seed and control.result]
     node = parents[0] if parents else {}
     score_examples = examples_of_score(predictions, node, metric, seeds, split=split, is_control=True)
-    return scored(node, metric, seeds, examples=score_examples)
+    return read_scores(node, metric, seeds, examples=score_examples)
 
 
-def made_baselines(run: Run, metric: str, predictions: Sequence[Predictions], split: str) -> dict[str, Scored]:
+def find_baselines(run: Run, metric: str, predictions: Sequence[Predictions], split: str) -> dict[str, ScoreSummary]:
     """Return the word-count baselines that were scored together with the run, by name."""
     nodes = run.result.get("baselines")
     baselines = {}
     for name, node in nodes.items() if isinstance(nodes, Mapping) else ():
         score_examples = examples_of_score(predictions, node, metric, split=split, baseline=name)
-        baseline = scored(node, metric, examples=score_examples)
+        baseline = read_scores(node, metric, examples=score_examples)
         if baseline is not None:
             baselines[name] = baseline
     return baselines
 
 
-def _against_baseline(entry: Entry) -> Entry:
+def _add_baseline_difference(entry: Entry) -> Entry:
     """Add the difference from the better baseline to the entry."""
     if entry.condition is None or entry.baseline_condition is None or entry.metric is None:
         return entry
@@ -93,35 +93,36 @@ def _against_baseline(entry: Entry) -> Entry:
     return replace(entry, baseline_difference=difference)
 
 
-def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
+def _add_control(entry: Entry, others: Sequence[Entry]) -> Entry:
     """Add the control, which may be a separate run on the same task, and the difference to the entry.
 
-    A control differs only in its weights. If a run of the same task from random initialisation differs in more, or if
-    several runs qualify, there is no difference, and the entry gives the reason.
+    A control differs from the entry only in its weights. If a run of the same task with random weights differs in more,
+    or if several runs qualify, there is no difference, and the entry gives the reason.
     """
     if entry.metric is None or entry.score is None or entry.is_pretraining or entry.is_control:
         return entry
     if entry.control is not None:
-        return _judged(entry, entry.control, entry.control_condition)
+        return _with_control(entry, entry.control, entry.control_condition)
     if entry.transfer == "zero-shot":
         return entry
-    candidates = [other for other in others if other.is_control and _scores_the_same(entry, other)]
-    keys = [differing(other.settings, entry.settings) for other in candidates]
+    candidates = [other for other in others if other.is_control and _is_scored_alike(entry, other)]
+    keys = [differing_keys(other.settings, entry.settings) for other in candidates]
     same = [other for other, differs in zip(candidates, keys, strict=True) if not differs]
     if len(same) == 1:
         assert same[0].score is not None
-        return _judged(entry, same[0].score, same[0].condition)
+        return _with_control(entry, same[0].score, same[0].condition)
     if same:
         names = " and ".join(other.run.name for other in same)
-        return replace(entry, without_control=f"{names} could each be its control, so none is used")
+        return replace(entry, without_control=f"{names} could each be the control, so no control is used")
     if not candidates:
         return entry
     nearest, differs = min(zip(candidates, keys, strict=True), key=lambda pair: len(pair[1]))
-    named = differences_text(nearest.settings, entry.settings, differs)
-    return replace(entry, without_control=f"{nearest.run.name} is not its control, because they differ in {named}")
+    differences = differences_text(nearest.settings, entry.settings, differs)
+    reason = f"{nearest.run.name} is not its control, because they differ in {differences}"
+    return replace(entry, without_control=reason)
 
 
-def _scores_the_same(entry: Entry, other: Entry) -> bool:
+def _is_scored_alike(entry: Entry, other: Entry) -> bool:
     """Whether two runs are scored in the same way: command, task, split, number of labels and metric."""
     return other.score is not None and (
         (other.run.command, other.task, other.split, other.num_train, other.metric)
@@ -129,7 +130,7 @@ def _scores_the_same(entry: Entry, other: Entry) -> bool:
     )
 
 
-def _judged(entry: Entry, control: Spread | None, control_condition: Condition | None) -> Entry:
+def _with_control(entry: Entry, control: Spread | None, control_condition: Condition | None) -> Entry:
     assert entry.condition is not None
     assert control_condition is not None
     assert entry.metric is not None
@@ -160,25 +161,25 @@ def make_entries(runs: Sequence[Run], *, margin: float | None = None) -> list[En
         controls = tuple(run for run in members if run.key != key and run not in seeds)
         entry = _entry(parent, seeds, controls, runs)
         with_margins.append(replace(entry, margin=in_unit(margin, entry.metric or "")))
-    return compared(_told_apart(with_margins))
+    return add_comparisons(_rename_tasks(with_margins))
 
 
-def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
-    """Give each task of a split a single name, and different tasks different names.
+def _rename_tasks(entries: Sequence[Entry]) -> list[Entry]:
+    """Rename tasks so that runs of the same task share a name and different tasks have different names.
 
-    A task consists of its examples, labels and metric. Runs of the same task therefore share the name of the first run,
-    and a name shared by several tasks is followed by what differs: the file, else the number of classes, and so on.
+    A task consists of its examples, labels and metric. Runs of the same task get the task name of the first run. If
+    several tasks share a name, a distinguishing detail is added: the file, else the number of classes, and so on.
     """
     tasks: dict[tuple[str, str], Entry] = {}
     for entry in entries:
         if entry.metric is not None and not entry.is_pretraining:
             tasks.setdefault(_identity(entry), entry)
-    sharing: dict[tuple[str, str], list[Entry]] = {}
+    same_names: dict[tuple[str, str], list[Entry]] = {}
     for first in tasks.values():
-        sharing.setdefault((first.task, first.split), []).append(first)
+        same_names.setdefault((first.task, first.split), []).append(first)
     names = {}
-    for (name, _), firsts in sharing.items():
-        for first, details in zip(firsts, _differing([_details(first) for first in firsts]), strict=True):
+    for (name, _), firsts in same_names.items():
+        for first, details in zip(firsts, _distinguishing_details([_details(first) for first in firsts]), strict=True):
             names[_identity(first)] = f"{name} ({', '.join(details)})" if details else name
     return [replace(entry, task=names.get(_identity(entry), entry.task)) for entry in entries]
 
@@ -188,7 +189,7 @@ def _identity(entry: Entry) -> tuple[str, str]:
 
 
 def _details(entry: Entry) -> tuple[str, ...]:
-    """What may distinguish a task from others of the same name, most telling first."""
+    """Return details that may distinguish a task from others of the same name, most informative first."""
     task, result = entry.run.config.get("task"), entry.run.result
     node = task if isinstance(task, Mapping) else {}
     files = node.get("files")
@@ -203,13 +204,13 @@ def _details(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _differing(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
+def _distinguishing_details(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
     """Find the shortest prefixes of details that make all rows distinct; empty for a single row."""
-    chosen: list[list[str]] = [[] for _ in rows]
+    prefixes: list[list[str]] = [[] for _ in rows]
     for column in zip(*rows, strict=True):
-        if len({tuple(row) for row in chosen}) < len(rows) and len(set(column)) > 1:
-            chosen = [[*row, *filter(None, [value])] for row, value in zip(chosen, column, strict=True)]
-    return chosen
+        if len({tuple(row) for row in prefixes}) < len(rows) and len(set(column)) > 1:
+            prefixes = [[*row, *filter(None, [value])] for row, value in zip(prefixes, column, strict=True)]
+    return prefixes
 
 
 def _below(run: Run, key: str) -> list[str]:
@@ -255,16 +256,16 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     transfer = "" if of_pretraining or (run.command == "evaluate" and adapted is None) else _transfer(run, own)
     weights = None if transfer == "control" else str(own.get("init") if source is None else source.weights)
     own_score = control = None
-    baselines: dict[str, Scored] = {}
+    baselines: dict[str, ScoreSummary] = {}
     if metric is not None:
         problems: list[str] = []
-        predictions = [] if of_pretraining else kept_answers(run.path, problems)
+        predictions = [] if of_pretraining else read_answers(run.path, problems)
         run = replace(run, problems=(*run.problems, *(text.removeprefix(f"{run.path}/") for text in problems)))
         split = next((str(result["split"]) for result in [run.result, *results] if result.get("split")), "")
         score_examples = examples_of_score(predictions, run.result, metric, results, split=split)
-        own_score = scored(run.result, metric, results, pretraining=weights, examples=score_examples)
-        control = made_control(run, controls, metric, predictions, split)
-        baselines = made_baselines(run, metric, predictions, split)
+        own_score = read_scores(run.result, metric, results, pretraining=weights, examples=score_examples)
+        control = find_control(run, controls, metric, predictions, split)
+        baselines = find_baselines(run, metric, predictions, split)
     higher = scores.higher_is_better(metric or "", run.result)
     better = (max if higher else min)(baselines, key=lambda name: baselines[name].spread.mean, default="")
     return Entry(
@@ -288,11 +289,11 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         pretraining_seconds=seconds,
         num_parameters=_first([run.result, *results], "num_parameters"),
         tokens_per_second=_first([run.result, *results], "tokens_per_second"),
-        cost=Cost() if of_pretraining else cost_of([run.result, *results]),
+        cost=RunCost() if of_pretraining else cost_of([run.result, *results]),
         settings={} if of_pretraining else task_settings(adapted or run, None if adapted is None else run),
         metrics=_metrics(config),
         task_fingerprint=next(
-            (known for result in [run.result, *results] if isinstance(known := result.get("task_fingerprint"), str)),
+            (value for result in [run.result, *results] if isinstance(value := result.get("task_fingerprint"), str)),
             None,
         ),
         condition=None if own_score is None else own_score.condition,
@@ -310,7 +311,7 @@ def _text(run: Run, source: Run | None, runs: Sequence[Run]) -> str:
 
 
 def _transfer(run: Run, config: Mapping[str, Any]) -> str:
-    """Return the way of transfer: the name of the freezing, "control" for random weights, or "zero-shot"."""
+    """Return the way of transfer: the name of the freezing method, "control" for random weights, or "zero-shot"."""
     if run.result.get("zero_shot"):
         return "zero-shot"
     if run.result.get("control") is True or not config.get("init"):

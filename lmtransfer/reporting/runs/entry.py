@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmtransfer.reporting.runs.collect import COMMANDS, Run
-from lmtransfer.reporting.runs.cost import Cost
+from lmtransfer.reporting.runs.cost import RunCost
 from lmtransfer.reporting.runs.lineage import is_pretraining
 from lmtransfer.reporting.runs.scores import other_metrics
 from lmtransfer.verdicts.conditions import Condition
@@ -22,12 +22,12 @@ class Entry:
 
     Attributes:
         run: the run (the parent if it has several seeds).
-        seeds: the runs of its seeds; empty for a single seed.
-        controls: runs of its control inside its directory.
-        source: the pretraining run that it started from, or None.
+        seeds: the runs of the seeds; empty for a single seed.
+        controls: the control's runs inside the run's directory.
+        source: the pretraining run that the run started from, or None.
         model: family and size.
         objective: pretraining objective of this run or of ``source``.
-        corpus: pretraining text, after the texts of the runs that it continued.
+        corpus: the pretraining text, preceded by the texts of the runs that this run continued.
         task: the downstream task, with a distinguishing detail if other tasks of the report have the same name; empty
             for pretraining.
         split: the scored split of the task.
@@ -36,7 +36,7 @@ class Entry:
         metric: name of the main metric; None if nothing was scored.
         score: the main metric over the seeds.
         control: the main metric of the control.
-        metrics: names of the chosen metrics, the main one first; empty if the task offers no choice.
+        metrics: names of the task's metrics, the main one first; empty if the task offers no choice.
         majority: the main metric of always predicting the most common label.
         baselines: the main metric of each word-count baseline, by name.
         better_baseline: the name of the better baseline; empty if there is none.
@@ -47,13 +47,13 @@ class Entry:
         num_parameters: parameters of the encoder and its heads.
         tokens_per_second: real tokens per second of this run.
         cost: the cost of training on the task; empty for other runs.
-        settings: settings of a run of a task (see ``settings.task_settings``); empty for pretraining.
-        without_control: why a run that resembles a control is not one, in words; empty if there is no such run.
+        settings: settings of a task's run (see ``settings.task_settings``); empty for pretraining.
+        without_control: why a run that resembles a control is not used as one; empty if there is no such run.
         task_fingerprint: the task's identity, whatever its name; see ``RunResult``.
         condition: ``score`` as a side of a comparison, with its seeds.
-        control_condition: the same for the run's own control.
+        control_condition: ``control`` as a side of a comparison.
         margin: the size below which a difference does not matter, in the metric's unit; None if not set.
-        baseline_condition: the same for the better baseline.
+        baseline_condition: the better baseline as a side of a comparison.
     """
 
     run: Run
@@ -78,7 +78,7 @@ class Entry:
     tokens_per_second: float | None
     settings: Mapping[str, Any] = field(default_factory=dict)
     without_control: str = ""
-    cost: Cost = field(default_factory=Cost)
+    cost: RunCost = field(default_factory=RunCost)
     metrics: tuple[str, ...] = ()
     task_fingerprint: str | None = None
     condition: Condition | None = None
@@ -96,12 +96,12 @@ class Entry:
 
     @property
     def other_metrics(self) -> dict[str, Spread]:
-        """The scores by the chosen metrics other than the main one."""
+        """The scores by the task's metrics other than the main one."""
         return other_metrics(self.run.result, self.metrics, [seed.result for seed in self.seeds if seed.result])
 
     @property
     def is_control(self) -> bool:
-        """Whether this run is itself a control: the same task trained from random initialisation."""
+        """Whether this run is itself a control, which is trained on the task from random weights."""
         return self.transfer == "control"
 
     @property

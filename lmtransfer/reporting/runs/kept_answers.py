@@ -1,4 +1,4 @@
-"""Kept predictions, read as the contribution of each example to each score."""
+"""Reads kept predictions, and the contribution of each example to each score."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions, contributions
 from lmtransfer.verdicts.conditions import Examples
 
 
-def kept_answers(run: Path, problems: list[str] | None = None) -> list[Predictions]:
+def read_answers(run: Path, problems: list[str] | None = None) -> list[Predictions]:
     """Read the kept predictions of a run, its seeds, its control and its baselines; skip unreadable files.
 
     Args:
@@ -44,18 +44,18 @@ def examples_of(predictions: Sequence[Predictions], metric: str) -> Examples | N
         return None
     keys, order = np.unique(predictions[0].examples.keys, return_index=True)
     rows = []
-    for one in predictions:
-        parts = contributions(one.examples, metric)
-        own, place = np.unique(one.examples.keys, return_index=True)
+    for of_seed in predictions:
+        parts = contributions(of_seed.examples, metric)
+        own, place = np.unique(of_seed.examples.keys, return_index=True)
         if parts is None or not np.array_equal(own, keys):
             return None
         rows.append(parts[place])
     clusters = predictions[0].examples.clusters[order]
-    alone = len(np.unique(clusters)) == len(clusters)
-    return Examples(np.stack(rows), keys, None if alone else clusters)
+    are_independent = len(np.unique(clusters)) == len(clusters)
+    return Examples(np.stack(rows), keys, None if are_independent else clusters)
 
 
-def kept_of(
+def select_predictions(
     predictions: Sequence[Predictions],
     seeds: Sequence[tuple[int | None, int | None]],
     *,
@@ -63,7 +63,7 @@ def kept_of(
     is_control: bool = False,
     baseline: str = "",
 ) -> list[Predictions] | None:
-    """Select the predictions of the given scores of a run, in order; None if some are missing or ambiguous.
+    """Select the predictions behind some of a run's scores, in order; None if some are missing or ambiguous.
 
     Args:
         predictions: all predictions that the run has kept.
@@ -72,19 +72,19 @@ def kept_of(
         is_control: whether the scores are those of the run's control.
         baseline: the baseline with these scores; empty for a model.
     """
-    own = [one for one in predictions if (one.split, one.is_control, one.baseline) == (split, is_control, baseline)]
-    of_seeds = []
+    candidates = [p for p in predictions if (p.split, p.is_control, p.baseline) == (split, is_control, baseline)]
+    selection = []
     for seed, pretraining_seed in seeds:
-        fitting = [
-            one
-            for one in own
-            if (seed is None or one.seed == seed)
-            and (pretraining_seed is None or one.pretraining_seed == pretraining_seed)
+        matches = [
+            candidate
+            for candidate in candidates
+            if (seed is None or candidate.seed == seed)
+            and (pretraining_seed is None or candidate.pretraining_seed == pretraining_seed)
         ]
-        if len(fitting) != 1:
+        if len(matches) != 1:
             return None
-        of_seeds.append(fitting[0])
-    return of_seeds
+        selection.append(matches[0])
+    return selection
 
 
 def examples_of_score(
@@ -101,15 +101,17 @@ def examples_of_score(
 
     Args:
         predictions: the predictions that the run has kept.
-        node: its result, or the control's part of one.
-        seeds: the results from the run directories of the seeds.
+        node: the run's result, or the control's part of a result.
+        seeds: the results from the seeds' run directories.
         split: the scored split.
         is_control: whether ``node`` is the control's part.
         baseline: the baseline that ``node`` describes; empty for a model.
     """
     values = scores.seed_values(node, metric, seeds)
-    named = [(value.seed, value.pretraining_seed) for value in values]
-    of_seeds = (
-        kept_of(predictions, named, split=split, is_control=is_control, baseline=baseline) if predictions else None
+    names = [(value.seed, value.pretraining_seed) for value in values]
+    selection = (
+        select_predictions(predictions, names, split=split, is_control=is_control, baseline=baseline)
+        if predictions
+        else None
     )
-    return None if of_seeds is None else examples_of(of_seeds, metric)
+    return None if selection is None else examples_of(selection, metric)

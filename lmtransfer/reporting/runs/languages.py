@@ -1,4 +1,4 @@
-"""The main metric in each language of a task that is scored in several."""
+"""The main metric in each language of a task that is scored in several languages."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def scores_in_languages(result: Any) -> dict[str, float]:
     """Return the mean over seeds of the main metric in each language, by language code; empty for other tasks.
 
     Args:
-        result: a result, or the control's part of one.
+        result: a result, or the control's part of a result.
     """
     metrics = result.get("metrics") if isinstance(result, Mapping) else None
     scores = {}
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
-        matched, score = _NAME.fullmatch(str(name)), number(value)
-        if matched is not None and score is not None:
-            scores[matched[1]] = score
+        match, score = _NAME.fullmatch(str(name)), number(value)
+        if match is not None and score is not None:
+            scores[match[1]] = score
     return scores
 
 
 def languages_text(result: Any) -> str:
-    """One line: ``accuracy by language: de 61.2, en 70.1``; empty for other tasks."""
+    """State the scores by language: ``accuracy by language: de 61.2, en 70.1``; empty for other tasks."""
     scores = scores_in_languages(result)
     if not scores:
         return ""

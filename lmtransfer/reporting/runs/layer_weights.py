@@ -20,7 +20,7 @@ class LayerWeights:
         weights: softmax weight s_j of each layer from the embeddings up, mean over seeds; they add up to 1.
         deviations: deviation over seeds for each layer; None with a single seed.
         gamma_deviation: deviation of the scale; None with a single seed.
-        is_control: whether it is drawn grey.
+        is_control: whether the mix is a control's, which is drawn gray.
         seeds: the weights of each seed, if known.
     """
 
@@ -34,7 +34,7 @@ class LayerWeights:
 
 
 def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and sample deviation over seeds.
+    """Compute mean and sample deviation over seeds.
 
     Args:
         runs: one mapping per seed: ``gamma``, and ``weights`` of the layers from the embeddings up, which add up to 1.
@@ -53,40 +53,40 @@ def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def read_layer_weights(
     result: Any, label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
 ) -> LayerWeights | None:
-    """Return the scalar mix in a ``result.json`` or in the control's part of one; None if there is none.
+    """Return the scalar mix in a ``result.json`` or in its part about a control; None if it has no mix.
 
     Args:
-        result: the result, or its part.
+        result: the result, or its part about the control.
         label: name of the run.
-        is_control: whether it is a control.
-        seeds: the results from the run directories of the seeds.
+        is_control: whether the mix is a control's.
+        seeds: the results from the seeds' run directories.
     """
     node = result.get("layer_weights") if isinstance(result, Mapping) else None
     means = _numbers(node)
     if not means:
         return None
     deviations = _numbers(node.get("deviation")) if isinstance(node, Mapping) else []
-    known = len(deviations) == len(means)
+    has_deviations = len(deviations) == len(means)
     return LayerWeights(
         label=label,
         gamma=means[0],
         weights=tuple(means[1:]),
-        deviations=tuple(deviations[1:]) if known else None,
-        gamma_deviation=deviations[0] if known else None,
+        deviations=tuple(deviations[1:]) if has_deviations else None,
+        gamma_deviation=deviations[0] if has_deviations else None,
         is_control=is_control,
         seeds=tuple(
-            one.weights
-            for one in (read_layer_weights(seed, label) for seed in seeds)
-            if one is not None and len(one.weights) == len(means) - 1
+            mix.weights
+            for mix in (read_layer_weights(seed, label) for seed in seeds)
+            if mix is not None and len(mix.weights) == len(means) - 1
         ),
     )
 
 
 def layer_weights_text(learned: Any, *, plus_minus: str = "+-") -> str:
-    """One line: ``layer weights: embeddings 0.21 +- 0.01, layer 1 0.33 +- 0.02, ...; gamma 1.04 +- 0.03``.
+    """State the mix: ``layer weights: embeddings 0.21 +- 0.01, layer 1 0.33 +- 0.02, ...; gamma 1.04 +- 0.03``.
 
     Args:
-        learned: the mix in a ``result.json``, of one run or joined over several; the text is empty for anything else.
+        learned: the mix in a ``result.json``, of one run or combined over several; the text is empty for anything else.
         plus_minus: the sign between mean and deviation.
     """
     mix = read_layer_weights({"layer_weights": learned}, "")
@@ -103,7 +103,7 @@ def layer_weights_text(learned: Any, *, plus_minus: str = "+-") -> str:
 
 
 def _numbers(part: Any) -> list[float]:
-    """Gamma and the weights; empty if any is missing."""
+    """Return gamma and the weights; empty if any is missing."""
     if not isinstance(part, Mapping) or not isinstance(part.get("weights"), list):
         return []
     numbers = [number(value) for value in (part.get("gamma"), *part["weights"])]

@@ -14,18 +14,18 @@ Edge = Literal["smallest", "largest"]
 
 
 def edge_of_grid(rate: Any, grid: Any) -> Edge | None:
-    """Whether the chosen learning rate is the smallest or the largest of the grid.
+    """Return the edge of the grid at which the chosen learning rate is; None if it is inside.
 
-    In a grid of two both rates are extreme, so such a grid has no edge.
+    In a grid of two, both rates are extreme, so such a grid has no edge.
 
     Args:
         grid: the tried rates; anything but a list of at least three different rates counts as no grid.
     """
-    tried = _rates(grid)
-    chosen = number(rate)
-    if len(tried) < 3 or chosen is None:
+    rates = _rates(grid)
+    choice = number(rate)
+    if len(rates) < 3 or choice is None:
         return None
-    return "smallest" if chosen == min(tried) else "largest" if chosen == max(tried) else None
+    return "smallest" if choice == min(rates) else "largest" if choice == max(rates) else None
 
 
 def edge_text(rate: float, edge: Edge) -> str:
@@ -33,48 +33,48 @@ def edge_text(rate: float, edge: Edge) -> str:
     return f"learning rate {rate:g} is the {edge} of its grid: a better one may be outside"
 
 
-def searched_text(grid: Any, rate: Any = None) -> str:
-    """Note a search: ``learning rate: best of 3``, or ``best of 3, the largest (0.01)``; empty if there was none.
+def search_text(grid: Any, rate: Any = None) -> str:
+    """State the search: ``learning rate: best of 3``, or ``best of 3, the largest (0.01)``; empty without a search.
 
     Args:
         grid: the tried rates; anything but a list of at least two different rates counts as no search.
         rate: the chosen rate, which is named if it is the smallest or the largest.
     """
-    tried, edge = _rates(grid), edge_of_grid(rate, grid)
-    if len(tried) < 2:
+    rates, edge = _rates(grid), edge_of_grid(rate, grid)
+    if len(rates) < 2:
         return ""
-    return f"learning rate: best of {len(tried)}" + ("" if edge is None else f", the {edge} ({rate:g})")
+    return f"learning rate: best of {len(rates)}" + ("" if edge is None else f", the {edge} ({rate:g})")
 
 
-def tried_rates(run: Run, condition: str) -> dict[float, Spread]:
-    """Return the scores of each learning rate by seed, on the examples used for the choice; empty if they are damaged.
+def rate_scores(run: Run, condition: str) -> dict[float, Spread]:
+    """Return the scores of each learning rate by seed, on the examples used for the choice; empty if damaged.
 
     Args:
-        run: a run of a task.
+        run: a task's run.
         condition: "pretrained" or "control".
 
     Returns:
-        Scores by ascending rate, over the seeds that tried all rates, in the same order; only the mean if there are no
-        such seeds.
+        Scores by ascending rate, over the seeds that tried all rates, in the same order; only the mean if no seed tried
+        all rates.
     """
     tries = run.result.get("learning_rate_tries")
     scores: dict[float, dict[object, float]] = {}
-    for place, one in enumerate(tries if isinstance(tries, list) else []):
-        if isinstance(one, Mapping) and one.get("arm") == condition:
-            rate, score = number(one.get("learning_rate")), number(one.get("score"))
-            seeds = number(one.get("pretraining_seed")), number(one.get("seed"))
+    for place, entry in enumerate(tries if isinstance(tries, list) else []):
+        if isinstance(entry, Mapping) and entry.get("arm") == condition:
+            rate, score = number(entry.get("learning_rate")), number(entry.get("score"))
+            seeds = number(entry.get("pretraining_seed")), number(entry.get("seed"))
             if rate is not None and score is not None:
                 scores.setdefault(rate, {})[place if seeds[1] is None else seeds] = score
-    everywhere = [
-        seed for seed in next(iter(scores.values()), {}) if all(seed in of_rate for of_rate in scores.values())
+    common_seeds = [
+        seed for seed in next(iter(scores.values()), {}) if all(seed in by_seed for by_seed in scores.values())
     ]
     values = {
-        rate: [of_rate[seed] for seed in everywhere] or [fmean(of_rate.values())] for rate, of_rate in scores.items()
+        rate: [by_seed[seed] for seed in common_seeds] or [fmean(by_seed.values())] for rate, by_seed in scores.items()
     }
     return {rate: spread(values[rate]) for rate in sorted(values)}
 
 
 def _rates(grid: Any) -> set[float]:
     """Return the numbers in a list; empty if it is not a list."""
-    listed: Sequence[Any] = grid if isinstance(grid, Sequence) and not isinstance(grid, str) else ()
-    return {value for value in map(number, listed) if value is not None}
+    entries: Sequence[Any] = grid if isinstance(grid, Sequence) and not isinstance(grid, str) else ()
+    return {value for value in map(number, entries) if value is not None}

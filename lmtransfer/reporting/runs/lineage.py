@@ -18,39 +18,39 @@ PRETRAINED = ("pretrain", "import")
 def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
     """Find the run that ``run`` took its weights from: named by ``init``, or by ``run`` for an evaluation.
 
-    Search ``runs`` for the path, then for the end of the path (in case the runs were moved together), then the disk.
-    For a revision, the result is the run as it was then.
+    The path is looked up in ``runs``, then by its end (in case the runs were moved together), then on the disk. For a
+    revision, the result is the run as it was at that revision.
     """
-    named = run.config.get("run" if run.command == "evaluate" else "init")
-    if not isinstance(named, str) or not named:
+    reference = run.config.get("run" if run.command == "evaluate" else "init")
+    if not isinstance(reference, str) or not reference:
         return None
-    path, revision = split_revision(named)
+    path, revision = split_revision(reference)
     start = _run_at(path, run, runs)
-    return start if start is None or revision is None else at_revision(start, revision)
+    return start if start is None or revision is None else run_at_revision(start, revision)
 
 
 def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
     """Return the run at the path that ``run`` names."""
-    wanted = PurePath(path)
+    target = PurePath(path)
     for other in runs:
         if other.path == Path(path) or str(other.path) == path:
             return other
-    matches = [other for other in runs if other.key != run.key and _same_end(wanted, other)]
+    matches = [other for other in runs if other.key != run.key and _same_end(target, other)]
     if matches:
         return max(matches, key=lambda other: other.key.count("/"))
-    if wanted.is_absolute() and any((Path(path) / file).is_file() for file in RUN_FILES):
-        return read_run(Path(path), key="/".join(wanted.parts[-2:]))
+    if target.is_absolute() and any((Path(path) / file).is_file() for file in RUN_FILES):
+        return read_run(Path(path), key="/".join(target.parts[-2:]))
     return None
 
 
-def at_revision(run: Run, tokens: int) -> Run:
+def run_at_revision(run: Run, tokens: int) -> Run:
     """Return a pretraining run as of ``tokens`` tokens, with a proportional share of its seconds and FLOP."""
-    end = _of_a_seed(run, "tokens")
+    end = _mean_per_seed(run, "tokens")
     entries = {key: run.result[key] for key in ("command", "num_parameters", "seeds") if key in run.result}
     spent = {
         name: tokens * whole / end
         for name in ("tokens", "seconds", "flops")
-        if end and (whole := total(run, name)) is not None
+        if end and (whole := read_total(run, name)) is not None
     }
     lines = tuple(line for line in run.metrics if (seen := number(line.get("tokens"))) is not None and seen <= tokens)
     key = with_revision(run.key, tokens)
@@ -58,9 +58,9 @@ def at_revision(run: Run, tokens: int) -> Run:
 
 
 def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
-    """Find the nearest pretraining run, if any: ``run`` itself, or where it (or the evaluated run) started from.
+    """Find the nearest pretraining run in a run's lineage; None if there is none.
 
-    An imported published model also counts.
+    An imported model counts as a pretraining run.
     """
     return next((ancestor for ancestor in lineage(run, runs) if ancestor.command in PRETRAINED), None)
 
@@ -69,7 +69,7 @@ def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
     """Return the run, its starting point, the starting point's own starting point, and so on."""
     ancestors: list[Run] = []
     current: Run | None = run
-    while current is not None and current.weights not in {known.weights for known in ancestors}:
+    while current is not None and current.weights not in {ancestor.weights for ancestor in ancestors}:
         ancestors.append(current)
         current = starting_point(current, runs)
     return ancestors
@@ -93,36 +93,36 @@ def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
 
 
 def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | None, float | None]:
-    """Real tokens and seconds of a pretraining run and of the runs that it continued; None if unknown.
+    """Return real tokens and seconds of a pretraining run and the runs that it continued; None if unknown.
 
     The numbers of a run with several seeds are means over the seeds.
     """
     tokens: float | None = None
     seconds: float | None = None
     for stage in [] if run is None else lineage(run, runs):
-        tokens, seconds = _add(tokens, _of_a_seed(stage, "tokens")), _add(seconds, _of_a_seed(stage, "seconds"))
+        tokens, seconds = _add(tokens, _mean_per_seed(stage, "tokens")), _add(seconds, _mean_per_seed(stage, "seconds"))
     return tokens, seconds
 
 
-def _of_a_seed(run: Run, name: str) -> float | None:
-    """Return the same as ``total``, but the mean per seed for a run with several seeds."""
-    cost, seeds = total(run, name), run.result.get("seeds")
+def _mean_per_seed(run: Run, name: str) -> float | None:
+    """Return the same as ``read_total``, but the mean per seed for a run with several seeds."""
+    cost, seeds = read_total(run, name), run.result.get("seeds")
     return cost if cost is None or not isinstance(seeds, list) or not seeds else cost / len(seeds)
 
 
-def total(run: Run, name: str) -> float | None:
-    """``tokens`` or ``seconds`` of a run: from its result, else from its last logged step."""
-    reported = number(run.result.get(name))
-    if reported is not None:
-        return reported
+def read_total(run: Run, name: str) -> float | None:
+    """Return the ``tokens`` or ``seconds`` of a run: from its result, else from its last logged step."""
+    value = number(run.result.get(name))
+    if value is not None:
+        return value
     return next((value for line in reversed(run.metrics) if (value := number(line.get(name))) is not None), None)
 
 
-def _same_end(wanted: PurePath, other: Run) -> bool:
+def _same_end(path: PurePath, other: Run) -> bool:
     """Whether the end of a path is the key of a run, such as ``pretrain/imdb``."""
     parts = tuple(other.key.split("/"))
-    return len(parts) > 1 and wanted.parts[-len(parts) :] == parts
+    return len(parts) > 1 and path.parts[-len(parts) :] == parts
 
 
-def _add(one: float | None, other: float | None) -> float | None:
-    return one if other is None else (one or 0.0) + other
+def _add(total: float | None, value: float | None) -> float | None:
+    return total if value is None else (total or 0.0) + value

@@ -1,7 +1,7 @@
 """Reference loss curves of earlier runs of the shipped recipes, which show whether a run's loss is normal.
 
-Texts differ, so losses are compared by their distance below the unigram entropy: how far the model has advanced beyond
-knowing only token frequencies. Curves are compared by tokens, since machines differ in speed. The curves are package
+Texts differ, so losses are compared by their distance below the unigram entropy, which a model reaches that knows only
+token frequencies. Curves are compared by tokens, since machines differ in speed. The curves are package
 data; ``tests/support/write_reference_curves.py`` writes them from run directories.
 """
 
@@ -47,12 +47,12 @@ class ReferenceCurve:
     """One earlier run.
 
     Attributes:
-        recipe: name of its recipe, such as ``laptop``.
-        corpus: its text.
-        seed: its seed.
-        settings: its values of ``SETTINGS``.
+        recipe: name of the run's recipe, such as ``laptop``.
+        corpus: the run's text.
+        seed: the run's seed.
+        settings: the run's values of ``SETTINGS``.
         part: the measured loss, such as ``mlm``.
-        entropy: unigram entropy of its text, nats.
+        entropy: unigram entropy of the text, nats.
         tokens: tokens seen at each point, ascending.
         loss: smoothed training loss at each point, nats.
     """
@@ -75,11 +75,11 @@ class ReferenceCurve:
 
 @functools.cache
 def reference_curves() -> tuple[ReferenceCurve, ...]:
-    """Return all curves of the package."""
+    """Return all curves in the package."""
     text = resources.files("lmtransfer.reporting").joinpath("reference_curves.json").read_text(encoding="utf-8")
     return tuple(
-        ReferenceCurve(**{**one, "tokens": tuple(one["tokens"]), "loss": tuple(one["loss"])})
-        for one in json.loads(text)
+        ReferenceCurve(**{**curve, "tokens": tuple(curve["tokens"]), "loss": tuple(curve["loss"])})
+        for curve in json.loads(text)
     )
 
 
@@ -100,35 +100,37 @@ def references_of(run: Run, part: str) -> list[ReferenceCurve]:
     return [curve for curve in reference_curves() if curve.part == part and dict(curve.settings) == settings]
 
 
-def is_normal(references: Sequence[ReferenceCurve], *, tokens: float, loss: float, entropy: float | None) -> str | None:
-    """Say whether a loss is normal; None if there is no reference.
+def normality_text(
+    references: Sequence[ReferenceCurve], *, tokens: float, loss: float, entropy: float | None
+) -> str | None:
+    """State whether a loss is normal; None if there is no reference.
 
     Args:
         references: curves of the same recipe.
         tokens: tokens that the run has seen.
-        loss: its smoothed training loss, nats.
-        entropy: unigram entropy of its text, nats.
+        loss: the run's smoothed training loss, nats.
+        entropy: unigram entropy of the run's text, nats.
     """
     if entropy is None or tokens < _FEWEST_TOKENS:
         return None
-    known = [value for curve in references if (value := curve.below_entropy(tokens)) is not None]
-    if not known:
+    distances = [value for curve in references if (value := curve.below_entropy(tokens)) is not None]
+    if not distances:
         return None
-    distance, low, high = entropy - loss, min(known), max(known)
+    distance, low, high = entropy - loss, min(distances), max(distances)
     verdict = "higher than normal" if distance < low * (1 - _TOLERANCE) else "normal"
     verdict = "lower than normal" if distance > high * (1 + _TOLERANCE) else verdict
     texts = " and ".join(sorted({curve.corpus for curve in references}))
-    many = f"{len(known)} reference runs" if len(known) > 1 else "the reference run"
-    reach = f"{low:.2f} to {high:.2f}" if len(known) > 1 else f"{low:.2f}"
+    runs = f"{len(distances)} reference runs" if len(distances) > 1 else "the reference run"
+    normal_range = f"{low:.2f} to {high:.2f}" if len(distances) > 1 else f"{low:.2f}"
     return (
-        f"after {count(tokens)} tokens its loss is {verdict}: it is {distance:.2f} nats below the unigram entropy, and "
-        f"{many} of this recipe ({texts}) had a distance of {reach} there"
+        f"after {count(tokens)} tokens, the loss is {verdict}: it is {distance:.2f} nats below the unigram entropy; "
+        f"{runs} with this recipe ({texts}) had a distance of {normal_range} after the same number of tokens"
     )
 
 
 def entropy_of(run: Run) -> float | None:
     """Return the unigram entropy of a run's text, from its result or its metrics."""
-    reported = number(run.result.get("unigram_entropy"))
-    if reported is not None:
-        return reported
+    value = number(run.result.get("unigram_entropy"))
+    if value is not None:
+        return value
     return next((value for line in run.metrics if (value := number(line.get("unigram_entropy"))) is not None), None)

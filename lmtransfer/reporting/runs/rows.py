@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmtransfer.reporting.runs.cost import Cost
+from lmtransfer.reporting.runs.cost import RunCost
 from lmtransfer.reporting.runs.entry import Entry, distinct_names
-from lmtransfer.reporting.runs.learning_rates import searched_text
+from lmtransfer.reporting.runs.learning_rates import search_text
 from lmtransfer.reporting.runs.scores import is_worse, num_collapsed, number, other_metrics
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread, spread
@@ -17,15 +17,15 @@ _TRANSFER_ORDER = ("majority", "baseline", "control", "frozen", "bitfit", "lora"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """One row of the table.
 
     Attributes:
         entry: the run; for a baseline or a control, its run's entry with its own score.
         run: name of the run or of the baseline, or "majority".
         label: ``run``, with the way of transfer where comparable runs share the name.
-        other_metrics: the scores by the chosen metrics other than the main one.
-        note: remark about an unfinished or damaged run, or about its score.
+        other_metrics: the scores by the task's metrics other than the main one.
+        note: a remark about an unfinished or damaged run, or about its score.
     """
 
     entry: Entry
@@ -60,10 +60,10 @@ class Row:
         return self.entry.difference
 
 
-def table_rows(entries: Sequence[Entry]) -> list[Row]:
+def table_rows(entries: Sequence[Entry]) -> list[ReportRow]:
     """Build all rows, tasks first, with comparable rows together."""
     names = distinct_names(entries)
-    groups: dict[tuple[bool, str, str, float], list[Row]] = {}
+    groups: dict[tuple[bool, str, str, float], list[ReportRow]] = {}
     for entry in entries:
         place = (entry.is_pretraining, entry.task, entry.split, float(entry.num_train or "inf"))
         rows = groups.setdefault((True, "", "", 0.0) if entry.is_pretraining else place, [])
@@ -80,7 +80,7 @@ def table_rows(entries: Sequence[Entry]) -> list[Row]:
                 rows[same] = row
         if entry.control is not None and not _is_elsewhere(entry, entries):
             rows.append(_baseline(entry, f"{names[entry.run.key]} control", "control", entry.control))
-        rows.append(Row(entry, entry.name, names[entry.run.key], entry.other_metrics, _note(entry)))
+        rows.append(ReportRow(entry, entry.name, names[entry.run.key], entry.other_metrics, _note(entry)))
     return [row for group in sorted(groups) for row in sorted(groups[group], key=_position)]
 
 
@@ -89,12 +89,12 @@ def _is_elsewhere(entry: Entry, entries: Sequence[Entry]) -> bool:
     return any(other.is_control and other.score is entry.control for other in entries)
 
 
-def _position(row: Row) -> tuple[int, str]:
-    known = row.transfer in _TRANSFER_ORDER
-    return (_TRANSFER_ORDER.index(row.transfer) if known else len(_TRANSFER_ORDER), row.run)
+def _position(row: ReportRow) -> tuple[int, str]:
+    is_ordered = row.transfer in _TRANSFER_ORDER
+    return (_TRANSFER_ORDER.index(row.transfer) if is_ordered else len(_TRANSFER_ORDER), row.run)
 
 
-def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
+def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> ReportRow:
     is_control, result = transfer == "control", entry.run.result
     node = {
         "control": result.get("control"),
@@ -116,10 +116,10 @@ def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
         pretraining_seconds=None,
         num_parameters=entry.num_parameters if is_control else None,
         tokens_per_second=None,
-        cost=Cost(),
+        cost=RunCost(),
     )
     note = "; ".join(_remarks(entry, node, score)) if is_control else ""
-    return Row(shared, name, name, other_metrics(node, entry.metrics), note)
+    return ReportRow(shared, name, name, other_metrics(node, entry.metrics), note)
 
 
 def _note(entry: Entry) -> str:
@@ -129,9 +129,9 @@ def _note(entry: Entry) -> str:
     weights = entry.run.result.get("weights") if entry.is_pretraining else None
     notes += [f"weights: {weights}"] if isinstance(weights, str) else []
     if entry.run.state == "unfinished":
-        done = sum(seed.state == "finished" for seed in entry.seeds)
+        num_finished = sum(seed.state == "finished" for seed in entry.seeds)
         if entry.seeds:
-            notes.insert(0, f"{done} of {len(entry.seeds)} seeds finished so far")
+            notes.insert(0, f"{num_finished} of {len(entry.seeds)} seeds finished so far")
         elif entry.run.metrics:
             last = entry.run.metrics[-1]
             step, loss = number(last.get("step")), number(last.get("loss"))
@@ -143,13 +143,13 @@ def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
     """List warnings about a score; ``result`` may be the control's part of a result."""
     rate = number(result.get("learning_rate")) if isinstance(result, Mapping) else None
     grid = None if entry.is_pretraining else entry.run.config.get("learning_rates")
-    searched = searched_text(grid, rate)
-    below = (
+    search = search_text(grid, rate)
+    is_below = (
         score is not None
         and entry.majority is not None
         and is_worse(score.mean, entry.majority, entry.metric or "", entry.run.result)
     )
-    not_above = (
+    is_not_above = (
         score is not None
         and entry.baseline is not None
         and not is_worse(entry.baseline.mean, score.mean, entry.metric or "", entry.run.result)
@@ -157,9 +157,9 @@ def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
     return [
         *_collapse(result, score),
         *_undefined(result),
-        *(["worse than the majority"] if below else []),
-        *([f"not above {entry.better_baseline}, which counts words"] if not_above else []),
-        *([searched] if searched else []),
+        *(["worse than the majority"] if is_below else []),
+        *([f"not above {entry.better_baseline}, which counts words"] if is_not_above else []),
+        *([search] if search else []),
     ]
 
 

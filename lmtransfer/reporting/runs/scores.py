@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmtransfer.verdicts.compare import compare_conditions
-from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition_of_summary
+from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition_from_summary
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
@@ -18,7 +18,7 @@ _LOWER = re.compile(r"(?:.*[/_ ])?(?:loss|perplexity|entropy|error|mlm|nsp|sop|l
 
 
 def number(value: Any) -> float | None:
-    """Return ``value`` as a finite float; None if it is not one (a damaged or foreign result may hold anything)."""
+    """Convert ``value`` to a finite float; None for anything else, since a damaged result may contain anything."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
@@ -62,21 +62,21 @@ def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ())
     """Return the metric of each seed, if individual values are known.
 
     Args:
-        node: a ``result.json``, or its part that describes a control: a number, or a mapping with some of ``seeds`` (a
-            list of values, or of mappings with ``metrics``), ``mean``, ``median``, ``deviation``, ``n``, and
-            ``metrics``. Statistics may be numbers of the main metric or mappings from metric to number.
-        seeds: the ``result.json`` of the run directories of the seeds.
+        node: a ``result.json``, or its part about a control: a number, or a mapping with some of the keys ``seeds`` (a
+            list of values, or of mappings with ``metrics``), ``mean``, ``median``, ``deviation``, ``n`` and
+            ``metrics``. A statistic is a number for the main metric, or a mapping from metric to number.
+        seeds: each ``result.json`` from the seeds' run directories.
 
     Returns:
         One entry per seed; empty if at most statistics are known.
     """
-    plain = number(node)
-    if plain is not None:
-        return [SeedValue(plain)]
+    single_value = number(node)
+    if single_value is not None:
+        return [SeedValue(single_value)]
     if not isinstance(node, Mapping):
         return []
-    listed = node.get("seeds", node.get("values"))
-    children: Sequence[Any] = listed if isinstance(listed, list) else list(seeds)
+    entries = node.get("seeds", node.get("values"))
+    children: Sequence[Any] = entries if isinstance(entries, list) else list(seeds)
     values = [value for value in (_seed_value(child, metric) for child in children) if value is not None]
     if values or _statistic(node, "mean", metric) is not None:
         return values
@@ -84,8 +84,8 @@ def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ())
     return [] if single is None else [single]
 
 
-def reported(node: Any, metric: str) -> Spread | None:
-    """Return the statistics of a metric in a node (see ``seed_values``); None if there are none."""
+def read_statistics(node: Any, metric: str) -> Spread | None:
+    """Read the statistics of a metric in a node (see ``seed_values``); None if there are none."""
     mean = _statistic(node, "mean", metric) if isinstance(node, Mapping) else None
     if mean is None:
         return None
@@ -106,11 +106,11 @@ def other_metrics(node: Any, metrics: Sequence[str], seeds: Sequence[Mapping[str
 
     Args:
         node: see ``seed_values``.
-        metrics: names of the chosen metrics, the main one first.
+        metrics: names of the task's metrics, the main one first.
         seeds: see ``seed_values``.
     """
-    values = {metric: [one.value for one in seed_values(node, metric, seeds)] for metric in metrics[1:]}
-    return {metric: spread(of_seeds) for metric, of_seeds in values.items() if of_seeds}
+    scores = {metric: [seed.value for seed in seed_values(node, metric, seeds)] for metric in metrics[1:]}
+    return {metric: spread(values) for metric, values in scores.items() if values}
 
 
 def num_collapsed(node: Any) -> int:
@@ -126,32 +126,32 @@ def majority(result: Mapping[str, Any], metric: str) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoreSummary:
     """The scores of a run or of its control.
 
     Attributes:
-        spread: the metric over its seeds.
-        condition: the same scores as a side of a comparison.
+        spread: the metric over the seeds.
+        condition: the scores as a side of a comparison.
     """
 
     spread: Spread
     condition: Condition
 
 
-def scored(
+def read_scores(
     node: Any,
     metric: str,
     seeds: Sequence[Mapping[str, Any]] = (),
     *,
     pretraining: str | None = None,
     examples: Examples | None = None,
-) -> Scored | None:
-    """Return a metric over seeds, from individual values if known, else from the given statistics.
+) -> ScoreSummary | None:
+    """Read a metric over seeds, from individual values if known, else from the statistics.
 
     Args:
-        node: a ``result.json``, or its part that describes a control (see ``seed_values``).
-        seeds: the ``result.json`` of the run directories of the seeds.
-        pretraining: the run that the weights come from; None for random initialisation.
+        node: a ``result.json``, or its part about a control (see ``seed_values``).
+        seeds: each ``result.json`` from the seeds' run directories.
+        pretraining: the run that the weights come from; None for random weights.
         examples: the contribution of each example to each score, in the order of ``seed_values``.
 
     Returns:
@@ -160,24 +160,23 @@ def scored(
     collapsed = num_collapsed(node)
     values = seed_values(node, metric, seeds)
     if values:
-        drawn = not (isinstance(node, Mapping) and node.get("deterministic") is True)
-        condition = _condition(values, pretraining, collapsed, examples, drawn=drawn)
-        return Scored(spread([one.value for one in values]), condition)
-    whole = reported(node, metric)
-    return (
-        None
-        if whole is None
-        else Scored(whole, condition_of_summary(whole, pretraining=pretraining, collapsed=collapsed))
-    )
+        is_random = not (isinstance(node, Mapping) and node.get("deterministic") is True)
+        condition = _condition(values, pretraining, collapsed, examples, is_random=is_random)
+        return ScoreSummary(spread([seed.value for seed in values]), condition)
+    statistics = read_statistics(node, metric)
+    if statistics is None:
+        return None
+    condition = condition_from_summary(statistics, pretraining=pretraining, collapsed=collapsed)
+    return ScoreSummary(statistics, condition)
 
 
 def difference_in(result: Mapping[str, Any]) -> Difference | None:
     """Return the difference from the control in a result, recomputed if an earlier version wrote the result."""
-    known = Difference.from_values(result.get("difference"))
+    difference = Difference.from_values(result.get("difference"))
     metric = main_metric(result)
-    if known is not None or metric is None:
-        return known
-    own, control = scored(result, metric, pretraining="its weights"), scored(result.get("control"), metric)
+    if difference is not None or metric is None:
+        return difference
+    own, control = read_scores(result, metric, pretraining="its weights"), read_scores(result.get("control"), metric)
     if own is None or control is None:
         return None
     return compare_conditions(
@@ -189,28 +188,28 @@ def difference_in(result: Mapping[str, Any]) -> Difference | None:
 
 
 def _condition(
-    values: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None, *, drawn: bool
+    values: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None, *, is_random: bool
 ) -> Condition:
     """Build a condition from individual values; it is never paired if a seed is unknown or occurs twice.
 
-    The condition is constant if its seeds have no effect and it has one pretraining.
+    The condition is constant if its seeds have no effect and it has only one pretraining.
     """
-    known = [
+    scores = [
         Score(
-            one.value,
-            one.seed if one.seed is not None else f"unknown {place}",
+            value.value,
+            value.seed if value.seed is not None else f"unknown {place}",
             pretraining
-            if pretraining is None or one.pretraining_seed is None
-            else f"{pretraining}/{one.pretraining_seed}",
+            if pretraining is None or value.pretraining_seed is None
+            else f"{pretraining}/{value.pretraining_seed}",
         )
-        for place, one in enumerate(values)
+        for place, value in enumerate(values)
     ]
-    certain = all(one.seed is not None for one in values)
-    if len({(score.pretraining, score.seed) for score in known}) < len(known):
-        known = [Score(one.value, f"unknown {place}", pretraining) for place, one in enumerate(values)]
-        certain = False
-    constant = not drawn and len({score.pretraining for score in known}) == 1
-    return Condition(tuple(known), examples, collapsed, "" if certain else None, constant)
+    can_be_paired = all(value.seed is not None for value in values)
+    if len({(score.pretraining, score.seed) for score in scores}) < len(scores):
+        scores = [Score(value.value, f"unknown {place}", pretraining) for place, value in enumerate(values)]
+        can_be_paired = False
+    is_constant = not is_random and len({score.pretraining for score in scores}) == 1
+    return Condition(tuple(scores), examples, collapsed, "" if can_be_paired else None, is_constant)
 
 
 def _value(child: Any, metric: str) -> float | None:

@@ -1,4 +1,4 @@
-"""The settings of a run of a task, for comparing runs: everything but the weights."""
+"""The settings of a task's run, for comparing runs: everything but the weights."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from lmtransfer.config.settings import is_without_effect
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.runs.labels import flatten
 
-#: Keys to ignore, besides those without any effect: the origin of the weights, what was scored, the task's heading, and
+#: Keys to ignore, besides those without any effect: the origin of the weights, the scored split, the task's name, and
 #: keys that hardly affect what a model learns.
-_OF_NO_ACCOUNT = ("init", "tokenizer_from", "seed", "seeds", "split", "task.name", "train.micro_batch_tokens")
+_IGNORED_KEYS = ("init", "tokenizer_from", "seed", "seeds", "split", "task.name", "train.micro_batch_tokens")
 #: Key of the learning rate, or of the grid from which it was chosen.
 LEARNING_RATES = "learning_rates"
 #: Key of the tokenizer's fingerprint.
@@ -19,14 +19,14 @@ TOKENIZER = "tokenizer"
 
 
 def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
-    """Return the settings of a run of a task by dotted key, without those that have no effect.
+    """Return the settings of a task's run by dotted key, without those that have no effect.
 
-    Keys with the value null are dropped. A single rate counts as a grid of one; a seed or a control has the grid from
-    which its rate was chosen.
+    Keys with the value null are dropped. A single rate counts as a grid of one rate; a seed or a control has the grid
+    from which its rate was chosen.
 
     Args:
         run: a probe, a finetuned run, or the run that an evaluation scored.
-        scored: the evaluation, if there is one.
+        scored: the evaluation of the run, if any.
     """
     config = dict(run.config)
     optimizer = dict(config.pop("optimizer", None) or {}) if isinstance(config.get("optimizer"), Mapping) else {}
@@ -35,7 +35,7 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     settings = {
         key: value
         for key, value in settings.items()
-        if value not in (None, {}) and not is_without_effect(key, also=_OF_NO_ACCOUNT)
+        if value not in (None, {}) and not is_without_effect(key, also=_IGNORED_KEYS)
     }
     grid = grid or run.result.get(LEARNING_RATES)
     rates = grid if isinstance(grid, list) and grid else [] if rate is None else [rate]
@@ -55,7 +55,7 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     return settings
 
 
-def differing(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence[str] = ()) -> list[str]:
+def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence[str] = ()) -> list[str]:
     """Return the keys in which two runs differ, in alphabetical order.
 
     Args:
@@ -76,24 +76,24 @@ def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Seq
         keys: the keys in which they differ.
         most: maximum number of keys to name with their values; the rest are counted.
     """
-    named = [
+    texts = [
         key if key == TOKENIZER else f"{key} ({_as_text(one.get(key))} against {_as_text(other.get(key))})"
         for key in keys[:most]
     ]
-    more = len(keys) - len(named)
-    return ", ".join([*named, *([f"{more} more"] if more else [])])
+    more = len(keys) - len(texts)
+    return ", ".join([*texts, *([f"{more} more"] if more else [])])
 
 
-def chosen_on_what_is_scored(config: Mapping[str, Any]) -> bool:
+def is_chosen_on_scored_split(config: Mapping[str, Any]) -> bool:
     """Whether the checkpoint or the learning rate of a run was chosen on the examples on which it is scored.
 
     Args:
-        config: configuration of the run, which names the scored split.
+        config: the run's configuration, including the scored split.
     """
     task, rates = config.get("task"), config.get("learning_rates")
-    chooses = config.get("checkpoint") == "best" or (isinstance(rates, list) and len(rates) > 1)
-    by_dev = isinstance(task, Mapping) and task.get("dev_from_train") is None
-    return chooses and by_dev and config.get("split") == "dev"
+    has_choice = config.get("checkpoint") == "best" or (isinstance(rates, list) and len(rates) > 1)
+    chooses_on_dev = isinstance(task, Mapping) and task.get("dev_from_train") is None
+    return has_choice and chooses_on_dev and config.get("split") == "dev"
 
 
 def _as_text(value: Any) -> str:

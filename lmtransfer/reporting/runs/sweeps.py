@@ -13,20 +13,20 @@ from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.runs.labels import flatten
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: Keys that may differ between points but are not the subject of a sweep.
-_NOT_STUDIED = frozenset({"name", "seed", "resume", "output_root", "run"})
+#: Keys that may differ between points but are not swept.
+_IGNORED_KEYS = frozenset({"name", "seed", "resume", "output_root", "run"})
 #: Stands for ``init`` in a sweep over the revisions of one run.
 PRETRAINING_TOKENS = "tokens of pretraining"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """One combination of swept values.
 
     Attributes:
         values: the value of each swept key.
-        entries: its run, or several runs that differ only in their seed.
-        score: the score over these runs, or over the seeds of a single run; None if nothing is finished.
+        entries: the point's run, or several runs that differ only in the seed.
+        score: the score over these runs, or over the seeds of a single run; None if no run is finished.
     """
 
     values: tuple[Any, ...]
@@ -42,16 +42,16 @@ class Sweep:
         name: the folder, relative to the collected root.
         keys: the swept dotted keys.
         points: the points, in ascending order of their values.
-        metric: the metric of all points; None if nothing is finished.
+        metric: the metric of all points; None if no run is finished.
     """
 
     name: str
     keys: tuple[str, ...]
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     metric: str | None
 
     @property
-    def best(self) -> Point | None:
+    def best(self) -> SweepPoint | None:
         """The point with the best mean."""
         scored = [point for point in self.points if point.score is not None]
         if not scored or self.metric is None:
@@ -69,8 +69,8 @@ def find_sweeps(entries: Sequence[Entry]) -> list[Sweep]:
     keys = {entry.run.key for entry in entries}
     for entry in entries:
         folder = entry.run.key.rpartition("/")[0]
-        plain = folder.rpartition("/")[2] in ("", *COMMANDS)  # a folder of separate runs
-        is_point = "=" in entry.run.name if plain else folder not in keys
+        holds_separate_runs = folder.rpartition("/")[2] in ("", *COMMANDS)
+        is_point = "=" in entry.run.name if holds_separate_runs else folder not in keys
         if is_point:
             folders.setdefault(folder, {}).setdefault(entry.task, []).append(entry)
     sweeps = (
@@ -82,31 +82,31 @@ def find_sweeps(entries: Sequence[Entry]) -> list[Sweep]:
     return [sweep for sweep in sweeps if sweep is not None]
 
 
-def outside(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> list[Entry]:
+def entries_outside(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> list[Entry]:
     """Return the entries that are not points of a sweep."""
     inside = {entry.run.key for sweep in sweeps for point in sweep.points for entry in point.entries}
     return [entry for entry in entries if entry.run.key not in inside]
 
 
 def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
-    """Build a sweep with the given runs as its points; None if they differ only in the seed."""
+    """Build a sweep whose points are the runs of the entries; None if they differ only in the seed."""
     keys, table = values_of_sweep([entry.run for entry in entries])
     if keys == ("init",) and all(entry.source is not None for entry in entries):
         sources = [entry.source for entry in entries if entry.source is not None]
         source_keys, source_table = values_of_sweep(sources)
         if source_keys:
             keys, table = source_keys, source_table
-        elif any(source.revision is not None for source in sources) and len({one.path for one in sources}) == 1:
+        elif any(source.revision is not None for source in sources) and len({source.path for source in sources}) == 1:
             keys, table = (PRETRAINING_TOKENS,), [(round(entry.pretraining_tokens or 0),) for entry in entries]
     if not keys:
         return None
-    grouped: dict[tuple[Any, ...], list[Entry]] = {}
+    groups: dict[tuple[Any, ...], list[Entry]] = {}
     for entry, values in zip(entries, table, strict=True):
-        grouped.setdefault(values, []).append(entry)
+        groups.setdefault(values, []).append(entry)
     metric = next((entry.metric for entry in entries if entry.metric is not None), None)
     points = [
-        Point(values=values, entries=tuple(members), score=_score(members, metric))
-        for values, members in sorted(grouped.items(), key=lambda item: [_order(value) for value in item[0]])
+        SweepPoint(values=values, entries=tuple(members), score=_score(members, metric))
+        for values, members in sorted(groups.items(), key=lambda item: [_order(value) for value in item[0]])
     ]
     return Sweep(name=name or "sweep", keys=keys, points=tuple(points), metric=metric)
 
@@ -118,13 +118,13 @@ def values_of_sweep(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[An
     config group is then one key although it changes many. Otherwise the configurations are compared.
     """
     flat = [flatten(run.config) for run in runs]
-    named = [named_values(run.name) for run in runs]
-    if all(named):
-        keys = _varying(named)
+    folder_values = [parse_values(run.name) for run in runs]
+    if all(folder_values):
+        keys = _varying_keys(folder_values)
         if keys:
-            rows = zip(flat, named, strict=True)
+            rows = zip(flat, folder_values, strict=True)
             return keys, [tuple(_plain(config.get(key, names.get(key))) for key in keys) for config, names in rows]
-    keys = _distinct(_varying(flat), flat)
+    keys = _distinct_keys(_varying_keys(flat), flat)
     return keys, [tuple(_plain(config.get(key)) for key in keys) for config in flat]
 
 
@@ -135,7 +135,7 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
 
 
-def named_values(name: str) -> dict[str, str]:
+def parse_values(name: str) -> dict[str, str]:
     """Parse ``a=1,b.c=x`` into a mapping; empty if the name is not a list of overrides."""
     parts = [part.partition("=") for part in re.split(r",(?=[\w./@+~-]+=)", name)]
     if not all(equals for _, equals, _ in parts):
@@ -143,15 +143,15 @@ def named_values(name: str) -> dict[str, str]:
     return {key.lstrip("+"): value for key, _, value in parts}
 
 
-def _varying(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _varying_keys(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     keys = list(dict.fromkeys(key for row in rows for key in row))
     return tuple(
-        key for key in keys if key not in _NOT_STUDIED and len({repr(_plain(row.get(key))) for row in rows}) > 1
+        key for key in keys if key not in _IGNORED_KEYS and len({repr(_plain(row.get(key))) for row in rows}) > 1
     )
 
 
-def _distinct(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Keep the shortest of several keys with equal values in every run: the others refer to it."""
+def _distinct_keys(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Keep the shortest of several keys that have the same values in every run, because the others refer to it."""
     columns: dict[str, list[str]] = {}
     for key in keys:
         columns.setdefault(repr([_plain(row.get(key)) for row in rows]), []).append(key)
@@ -160,7 +160,7 @@ def _distinct(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[s
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to a comparable, hashable one: numbers stay numbers, nested values become text."""
+    """Convert a value so that it can be compared and hashed: numbers stay numbers, nested values become text."""
     if isinstance(value, str):
         try:
             return float(value) if re.search(r"\d", value) else value

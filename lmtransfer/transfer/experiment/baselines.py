@@ -1,4 +1,4 @@
-"""The word-counting baselines on each seed's training examples, with their scores and answers."""
+"""Trains and scores the word-count baselines on each seed's training examples."""
 
 from __future__ import annotations
 
@@ -34,24 +34,26 @@ def baseline_results(
     Returns:
         The results by baseline name; empty if the task has none.
     """
-    return process_group.broadcast(_computed(setting, seeds, directory, command) if process_group.is_main() else None)
+    return process_group.broadcast(
+        _compute_baselines(setting, seeds, directory, command) if process_group.is_main() else None
+    )
 
 
-def _computed(
+def _compute_baselines(
     setting: Setting, seeds: Sequence[int], directory: RunDirectory, command: str
 ) -> dict[str, BaselineResult]:
     task, data = setting.task, setting.data
     baselines: dict[str, BaselineResult] = {}
     files: dict[str, Predictions] = {}
-    is_drawn = task.num_train is not None or task.folds is not None
+    is_random = task.num_train is not None or task.folds is not None
     for name, baseline in counting_baselines(task, data.train, data.evaluation).items():
         scores: dict[bytes, Evaluation] = {}
-        drawn = [b"".join(data.whole[draw].train.tobytes() for draw in _draws(setting, seed)) for seed in seeds]
-        for seed, key in zip(seeds, drawn, strict=True):
+        keys = [b"".join(data.whole[draw].train.tobytes() for draw in _draws(setting, seed)) for seed in seeds]
+        for seed, key in zip(seeds, keys, strict=True):
             if key not in scores:
                 scores[key] = _evaluation(setting, baseline, seed)
-        evaluations = [scores[key] for key in drawn]
-        are_alike = len(seeds) > 1 and len({one.metrics[task.main_metric] for one in evaluations}) == 1
+        evaluations = [scores[key] for key in keys]
+        are_alike = len(seeds) > 1 and len({result.metrics[task.main_metric] for result in evaluations}) == 1
         results, predictions = [], []
         for seed, evaluation in zip(seeds, evaluations, strict=True):
             metrics = {metric: value for metric, value in evaluation.metrics.items() if metric != "loss"}
@@ -62,11 +64,11 @@ def _computed(
                     main_metric=task.main_metric,
                     seed=seed,
                     collapsed=evaluation.collapsed,
-                    more={"deterministic": are_alike or not is_drawn},
+                    more={"deterministic": are_alike or not is_random},
                 )
             )
             if evaluation.answers is not None:
-                one = Predictions(
+                seed_predictions = Predictions(
                     task=task.name,
                     split=data.split,
                     main_metric=task.main_metric,
@@ -76,8 +78,8 @@ def _computed(
                     examples=evaluation.answers,
                     baseline=name,
                 )
-                predictions.append(one)
-                files[file_name(one, alone=False)] = one
+                predictions.append(seed_predictions)
+                files[file_name(seed_predictions, alone=False)] = seed_predictions
         examples = examples_of(predictions, task.main_metric) if len(predictions) == len(results) else None
         baselines[name] = BaselineResult(results, examples)
     if files:

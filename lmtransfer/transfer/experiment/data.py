@@ -1,4 +1,4 @@
-"""The labelled data of a probe or finetuning command, read and tokenised once for all runs."""
+"""The labeled data of a probe or finetuning command, read and tokenized once for all runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ Draw = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class RunExamples:
     """The examples of ``TaskData.train`` that a run uses, as indices.
 
     Attributes:
         train: examples to train on.
-        held_out: examples that choose a checkpoint or a rate; empty if the dev split chooses or nothing is chosen.
+        held_out: examples to choose a checkpoint or a learning rate by; empty if the dev split is used instead, or if
+            there is nothing to choose.
         scored: the fold to score; None to score the evaluation split.
     """
 
@@ -41,27 +42,27 @@ class TaskData:
     Attributes:
         train: the training examples that at least one seed uses.
         parts: examples of each seed (and fold), with a held-out part to choose by.
-        whole: examples of each seed (and fold), all for training, for runs that choose nothing.
+        whole: examples of each seed (and fold), all for training, for runs without a choice.
         evaluation: the scored split; with folds, the whole training split.
-        choosing: the dev split, if it chooses checkpoint and rate; None if a held-out part does.
+        choosing: the dev split, if checkpoint and rate are chosen by it; None if they are chosen by a held-out part.
         split: name of the scored split.
     """
 
     train: EncodedExamples
-    parts: dict[Draw, Parts]
-    whole: dict[Draw, Parts]
+    parts: dict[Draw, RunExamples]
+    whole: dict[Draw, RunExamples]
     evaluation: EncodedExamples
     choosing: EncodedExamples | None
     split: str
 
-    def used(self, draw: Draw) -> np.ndarray:
-        """Return the examples of ``train`` that a run, or the runs on the other folds, train on or score."""
+    def examples_in_use(self, draw: Draw) -> np.ndarray:
+        """Return the examples of ``train`` on which a run, or the runs on the other folds, are trained or scored."""
         part = self.whole[draw]
         return part.train if part.scored is None else np.arange(len(self.train.examples))
 
 
 def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int], split: str) -> TaskData:
-    """Read the training split and, without folds, the scored split, and encode the examples in use.
+    """Read the training split and, unless there are folds, the scored split; encode the examples in use.
 
     Args:
         encoder: the encoder, which limits the input length.
@@ -86,22 +87,22 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
     elif task.dev_from_train is None:
         choosing = encode_split(task, task.examples("dev"), tokenizer, encoder, split="dev")
     examples = task.examples("train")
-    _check_hidden(examples, "train")
+    _check_gold(examples, "train")
     class_indices = np.array([example.class_index for example in examples])
     groups = [example.group for example in examples]
-    parts: dict[Draw, Parts] = {}
-    whole: dict[Draw, Parts] = {}
+    parts: dict[Draw, RunExamples] = {}
+    whole: dict[Draw, RunExamples] = {}
     for seed in seeds:
         for target, fraction in ((parts, task.dev_from_train), (whole, None)):
-            chosen = training_parts(
+            division = training_parts(
                 class_indices, num_train=task.num_train, dev_from_train=fraction, seed=seed, groups=groups
             )
-            target[seed, None] = Parts(*chosen)
-    used = np.unique(np.concatenate([part.train for part in whole.values()]))
-    train = encode_split(task, [examples[row] for row in used], tokenizer, encoder, split="train")
+            target[seed, None] = RunExamples(*division)
+    rows_in_use = np.unique(np.concatenate([part.train for part in whole.values()]))
+    train = encode_split(task, [examples[row] for row in rows_in_use], tokenizer, encoder, split="train")
 
-    def placed(part: Parts) -> Parts:
-        return Parts(np.searchsorted(used, part.train), np.searchsorted(used, part.held_out))
+    def placed(part: RunExamples) -> RunExamples:
+        return RunExamples(np.searchsorted(rows_in_use, part.train), np.searchsorted(rows_in_use, part.held_out))
 
     return TaskData(
         train=train,
@@ -119,21 +120,21 @@ def _read_folds(task: Task, folds: int, tokenizer: Tokenizer, encoder: Encoder, 
     train = encode_split(task, examples, tokenizer, encoder, split="train")
     class_indices = np.array([example.class_index for example in examples])
     groups = [example.group for example in examples]
-    parts: dict[Draw, Parts] = {}
-    whole: dict[Draw, Parts] = {}
+    parts: dict[Draw, RunExamples] = {}
+    whole: dict[Draw, RunExamples] = {}
     for seed in seeds:
         division = fold_of(class_indices, groups, folds=folds, seed=seed, names=task.labels)
         for fold in range(folds):
             rest, scored = np.flatnonzero(division != fold), np.flatnonzero(division == fold)
-            whole[seed, fold] = Parts(rest, rest[:0], scored)
-            chosen = training_parts(
+            whole[seed, fold] = RunExamples(rest, rest[:0], scored)
+            train_rows, held_out_rows = training_parts(
                 class_indices[rest],
                 num_train=None,
                 dev_from_train=task.dev_from_train,
                 seed=seed,
                 groups=[groups[row] for row in rest],
             )
-            parts[seed, fold] = Parts(rest[chosen[0]], rest[chosen[1]], scored)
+            parts[seed, fold] = RunExamples(rest[train_rows], rest[held_out_rows], scored)
     return TaskData(train=train, parts=parts, whole=whole, evaluation=train, choosing=None, split=FOLDS)
 
 
@@ -141,7 +142,7 @@ def encode_split(
     task: Task, examples: Sequence[Example], tokenizer: Tokenizer, encoder: Encoder, *, split: str
 ) -> EncodedExamples:
     """Encode examples that all have gold labels."""
-    _check_hidden(examples, split)
+    _check_gold(examples, split)
     return encode_examples(task, examples, tokenizer, encoder)
 
 
@@ -154,13 +155,13 @@ def _longest(task: Task, encoder: Encoder) -> int:
     """Return the maximum number of tokens in an input."""
     if task.max_length is not None and task.max_length > encoder.max_length:
         raise ConfigError(
-            f"task.max_length={task.max_length} is too long: the encoder reads at most {encoder.max_length} tokens; "
-            "use this number or less, or null"
+            f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; set this "
+            "number or less, or null"
         )
     return task.max_length or encoder.max_length
 
 
-def _check_hidden(examples: Sequence[Example], split: str) -> None:
+def _check_gold(examples: Sequence[Example], split: str) -> None:
     hidden = sum(not example.has_gold for example in examples)
     if hidden:
         raise DataError(
@@ -170,9 +171,9 @@ def _check_hidden(examples: Sequence[Example], split: str) -> None:
 
 
 def task_notes(task: Task) -> list[str]:
-    """Return the irregularities found while reading a task's splits, one line per kind and split."""
+    """Return notes on irregular data in a task's splits, one line per kind and split."""
     return [
-        f"{task.name}, {split}: {kind}: {count:,} (first at {met.first[kind]})"
-        for split, met in task.notes.items()
-        for kind, count in met.counts.items()
+        f"{task.name}, {split}: {kind}: {count:,} (first at {notes.first[kind]})"
+        for split, notes in task.notes.items()
+        for kind, count in notes.counts.items()
     ]

@@ -1,53 +1,29 @@
-"""The training runs, or parts, of a probe or finetuning command: both conditions, all seeds, tries of rates.
+"""The training runs, or parts, of a probe or finetuning command: both conditions, all seeds, tries of learning rates.
 
-Parts are trained one after the other in this process, or several at a time in separate processes (``runs.jobs``). Each
-writes its own folder, and finished parts are read from there. All of them are then combined into one result.
+Parts are trained one after the other in this process, or several at a time in separate processes (``launch.jobs``).
+Each part writes its own folder, from which it is read if it has finished. All parts are then combined into one result.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
-from typing_extensions import TypedDict
-
-from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
-from lmtransfer.reporting.runs.kept_answers import examples_of, kept_answers, kept_of
+from lmtransfer.reporting.runs.kept_answers import examples_of, read_answers, select_predictions
 from lmtransfer.runs.create_and_lock import create_run_folder
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
-from lmtransfer.system.durable import write_text
-from lmtransfer.system.safe_files import read_json
-from lmtransfer.training import process_group
-from lmtransfer.training.progress import ProgressLine
 from lmtransfer.transfer.experiment.baselines import baseline_results
+from lmtransfer.transfer.experiment.learning_rate_search import LearningRateSearch, try_name
 from lmtransfer.transfer.experiment.part_run import PartRun
-from lmtransfer.transfer.experiment.results import choice_rule, chosen_on, joint_result, majority_of
-from lmtransfer.transfer.experiment.setting import Condition, Part, Setting
-from lmtransfer.transfer.experiment.training_run import train_once
+from lmtransfer.transfer.experiment.results import choice_rule, joint_result, majority_of
+from lmtransfer.transfer.experiment.setting import CONDITION_NAMES, Condition, Part, Setting
 from lmtransfer.verdicts.conditions import Examples
-
-#: Names of the conditions in messages.
-_WHO: Mapping[Condition, str] = {"pretrained": "run", "control": "control"}
-
-
-class _Try(TypedDict, total=False):
-    """The file of a try of a learning rate."""
-
-    arm: Literal["pretrained", "control"]
-    seed: Whole
-    learning_rate: float
-    pretraining_seed: Whole
-    score: float
-    loss: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +66,7 @@ class Experiment:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether the weights of finished runs are kept; those of a single seed always are."""
+        """Whether the weights of finished runs are kept, which is always so for a single seed."""
         return self.config["keep_weights"] or len(self.seeds) * len(self.settings) == 1
 
     @property
@@ -105,7 +81,7 @@ class Experiment:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run directory holds the result of all these runs; it may be that of fewer seeds."""
+        """Whether the run directory has the result of all these runs; an earlier result may be of fewer seeds."""
         if not self.directory.is_finished:
             return False
         result = self.directory.read_result(JointResult)
@@ -115,42 +91,42 @@ class Experiment:
 
     def parts(self, condition: Condition, learning_rate: float | None) -> list[Part]:
         """Return the runs of a condition; the control has random weights and therefore no pretraining seeds."""
-        nested = condition == "pretrained" and len(self.settings) > 1
+        has_pretraining_seeds = condition == "pretrained" and len(self.settings) > 1
         parts = []
         for setting in self.settings if condition == "pretrained" else self.settings[:1]:
             for seed in self.seeds:
                 folders = ["control"] if condition == "control" else []
-                folders += [f"pretraining-{setting.pretraining_seed}"] if nested else []
-                folders += [f"seed-{seed}"] if nested or len(self.seeds) > 1 else []
-                of_pretraining = f", pretraining seed {setting.pretraining_seed}" if nested else ""
-                title = f"{_WHO[condition]}{of_pretraining}, seed {seed}"
+                folders += [f"pretraining-{setting.pretraining_seed}"] if has_pretraining_seeds else []
+                folders += [f"seed-{seed}"] if has_pretraining_seeds or len(self.seeds) > 1 else []
+                pretraining = f", pretraining seed {setting.pretraining_seed}" if has_pretraining_seeds else ""
+                title = f"{CONDITION_NAMES[condition]}{pretraining}, seed {seed}"
                 parts.append(Part(setting, condition, seed, learning_rate, folder="/".join(folders), title=title))
         return parts
 
-    def run_apart(self, place: Place) -> None:
-        """Train the parts in separate processes, several at a time, for ``result`` to read.
+    def run_in_processes(self, place: Place) -> None:
+        """Train the parts in separate processes, several at a time; ``result`` reads their results.
 
         Raises:
             Interrupted: SIGTERM or Ctrl-C; the running parts are saved.
         """
         tries = [part for condition in self.conditions for part in self._tries(condition)]
-        self._run_jobs([self._job(_name_of_try(part), part, ".json") for part in tries], place)
+        self._run_jobs([self._job(try_name(part), part, ".json") for part in tries], place)
         parts = [part for condition in self.conditions for part in self.parts(condition, None) if part.folder]
         self._run_jobs([self._job(part.folder, part, "/result.json") for part in parts], place)
 
     def train(self, name: str) -> None:
-        """Train one part, on behalf of another process's ``run_apart``.
+        """Train one part, in a process that ``run_in_processes`` started.
 
         Args:
-            name: the folder of a run, or the name of a try.
+            name: the folder of a run, or the name of a try (see ``learning_rate_search.try_name``).
 
         Raises:
             RunDirectoryError: the experiment has no such part.
         """
         for condition in self.conditions:
             for part in self._tries(condition):
-                if _name_of_try(part) == name:
-                    self._try(part)
+                if try_name(part) == name:
+                    self._search.score(part)
                     return
             for part in self.parts(condition, None):
                 if part.folder == name:
@@ -159,7 +135,7 @@ class Experiment:
                     (part,) = (p for p in self.parts(condition, self._learning_rate(condition)) if p.folder == name)
                     self._run(part)
                     return
-        raise RunDirectoryError(f"part={name}: {self.directory.path} has no such part")
+        raise RunDirectoryError(f"part={name}: {self.directory.path} has no part with this name")
 
     def result(self) -> JointResult:
         """Train the unfinished parts, and combine all results."""
@@ -168,7 +144,9 @@ class Experiment:
             condition: [self._run(part) for part in self.parts(condition, rates[condition])]
             for condition in self.conditions
         }
-        tries = list(self._finished_tries()) if self.searches_rate else []
+        tries = list(
+            self._search.read_finished(part for condition in self.conditions for part in self._tries(condition))
+        )
         controls = trained.get("control", [])
         baselines = None
         if self.config["baseline"]:
@@ -200,7 +178,7 @@ class Experiment:
         return run.result()
 
     def _job(self, name: str, part: Part, suffix: str) -> Job:
-        """Return the job for a part: the running command, restricted to this part."""
+        """Return the job for a part: the same command, restricted to this part."""
         run, root = self.directory.path, Path(self.config["output_root"]).absolute()
         rate = "" if part.learning_rate is None else f", learning rate {part.learning_rate:g}"
         return Job(
@@ -212,75 +190,31 @@ class Experiment:
         )
 
     def _run_jobs(self, jobs: Sequence[Job], place: Place) -> None:
-        """Run jobs; a failed part is repeated in this process, which then raises the error itself."""
+        """Run jobs; a failed part is later repeated in this process, which then raises the error."""
         run_jobs([job for job in jobs if not job.is_finished], place, self.console)
 
-    # Learning rates: each condition chooses its own on held-out examples.
+    @property
+    def _search(self) -> LearningRateSearch:
+        return LearningRateSearch(self.directory, has_pretraining_seeds=len(self.settings) > 1, say=self._say)
 
     def _tries(self, condition: Condition) -> list[Part]:
-        """Return the runs that try each rate; none is saved."""
+        """Return the unsaved runs that try each learning rate; empty if there is no search."""
         return [part for rate in self.rates for part in self.parts(condition, rate)] if self.searches_rate else []
 
-    def _path_of_try(self, part: Part) -> Path:
-        return self.directory.path / f"{_name_of_try(part)}.json"
-
-    def _finished_tries(self) -> Iterator[_Try]:
-        for condition in self.conditions:
-            for path in map(self._path_of_try, self._tries(condition)):
-                if path.exists():
-                    yield read_json(path, _Try, error=RunDirectoryError)
-
-    def _try(self, part: Part) -> _Try:
-        """Score an unsaved run on held-out examples, or read its score if it has finished."""
-        path = self._path_of_try(part)
-        if path.exists():
-            return read_json(path, _Try, error=RunDirectoryError)
-        outcome = train_once(part, run=None, progress=ProgressLine(quiet=True))
-        assert outcome.choosing_score is not None
-        tried: _Try = {"arm": part.condition, "seed": part.seed}
-        tried["learning_rate"] = part.rate
-        if part.condition == "pretrained" and len(self.settings) > 1 and part.pretraining_seed is not None:
-            tried["pretraining_seed"] = part.pretraining_seed
-        tried["score"] = outcome.choosing_score
-        if outcome.choosing_loss is not None and math.isfinite(outcome.choosing_loss):
-            tried["loss"] = outcome.choosing_loss
-        if process_group.is_main():
-            path.parent.mkdir(exist_ok=True)
-            write_text(path, json.dumps(tried, indent=1) + "\n")
-        process_group.barrier()
-        return tried
-
     def _learning_rate(self, condition: Condition) -> float | None:
-        """Return the rate with the best mean score over the condition's runs; None if heads are fitted instead.
-
-        Among rates with the same score, the one with the lowest mean loss is chosen; a non-finite loss counts as the
-        highest.
-        """
+        """Return the learning rate of a condition's runs; None if heads are fitted instead."""
         if self.setting.solves:
             return None
         if not self.searches_rate:
             return self.rates[0]
-        means = {}
-        for rate in self.rates:
-            tries = [self._try(part) for part in self.parts(condition, rate)]
-            score = fmean(tried["score"] for tried in tries)
-            means[rate] = (score, -fmean(tried.get("loss", math.inf) for tried in tries))
-            scored = f"{self.setting.format_metric(score)} on {chosen_on(self.setting)}"
-            self._say(f"{_WHO[condition]}, learning rate {rate:g}: {scored}")
-        return max(means, key=lambda rate: means[rate])
+        return self._search.choose({rate: self.parts(condition, rate) for rate in self.rates})
 
     def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
-        """Return each example's contribution to a condition's scores; None if it was not saved."""
+        """Return each example's contribution to a condition's scores; None if it was not kept."""
         seeds = [(result.seed, result.pretraining_seed) for result in results]
         split, metric = self.setting.data.split, self.setting.task.main_metric
-        predictions = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
+        predictions = select_predictions(read_answers(self.directory.path), seeds, split=split, is_control=is_control)
         return None if predictions is None else examples_of(predictions, metric)
 
     def _say(self, line: str) -> None:
         self.console.print(line, soft_wrap=True)
-
-
-def _name_of_try(part: Part) -> str:
-    """Return the name of the part that tries a learning rate, and of its file in the command's directory."""
-    folders = part.folder.replace("/", "-").removeprefix("control-") or f"seed-{part.seed}"
-    return f"tries/{part.condition}-{folders}-rate-{part.rate:g}"

@@ -1,4 +1,4 @@
-"""The output of a probe, finetuning or evaluation command: one table, a verdict, and the next command."""
+"""Prints the output of a probe, finetuning or evaluation command: a table, a verdict, and the next command."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lmtransfer.reporting.render.cells import metric_heading
 from lmtransfer.reporting.runs.calibration import calibration_text
 from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
-from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
+from lmtransfer.reporting.runs.learning_rates import edge_text, search_text
 from lmtransfer.reporting.runs.scores import difference_in, is_worse, other_metrics
-from lmtransfer.reporting.verdict_text import verdict_lines, words_do_as_well
+from lmtransfer.reporting.verdict_text import verdict_lines, word_count_note
 from lmtransfer.runs.result import JointResult
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import printable, short_path
@@ -27,7 +27,7 @@ Result = Mapping[str, Any]
 
 #: The scores of a class by short name; the maximum number of classes to show, and of characters in a name.
 _CLASS_SCORES = {"P": "precision", "R": "recall", "F1": "f1"}
-_MOST_CLASSES, _LONGEST_CLASS = 12, 30
+_MAX_CLASSES, _MAX_CLASS_NAME = 12, 30
 
 
 def print_result(
@@ -38,16 +38,23 @@ def print_result(
     Args:
         result: content of ``result.json``.
         name: name of the run, for its row.
-        metrics: names of the chosen metrics, the main one first.
+        metrics: names of the task's metrics, the main one first.
     """
     metric = str(result["main_metric"])
     unit = " (%)" if in_percent(metric) else ""
     title = f"{result['task']}, {result['split']}: {metric}{unit} of {result['num_scored']:,} examples"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("")
-    others = [*map(metric_heading, metrics[1:])]
+    other_headings = [*map(metric_heading, metrics[1:])]
     was_trained = result.get("learning_rate") is not None
-    for column in ("mean", "deviation", "median", *others, "seeds", *(["learning rate"] if was_trained else [])):
+    for column in (
+        "mean",
+        "deviation",
+        "median",
+        *other_headings,
+        "seeds",
+        *(["learning rate"] if was_trained else []),
+    ):
         table.add_column(column, justify="right")
     if result.get("majority"):
         majority = {"metrics": result["majority"]}
@@ -77,7 +84,7 @@ def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root
     path = short_path(run)
     commands = []
     if init and not result.control:
-        commands.append("the same command with control=true resume=true (the score without pretraining)")
+        commands.append("the same command with control=true resume=true, for the score without pretraining")
     if others:
         commands.append(f"lmtransfer evaluate run={path} split={'test' if 'test' in others else others[0]}")
     commands.append(f"lmtransfer report {short_path(root.absolute())}")
@@ -91,13 +98,13 @@ def below_majority(result: Result) -> str:
     if majority is None:
         return ""
     parts = (("this run", result), ("the control", result.get("control")))
-    below = [label for label, part in parts if part and is_worse(part["mean"], majority, metric, result)]
-    if not below:
+    names = [label for label, part in parts if part and is_worse(part["mean"], majority, metric, result)]
+    if not names:
         return ""
-    said = f"worse than the {result.get('baseline', 'majority label')} ({format_metric(majority, metric)})"
-    if len(below) == 1:
-        return f"warning: {below[0]} is {said}"
-    return f"warning: {' and '.join(below)} are {said}, so their difference does not show what was learned"
+    text = f"worse than the {result.get('baseline', 'majority label')} ({format_metric(majority, metric)})"
+    if len(names) == 1:
+        return f"warning: {names[0]} is {text}"
+    return f"warning: {' and '.join(names)} are {text}, so their difference does not show what was learned"
 
 
 def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -106,8 +113,8 @@ def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
     Args:
         classes: the scores by class; see ``metrics.by_class``.
     """
-    shown_classes = sorted(classes, key=lambda name: -classes[name]["support"])[:_MOST_CLASSES]
-    names = {name: escape(printable(name)[:_LONGEST_CLASS]) for name in shown_classes}
+    largest = sorted(classes, key=lambda name: -classes[name]["support"])[:_MAX_CLASSES]
+    names = {name: escape(printable(name)[:_MAX_CLASS_NAME]) for name in largest}
     width = max((len(name) for name in names.values()), default=0)
     lines = [
         f"  {label:<{width}}  "
@@ -116,47 +123,47 @@ def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
         for name, label in names.items()
     ]
     more = len(classes) - len(lines)
-    rest = [f"  {more:,} more in result.json"] if more else []
+    rest = [f"  {more:,} more are in result.json"] if more else []
     return ["by class, in percent, with the number of gold answers:", *lines, *rest] if lines else []
 
 
 def remarks(result: Result) -> list[str]:
     """Return the lines below the table, the verdict first."""
     lines, metric = [], str(result["main_metric"])
-    difference, counted = difference_in(result), Difference.from_values(result.get("baseline_difference"))
+    difference, to_baseline = difference_in(result), Difference.from_values(result.get("baseline_difference"))
     if difference is not None:
         lines += verdict_lines(difference, metric)
-    if counted is not None:
-        lines += verdict_lines(counted, metric, to=result["better_baseline"])
-        lines += filter(None, [words_do_as_well(counted, result["better_baseline"])])
+    if to_baseline is not None:
+        lines += verdict_lines(to_baseline, metric, to=result["better_baseline"])
+        lines += filter(None, [word_count_note(to_baseline, result["better_baseline"])])
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part["collapsed"]:
             lines.append(
                 f"warning: {part['collapsed']} of {part['n']} seeds {label} give the same label to every example"
-                + ("" if part.get("learning_rate") is None else ": lower the learning rate, or train longer")
+                + ("" if part.get("learning_rate") is None else "; lower the learning rate or train longer")
             )
         lines += [f"{sentence} ({label.removeprefix('of ')})" for sentence in (part or {}).get("undefined", ())]
     lines += filter(None, [below_majority(result)])
     if result.get("folds"):
         lines.append(
             f"{len(result['folds'])} folds: each example was scored once, by a run that was not trained on it; the "
-            "spread is over seeds, each with folds of its own"
+            "spread is over seeds, each of which has its own folds"
         )
     lines += class_lines(result.get("classes") or {})
-    measured = (languages_text(result), calibration_text(result), layer_weights_text(result.get("layer_weights")))
-    lines += filter(None, measured)
+    texts = (languages_text(result), calibration_text(result), layer_weights_text(result.get("layer_weights")))
+    lines += filter(None, texts)
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part.get("learning_rate_edge"):
             edge = edge_text(part["learning_rate"], part["learning_rate_edge"])
-            lines.append(f"warning: {edge} (rate {label}); extend learning_rates")
-    searched = searched_text(result.get("learning_rates"))
-    lines += [f"{searched}, chosen separately for run and control"] if searched else []
-    cut = {split: number for split, number in result.get("num_truncated", {}).items() if number}
-    if cut:
-        # Each seed draws its own training examples; the number counts all examples drawn.
-        of_all = {"train": " (of all seeds together)"} if result.get("n", 1) > 1 else {}
-        counts = ", ".join(f"{n:,} of {split}{of_all.get(split, '')}" for split, n in cut.items())
-        lines.append(f"examples cut at max_length: {counts}")
+            lines.append(f"warning: {edge} (the rate {label}); extend learning_rates")
+    search = search_text(result.get("learning_rates"))
+    lines += [f"{search}, chosen separately for run and control"] if search else []
+    truncated = {split: number for split, number in result.get("num_truncated", {}).items() if number}
+    if truncated:
+        # Each seed draws its own training examples; the number counts all of them.
+        remarks_by_split = {"train": " (all seeds together)"} if result.get("n", 1) > 1 else {}
+        counts = ", ".join(f"{n:,} of {split}{remarks_by_split.get(split, '')}" for split, n in truncated.items())
+        lines.append(f"examples truncated to max_length: {counts}")
     if "num_train" in result:
         lines.append(
             f"{result['num_train']:,} training examples, {count(result['num_parameters'])} parameters, "

@@ -1,4 +1,4 @@
-"""One training run of a probe or finetuning command, with its files, and the cross-validation of a seed.
+"""Trains one part of a probe or finetuning command and writes its files; also the cross-validation of a seed.
 
 Shape legend: R rows of targets, K columns of a head's outputs.
 """
@@ -26,7 +26,7 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.training import process_group
 from lmtransfer.training.progress import ProgressLine
 from lmtransfer.training.trackers.base import Tracker
-from lmtransfer.transfer.experiment.results import run_result, usual_label
+from lmtransfer.transfer.experiment.results import majority_entry, run_result
 from lmtransfer.transfer.experiment.setting import Part, Setting
 from lmtransfer.transfer.experiment.training_run import train_once
 from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
@@ -41,9 +41,9 @@ class PartRun:
         directory: the run's directory. If it is the command's own, the command writes the files that define a run.
         command: "probe" or "finetune".
         config: the command's config as plain values.
-        rule: how checkpoint and learning rate are chosen, in words.
+        rule: how checkpoint and learning rate are chosen, as text.
         say: prints a line.
-        is_only: whether the command has no other run; if so, progress is shown.
+        is_only: whether the command has no other run; progress is then shown.
         keep_weights: whether the weights are kept when the run is finished.
     """
 
@@ -67,23 +67,23 @@ class PartRun:
             self._begin(directory)
         with open_trackers(self.config["tracker"], directory, quiet=not self.is_only) as trackers:
             if part.setting.task.folds is None:
-                result, evaluation, longer = self._train(trackers.all)
+                result, evaluation, note = self._train(trackers.all)
             else:
-                (result, evaluation), longer = self._cross_validate(), ""
+                (result, evaluation), note = self._cross_validate(), ""
             self._keep(evaluation)
             if self.part.folder:
                 directory.write_result(result)
             trackers.finish(result)
         if self.part.folder:
             self._finish()
-        scored = f"{part.setting.format_metric(result.score)} on {part.setting.data.split}"
+        score = f"{part.setting.score_text(result.score)} on {part.setting.data.split}"
         rate, strength = part.learning_rate, result.more.get("C")  # each fold chooses its own C
-        chosen = f", learning rate {rate:g}" if rate is not None else "" if strength is None else f", C {strength:g}"
-        self.say(f"{self.part.title}{chosen}: {scored} after {result.seconds:.0f} s{longer}")
+        choice = f", learning rate {rate:g}" if rate is not None else "" if strength is None else f", C {strength:g}"
+        self.say(f"{self.part.title}{choice}: {score} after {result.seconds:.0f} s{note}")
         return result
 
     def _drop_other_rate(self) -> None:
-        """Delete a run with another learning rate: with more seeds, a different rate may be chosen for all of them."""
+        """Delete a run with another learning rate, since with more seeds another rate may be chosen for all runs."""
         if not self.directory.config_path.is_file():
             return
         rate = (self.directory.read_config().get("optimizer") or {}).get("learning_rate", self.part.learning_rate)
@@ -114,22 +114,22 @@ class PartRun:
         }
 
     def _train(self, trackers: Sequence[Tracker]) -> tuple[SeedResult, Evaluation, str]:
-        """Train and return the result, the answers, and a note if the run exceeded its epochs."""
+        """Train, and return the result, the answers, and a note if training was longer than its epochs."""
         progress = ProgressLine(quiet=not self.is_only)
         outcome = train_once(self.part, run=self.directory, trackers=trackers, progress=progress)
         assert outcome.evaluation is not None
-        searched = self.config["learning_rates"]
-        result = run_result(self.part, outcome, command=self.command, rule=self.rule, learning_rates=searched)
-        steps, passes = result.more["steps"], result.more["epochs"]
-        longer = f", {steps:,} steps in {passes:.1f} epochs for train.min_steps" if outcome.was_lengthened else ""
-        return result, outcome.evaluation, longer
+        rates = self.config["learning_rates"]
+        result = run_result(self.part, outcome, command=self.command, rule=self.rule, learning_rates=rates)
+        steps, epochs = result.more["steps"], result.more["epochs"]
+        note = f", {steps:,} steps in {epochs:.1f} epochs because of train.min_steps" if outcome.was_lengthened else ""
+        return result, outcome.evaluation, note
 
     def _cross_validate(self) -> tuple[SeedResult, Evaluation]:
         """Train one run per fold, and return the result and the answers of all folds together."""
         folds = self.part.setting.task.folds
 
         def say(fold: int, result: SeedResult) -> None:
-            self.say(f"{self.part.title}, fold {fold} of {folds}: {self.part.setting.format_metric(result.score)}")
+            self.say(f"{self.part.title}, fold {fold} of {folds}: {self.part.setting.score_text(result.score)}")
 
         return _CrossValidation(self.part, self.directory, self.command, self.rule, self._begin, say).result()
 
@@ -180,7 +180,7 @@ class _CrossValidation:
         part: seed, condition and learning rate.
         run: the seed's directory; each fold has a run directory in its ``folds``.
         command: "probe" or "finetune".
-        rule: how checkpoints were chosen, in words.
+        rule: how checkpoints were chosen, as text.
         begin: writes the first files of a run directory.
         say: called with the number of each fold, from 1, and its result.
     """
@@ -236,16 +236,16 @@ class _CrossValidation:
         def mean(name: str) -> float:
             return fmean(result.more[name] for result in results)
 
-        chosen = [result.more["chosen_score"] for result in results]
+        choice_scores = [result.more["chosen_score"] for result in results]
         more: dict[str, Any] = {
             "labels": list(setting.task.labels),
-            **usual_label(setting),
+            **majority_entry(setting),
             "num_train": round(mean("num_train")),
             "num_held_out": round(mean("num_held_out")),
             "num_scored": len(setting.data.evaluation.examples),
             "num_truncated": {"train": setting.data.train.num_truncated},
             "chosen_by": self.rule,
-            "chosen_score": None if None in chosen else fmean(chosen),
+            "chosen_score": None if None in choice_scores else fmean(choice_scores),
             "steps": sum(result.more["steps"] for result in results),
             "epochs": mean("epochs"),
             **evaluation.entries,

@@ -1,4 +1,4 @@
-"""The results of probing and finetuning as plain values, for one training run and for all runs of a command."""
+"""The results of probing and finetuning, for one training run and for all runs of a command."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def run_result(
     Args:
         outcome: the outcome, with an evaluation.
         command: "probe" or "finetune".
-        rule: how the checkpoint was chosen, in words.
+        rule: how the checkpoint was chosen, as text.
         learning_rates: the rates from which the run's rate was chosen; None without a search.
     """
     setting, evaluation, state = part.setting, outcome.evaluation, outcome.state
     task, data = setting.task, setting.data
     scored = data.whole[part.draw].scored
     if evaluation is None:
-        raise ValueError("a try of a learning rate has no result")
+        raise ValueError("a run that only tries a learning rate has no result")
     return SeedResult(
         command=command,
         task=task.name,
@@ -73,7 +73,7 @@ def run_result(
         collapsed=evaluation.collapsed,
         more={
             "labels": list(task.labels),
-            **usual_label(setting),
+            **majority_entry(setting),
             "num_train": outcome.num_train,
             "num_held_out": outcome.num_held_out,
             "num_scored": len(data.evaluation.examples if scored is None else scored),
@@ -98,8 +98,8 @@ def run_result(
 
 def layer_weights(learner: TaskLearner) -> dict[str, Any]:
     """Return the ``layer_weights`` entry of a learner with a scalar mix (Peters et al. 2018); empty for others."""
-    learned = learner.reading.learned()
-    return {} if learned is None else {"layer_weights": learned}
+    weights = learner.reading.learned_weights()
+    return {} if weights is None else {"layer_weights": weights}
 
 
 def joint_result(
@@ -120,13 +120,13 @@ def joint_result(
         majority: metrics of the best input-free answers; None if there are none.
         learning_rates: the rates that were tried; None without a search.
         examples: each example's contribution to the results, and to the controls.
-        baselines: results of the word-counting baselines, by name; None if not requested.
+        baselines: results of the word-count baselines, by name; None if not requested.
     """
 
     def rate_of(condition: Sequence[SeedResult]) -> dict[str, Any]:
         rate = condition[0].learning_rate
-        edge, tried = edge_of_grid(rate, learning_rates), list(learning_rates or [])
-        return {"learning_rate": rate, "learning_rate_edge": edge, "learning_rates": tried}
+        edge, grid = edge_of_grid(rate, learning_rates), list(learning_rates or [])
+        return {"learning_rate": rate, "learning_rate_edge": edge, "learning_rates": grid}
 
     joint = {
         **results[0].values(),
@@ -141,22 +141,22 @@ def joint_result(
     }
     best = better_baseline(baselines or {})
     if baselines is not None:
-        joint["baselines"] = {name: summary(arm.results) for name, arm in baselines.items()}
+        joint["baselines"] = {name: summary(baseline.results) for name, baseline in baselines.items()}
     if best is not None and baselines:
         joint["better_baseline"] = best
-        strongest = arm_of(baselines[best].results, examples=baselines[best].examples)
-        joint["baseline_difference"] = _compared(results, strongest, majority, examples=examples[0])
+        best_condition = condition_of(baselines[best].results, examples=baselines[best].examples)
+        joint["baseline_difference"] = _compare_with(results, best_condition, majority, examples=examples[0])
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
-        baseline = None if best is None else joint["baselines"][best]["mean"]
-        joint["difference"] = compare(results, controls, majority, examples=examples, baseline=baseline)
+        baseline_mean = None if best is None else joint["baselines"][best]["mean"]
+        joint["difference"] = compare(results, controls, majority, examples=examples, baseline=baseline_mean)
     return JointResult.of(joint)
 
 
 def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
     """Compute statistics over seeds: mean, median and deviation of the main metric; means of all other numbers."""
     scores = spread([result.score for result in results])
-    mixed, calibrated, by_class = (
+    have_weights, have_calibration, have_classes = (
         all(name in r.more for r in results) for name in ("layer_weights", "calibration", "classes")
     )
     return {
@@ -171,9 +171,9 @@ def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
         "collapsed": sum(bool(r.collapsed) for r in results),
         **_undefined(results),
         "deterministic": all(r.more.get("deterministic", False) for r in results),
-        **({"layer_weights": joint_layer_weights([r.more["layer_weights"] for r in results])} if mixed else {}),
-        **({"calibration": joint_calibration([r.more["calibration"] for r in results])} if calibrated else {}),
-        **({"classes": mean_by_class([r.more["classes"] for r in results])} if by_class else {}),
+        **({"layer_weights": joint_layer_weights([r.more["layer_weights"] for r in results])} if have_weights else {}),
+        **({"calibration": joint_calibration([r.more["calibration"] for r in results])} if have_calibration else {}),
+        **({"classes": mean_by_class([r.more["classes"] for r in results])} if have_classes else {}),
     }
 
 
@@ -201,13 +201,13 @@ def compare(
         controls: one result per seed of the control.
         majority: metrics of the best input-free answers; None if there are none.
         examples: each example's contribution to the results, and to the controls.
-        baseline: the main metric of the better word-counting baseline; None if there is none.
+        baseline: the main metric of the better word-count baseline; None if there is none.
     """
-    control = arm_of(controls, examples=examples[1])
-    return _compared(results, control, majority, examples=examples[0], baseline=baseline)
+    control = condition_of(controls, examples=examples[1])
+    return _compare_with(results, control, majority, examples=examples[0], baseline=baseline)
 
 
-def _compared(
+def _compare_with(
     results: Sequence[SeedResult],
     other: conditions.Condition,
     majority: Mapping[str, float] | None,
@@ -216,7 +216,7 @@ def _compared(
     baseline: float | None = None,
 ) -> dict[str, Any]:
     return compare_conditions(
-        arm_of(results, pretraining="its weights", examples=examples),
+        condition_of(results, pretraining="its weights", examples=examples),
         other,
         higher_is_better=results[0].higher_is_better,
         majority=None if majority is None else majority.get(results[0].main_metric),
@@ -233,14 +233,14 @@ def better_baseline(baselines: Mapping[str, BaselineResult]) -> str | None:
     return max(baselines, key=mean, default=None)
 
 
-def arm_of(
+def condition_of(
     results: Sequence[SeedResult], *, pretraining: str | None = None, examples: conditions.Examples | None = None
 ) -> conditions.Condition:
-    """Return the main metric over seeds, as one condition in a comparison.
+    """Convert the main metric over seeds to a condition in a comparison.
 
     Args:
         results: one result per seed.
-        pretraining: name of the pretrained weights; None for random initialisation.
+        pretraining: name of the pretrained weights; None for random weights.
         examples: each example's contribution to each result.
     """
     scores = tuple(
@@ -267,7 +267,7 @@ def majority_of(setting: Setting) -> dict[str, float] | None:
     return None if answers is None else task.score(examples, answers)
 
 
-def usual_label(setting: Setting) -> dict[str, Any]:
+def majority_entry(setting: Setting) -> dict[str, Any]:
     """Return the entry that explains ``majority``: ``baseline`` if the baseline has a name, else ``majority_label``."""
     if setting.task.baseline_name is not None:
         return {"baseline": setting.task.baseline_name}
@@ -276,32 +276,32 @@ def usual_label(setting: Setting) -> dict[str, Any]:
     return {"majority_label": answers[0].name} if answers and isinstance(answers[0], LabelAnswer) else {}
 
 
-def chosen_on(setting: Setting) -> str:
-    """Describe the examples that the choice is based on."""
+def choice_data(setting: Setting) -> str:
+    """Name the examples on which the choice is based."""
     return "held-out training examples" if setting.data.choosing is None else "dev"
 
 
 def choice_rule(setting: Setting, *, searches_rate: bool) -> str:
-    """Describe the rule, as ``chosen_by`` in a result.
+    """Describe how a run's checkpoint and learning rate are chosen, for ``chosen_by`` in a result.
 
     Args:
         setting: the shared settings of the runs.
-        searches_rate: whether the learning rate is chosen, too.
+        searches_rate: whether the learning rate is also chosen.
     """
     folds, best = setting.task.folds, setting.checkpoint == "best"
     if setting.solves:
         rule = (
             f"L2 penalty (C) chosen by {setting.task.main_metric} (ties: loss) in {FOLDS}-fold cross-validation "
-            "of the training examples; the head is at its optimum"
+            "on the training examples; the head is at its optimum"
         )
         return rule if folds is None else f"{rule}; each of {folds} folds scored by a run on the others"
-    chosen = [*(["checkpoint"] if best else []), *(["learning rate"] if searches_rate else [])]
-    if chosen:
-        on = chosen_on(setting)
-        also = ", which is also the scored split" if on == setting.data.split else ""
+    choices = [*(["checkpoint"] if best else []), *(["learning rate"] if searches_rate else [])]
+    if choices:
+        data = choice_data(setting)
+        scored_note = ", which is also the scored split" if data == setting.data.split else ""
         end = "" if best else "; the weights at the end of training"
         metric = f"{setting.task.main_metric} (ties: loss)"
-        rule = f"{' and '.join(chosen)} chosen by {metric} on {on}{also}{end}"
+        rule = f"{' and '.join(choices)} chosen by {metric} on {data}{scored_note}{end}"
     else:
         rule = "nothing was chosen: the weights at the end of training"
     return rule if folds is None else f"{rule}; each of {folds} folds scored by a run on the others"

@@ -1,4 +1,4 @@
-"""What the training runs of a probe or finetuning command share, and what distinguishes one of them, a part."""
+"""The shared settings of a probe or finetuning command's training runs, and the settings of one run, a part."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Setting:
         task: the task.
         tokenizer: tokenizer of the run that training starts from.
         model_node: component node of the encoder.
-        weights: pretrained weights of the encoder by name; None for random initialisation.
+        weights: pretrained weights of the encoder by name; None for random weights.
         method: the transfer method.
         data: the examples.
         train: budget, batch sizes, and intervals of logging, validating and saving.
@@ -42,9 +42,9 @@ class Setting:
         checkpoint: which checkpoint of a run is scored.
         solves: whether heads are fitted to their optimum (``transfer.convex_fit``) instead of being trained.
         cache_dir: folder for large features.
-        init: the run that the weights come from; None for random initialisation.
-        origin: the hub repository and commit that this run came from; None if it is not from the hub.
-        pretraining_seed: seed of that run; None if unknown.
+        init: the run that the weights come from; None for random weights.
+        origin: the hub repository and commit of ``init``; None if it is not from the hub.
+        pretraining_seed: seed of the run in ``init``; None if unknown.
         features: features of frozen encoders, by condition (and seed, for controls).
         text: text and objective of joint training; None to use labels only.
     """
@@ -68,14 +68,16 @@ class Setting:
     features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
     text: JointText | None = None
 
-    def format_metric(self, score: float) -> str:
-        """Return a score of the task as displayed in messages: ``accuracy 78.3``."""
+    def score_text(self, score: float) -> str:
+        """Format a score of the task for messages: ``accuracy 78.3``."""
         metric = self.task.main_metric
         return f"{metric} {format_metric(score, metric)}"
 
 
 #: "pretrained" starts from the run's weights (random without ``init``), "control" from other random weights.
 Condition = Literal["pretrained", "control"]
+#: Names of the conditions in messages.
+CONDITION_NAMES: Mapping[Condition, str] = {"pretrained": "run", "control": "control"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +120,13 @@ class Part:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether every seed has the same score because nothing is random: examples, weights or order."""
+        """Whether every seed has the same score because nothing is random: neither examples, weights nor order."""
         task = self.setting.task
         return self.setting.solves and self.weights is not None and task.num_train is None and task.folds is None
 
     @property
     def weights(self) -> Mapping[str, Tensor] | None:
-        """The pretrained weights that the run starts from; None for random initialisation."""
+        """The pretrained weights that the run starts from; None for random weights."""
         return None if self.is_control else self.setting.weights
 
     @property

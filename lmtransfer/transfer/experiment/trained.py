@@ -1,4 +1,4 @@
-"""Probed and finetuned runs, loaded as encoder and head, with labels in a task's order."""
+"""Loads probed and finetuned runs as encoder and head, with labels in a task's order."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
     """Return the task that a run was trained on, with its training labels, or another task to answer.
 
     Args:
-        saved: the run; if it is not trusted, its own task has no data.
+        saved: the run; if the run is not trusted, its own task has no data.
         node: component node of another task.
         data_root: folder that holds the data folders; None for the folder in the run's config.
     """
     own = saved.component("task", "data_root", "cache_dir")
     if not saved.trusted:
-        chosen = OmegaConf.create(strip_data(saved.config["task"])) if node is None else node
-        return cast(Task, build(chosen, data_root=data_root, cache_dir=None))
+        task_node = OmegaConf.create(strip_data(saved.config["task"])) if node is None else node
+        return cast(Task, build(task_node, data_root=data_root, cache_dir=None))
     root = data_root or saved.data_root
     return cast(Task, build(own if node is None else node, data_root=root, cache_dir=saved.config.get("cache_dir")))
 
 
-def chosen_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
+def task_to_answer(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
     """Return the task to answer: the user's choice, or the run's own task.
 
     Args:
@@ -45,7 +45,7 @@ def chosen_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | No
     return task_of(saved, node=node, data_root=data_root)
 
 
-def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner:
+def open_task_learner(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner:
     """Return a run's learner, on the device and in evaluation mode, with outputs in the order of the task's labels.
 
     Args:
@@ -56,14 +56,17 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
         CheckpointError: a tensor is missing or unexpected or has a wrong shape.
     """
     if task.zero_shot:
-        raise DataError(f"task {task.name} needs a pretraining run, but {saved.path} has the head of another task")
-    trained = task_of(saved)
-    if trained.head.kind != task.head.kind:
         raise DataError(
-            f"the run {saved.path} was trained on {trained.name} ({trained.head.kind}), but {task.name} needs "
-            f"{task.head.kind}: choose another task, or another run"
+            f"task {task.name} needs a pretraining run, but {saved.path} has the head of another task; choose a "
+            "pretraining run"
         )
-    order = match_labels(trained.labels, task.labels)
+    own_task = task_of(saved)
+    if own_task.head.kind != task.head.kind:
+        raise DataError(
+            f"the run {saved.path} was trained on {own_task.name} (a {own_task.head.kind} task), but {task.name} is a "
+            f"{task.head.kind} task; choose another task or another run"
+        )
+    order = match_labels(own_task.labels, task.labels)
     node, method, folder = saved.model_node, build(saved.component("transfer")), saved.checkpoint()
     learner = saved.with_weights(
         lambda: method.learner(new_encoder(node, saved.tokenizer, seed=0), head=task.head, seed=0),
@@ -76,17 +79,17 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
     return cast(TaskLearner, learner.to(hardware.device).eval())
 
 
-def match_labels(of_run: Sequence[str], of_task: Sequence[str]) -> list[int] | None:
+def match_labels(run_labels: Sequence[str], task_labels: Sequence[str]) -> list[int] | None:
     """Return the run's index of each of the task's labels, matched by name; None if the order is the same.
 
     Raises:
         DataError: the names differ.
     """
-    if list(of_run) == list(of_task):
+    if list(run_labels) == list(task_labels):
         return None
-    if sorted(of_run) != sorted(of_task):
+    if sorted(run_labels) != sorted(task_labels):
         raise DataError(
-            f"the run has the labels {', '.join(of_run)}; the task's labels are {', '.join(of_task)}. Labels are "
-            "matched by name: use the same names (task.labels), or choose another task"
+            f"the run has the labels {', '.join(run_labels)}, but the task has {', '.join(task_labels)}; labels are "
+            "matched by name, so set the same names with task.labels, or choose another task"
         )
-    return [list(of_run).index(label) for label in of_task]
+    return [list(run_labels).index(label) for label in task_labels]

@@ -1,4 +1,4 @@
-"""One training run of a probe or finetuning command.
+"""Performs one training run of a probe or finetuning command.
 
 Shape legend for embedding tables: V rows, of which U are in use, D width, T tokens.
 """
@@ -33,25 +33,26 @@ from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import aliases, load_weights, weights
 from lmtransfer.transfer.convex_fit import Optimum, fit_head
-from lmtransfer.transfer.experiment.data import Parts
+from lmtransfer.transfer.experiment.data import RunExamples
 from lmtransfer.transfer.experiment.setting import Part, Setting
-from lmtransfer.transfer.features import FeatureTable, compute_features, sampled_features
+from lmtransfer.transfer.features import FeatureTable, compute_features, sample_features
 from lmtransfer.transfer.joint.learner import JointLearner, LastLosses, with_text
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.scoring import Evaluation, evaluate
 
-#: Maximum share of used rows for which the method is worthwhile.
-_WORTH_IT = 0.8
+#: Maximum share of used rows for which it is worthwhile to train them separately.
+_MAX_USED_SHARE = 0.8
 
 
 class UsedRows(nn.Embedding):
     """An embedding whose used rows are a separate parameter, ``rows``.
 
-    With gradients enabled, ids are looked up in ``rows``; other ids raise an error. Without gradients, ids are looked
-    up in the whole table. The trained rows are copied to the table before it is read or saved. Only the table is saved.
+    With gradients enabled, ids are looked up in ``rows``, and unused ids raise an error. Without gradients, ids are
+    looked up in the whole table. The trained rows are copied to the table before it is read or saved. Only the table is
+    saved.
 
     Args:
-        table: the embedding to replace; its weights are shared and no longer trained.
+        table: the embedding to replace, whose weights are shared and no longer trained.
         used_U: ids of the used rows, ascending, int64.
     """
 
@@ -99,23 +100,23 @@ class UsedRows(nn.Embedding):
         del destination[prefix + "rows"]
 
 
-def learn_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
-    """Train only the rows of an encoder's token embeddings that occur, and return whether the encoder was changed.
+def train_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
+    """Train only the used rows of an encoder's token embeddings, and return whether the encoder was changed.
 
-    A row whose token never occurs gets a zero gradient at every step, and without weight decay it never changes. Only
-    the rows that occur therefore need gradients, moments and updates. With 4,000 sentences of SST-2 and a vocabulary of
-    30,522, these are a third of the rows, which saves a tenth of a step's time on two cores. With a vocabulary of
-    250,000, nearly all of their memory is saved.
+    A row whose token never occurs gets a zero gradient at every step, and without weight decay it never changes.
+    Therefore only the used rows need gradients, moments and updates. With 4,000 sentences of SST-2 and a vocabulary of
+    30,522, they are a third of the rows, which saves a tenth of a step's time on two cores. With a vocabulary of
+    250,000, nearly all memory for gradients and moments is saved.
 
     Args:
-        encoder: the encoder; unchanged if it reads characters, if its table is not trained, or if most rows occur.
+        encoder: the encoder; unchanged if it reads characters, if its table is not trained, or if most rows are used.
         tokens: all token ids of the training examples.
     """
     table = encoder.token_embedding
     if table is None or not table.weight.requires_grad:
         return False
     used_U = np.union1d(tokens, [0])  # 0 is the filler id
-    if len(used_U) > _WORTH_IT * table.num_embeddings:
+    if len(used_U) > _MAX_USED_SHARE * table.num_embeddings:
         return False
     replacement = UsedRows(table, torch.from_numpy(used_U.astype(np.int64)))
     for module in list(encoder.modules()):
@@ -125,7 +126,7 @@ def learn_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
     return True
 
 
-class Examples:
+class ExampleSources:
     """Sources of the command's examples, with features if the encoder is frozen, and the head's inputs for them.
 
     A pretrained frozen encoder produces the same features for every seed, so they are computed once for all seeds. A
@@ -139,42 +140,42 @@ class Examples:
     def __init__(self, part: Part, learner: TaskLearner) -> None:
         setting = self.setting = part.setting
         self.learner = learner
-        self.frozen = learner.freezing.frozen
+        self.is_frozen = learner.freezing.is_frozen
         shared = part.weights is not None
         every = np.arange(len(setting.data.train.examples))
-        self.rows = every if shared else setting.data.used(part.draw)
+        self.rows = every if shared else setting.data.examples_in_use(part.draw)
         key = "pretrained" if shared else f"{part.condition} {part.seed}"
-        if self.frozen and key not in setting.features:
+        if self.is_frozen and key not in setting.features:
             for stale in [other for other in setting.features if other != "pretrained"]:
                 del setting.features[stale]
             setting.features[key] = {}
         self.tables = setting.features.get(key, {})
 
-    def training(self, rows: np.ndarray) -> TaskSource:
+    def training_source(self, rows: np.ndarray) -> TaskSource:
         """Return training examples, by their index in ``TaskData.train``."""
         encoded = self.setting.data.train.select(rows)
-        if not self.frozen or len(rows) == 0:
+        if not self.is_frozen or len(rows) == 0:
             return TaskSource(encoded, few_sizes=self.setting.hardware.compile)
         selection = self.setting.data.train.select(self.rows)
         sequences = selection.sequences_of(np.searchsorted(self.rows, rows))
         return TaskSource(encoded, self._table("train", selection).select(sequences))
 
-    def scored(self, part: Parts) -> TaskSource:
+    def evaluation_source(self, part: RunExamples) -> TaskSource:
         """Return the examples to score: a fold of the training split, or the evaluation split."""
         if part.scored is not None:
-            return self.training(part.scored)
+            return self.training_source(part.scored)
         return self.split("evaluation", self.setting.data.evaluation)
 
     def split(self, name: str, encoded: EncodedExamples) -> TaskSource:
         """Return all examples of another split."""
-        return TaskSource(encoded, self._table(name, encoded) if self.frozen else None)
+        return TaskSource(encoded, self._table(name, encoded) if self.is_frozen else None)
 
-    def seen(self, source: TaskSource) -> Iterator[Tensor]:
+    def head_inputs(self, source: TaskSource) -> Iterator[Tensor]:
         """Yield the head's inputs for training examples before the first step."""
         if isinstance(source.features, FeatureTable):
             return source.features.parts()
         hardware = self.setting.hardware
-        return sampled_features(self.learner, source, device=hardware.device, autocast=hardware.precision.autocast)
+        return sample_features(self.learner, source, device=hardware.device, autocast=hardware.precision.autocast)
 
     def _table(self, name: str, encoded: EncodedExamples) -> FeatureTable:
         if name not in self.tables:
@@ -196,14 +197,14 @@ class Outcome:
     Attributes:
         learner: the learner with the weights of the chosen checkpoint.
         state: state at the end of training.
-        evaluation: evaluation on the scored split; None when trying a learning rate.
-        choosing_score: the main metric at the chosen checkpoint, on the examples that choose it; None if there are
-            none.
-        choosing_loss: the loss on the same examples.
-        num_held_out: number of examples that choose the checkpoint.
+        evaluation: evaluation on the scored split; None for a try of a learning rate.
+        choosing_score: the main metric at the chosen checkpoint, on the examples by which it was chosen; None if there
+            are no such examples.
+        choosing_loss: the loss on these examples.
+        num_held_out: number of examples by which the checkpoint was chosen.
         num_train: number of training examples.
-        num_trained: number of parameters that the optimiser updated; for token embeddings, only the rows that the
-            examples use, if it updated no others.
+        num_trained: number of parameters that the optimizer updated; for token embeddings, only the rows that the
+            examples use, if no other rows were updated.
         peak_memory: peak memory during training, in bytes; see ``training.peak_memory``.
         was_lengthened: whether ``train.min_steps`` made training longer than its epochs.
         losses: the latest value of each loss by name, in joint training; otherwise empty.
@@ -230,8 +231,8 @@ def train_once(
     """Train one encoder and head, and score it.
 
     Args:
-        run: directory for checkpoints and metrics; resumed if already started. None when trying a learning rate, which
-            is neither saved nor scored on the evaluation split.
+        run: directory for checkpoints and metrics; a run that has started is resumed. None for a try of a learning
+            rate, which is neither saved nor scored on the evaluation split.
         trackers: receive the training metrics.
 
     Raises:
@@ -242,15 +243,17 @@ def train_once(
     forget_peak(hardware.device)
     start_time = time.monotonic()
     learner = part.new_learner().to(hardware.device)
-    choose = not setting.solves and (run is None or setting.checkpoint == "best")
-    drawn = (data.parts if choose else data.whole)[part.draw]
-    examples = Examples(part, learner)
-    source, held_out = examples.training(drawn.train), examples.training(drawn.held_out)
+    has_choice = not setting.solves and (run is None or setting.checkpoint == "best")
+    run_examples = (data.parts if has_choice else data.whole)[part.draw]
+    examples = ExampleSources(part, learner)
+    source = examples.training_source(run_examples.train)
+    held_out = examples.training_source(run_examples.held_out)
     learner.head.begin(source.encoded.targets)
     if learner.standardising is not None:
-        learner.standardising.fit(examples.seen(source))
+        learner.standardising.fit(examples.head_inputs(source))
     if setting.solves:
-        return _solve(setting, learner, source, examples.scored(drawn), run=run, start_time=start_time)
+        scored = examples.evaluation_source(run_examples)
+        return _solve(setting, learner, source, scored, run=run, start_time=start_time)
     choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)
     stream = PlannedStream(
         source,
@@ -276,7 +279,7 @@ def train_once(
         stream=steps,
         optimizer=_optimizer(part, learner, trained, source),
         config=config,
-        validation=validation if choose else None,
+        validation=validation if has_choice else None,
         output=Output(
             checkpoints=None if run is None else run.checkpoints,
             trackers=trackers,
@@ -284,26 +287,28 @@ def train_once(
             callbacks=[] if trained is learner else [last],
         ),
     )
-    prepare_encoders(trained, hardware, are_trained=not learner.freezing.frozen)
+    prepare_encoders(trained, hardware, are_trained=not learner.freezing.is_frozen)
     has_started = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
     if process_group.broadcast(has_started):
         trainer.resume()
     state = trainer.train()
-    largest = peak_memory(hardware.device)
+    peak = peak_memory(hardware.device)
     merge(learner.encoder)  # joint training may have trained tables as sums
     if run is not None:
-        _use_chosen(learner, run, setting.checkpoint)
-    chosen = {} if not choose else state.best_metrics if setting.checkpoint == "best" else state.metrics
+        _load_checkpoint(learner, run, setting.checkpoint)
+    metrics = {} if not has_choice else state.best_metrics if setting.checkpoint == "best" else state.metrics
     return Outcome(
         learner=learner,
         state=state,
-        evaluation=None if run is None else _score(setting, learner, examples.scored(drawn), keep=True),
-        choosing_score=chosen.get(setting.task.main_metric),
-        choosing_loss=chosen.get("loss"),
-        num_held_out=len(choosing.encoded.examples) if choose else 0,
+        evaluation=None
+        if run is None
+        else _score(setting, learner, examples.evaluation_source(run_examples), keep=True),
+        choosing_score=metrics.get(setting.task.main_metric),
+        choosing_loss=metrics.get("loss"),
+        num_held_out=len(choosing.encoded.examples) if has_choice else 0,
         num_train=len(source.encoded.examples),
         num_trained=sum(parameter.numel() for parameter in trainer.optimizer.parameters),
-        peak_memory=largest,
+        peak_memory=peak,
         was_lengthened=config.budget.lengthening > 1 and state.finished == "budget",
         losses=last.losses,
     )
@@ -344,10 +349,10 @@ def _solve(
 
 
 def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLearner, source: TaskSource) -> Any:
-    """Return the optimiser of the trainable parameters, with a learning rate for each layer.
+    """Return the optimizer of the trainable parameters, with a learning rate for each layer.
 
     Without weight decay on the token embeddings, rows that the examples do not use would never change. These rows are
-    then not optimised, except in joint training.
+    then not optimized, except in joint training.
 
     Args:
         trained: the same learner, or the joint learner that contains it.
@@ -356,22 +361,22 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
     sample = source.build(0, source.plan(0), [0]).to(setting.hardware.device)
     node = {**setting.optimizer, "learning_rate": part.learning_rate}
 
-    def arranged() -> Any:
+    def build_optimizer() -> Any:
         trained.arrange(sample)
         scales, names = setting.method.lr_scales(learner), {id(p): name for name, p in trained.named_parameters()}
         own = {names[id(p)]: scales[name] for name, p in learner.named_parameters() if name in scales}
         return build(node, learner=trained, lr_scales=own)
 
-    optimizer = arranged()
+    optimizer = build_optimizer()
     table = learner.encoder.token_embedding
     decays = table is None or optimizer.decay_of(table.weight) != 0.0
-    if trained is learner and not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
-        optimizer = arranged()
+    if trained is learner and not decays and train_used_rows(learner.encoder, source.encoded.tokens_T):
+        optimizer = build_optimizer()
     return optimizer
 
 
 def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: bool = False) -> Evaluation:
-    """Return a learner's metrics on the task; with ``keep``, also its answer to each example."""
+    """Score a learner on the task; with ``keep``, also return its answer to each example."""
     hardware = setting.hardware
     with torch.compiler.set_stance("force_eager"):  # each batch has a new shape and occurs once
         return evaluate(
@@ -384,8 +389,8 @@ def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: 
         )
 
 
-def _use_chosen(learner: TaskLearner, run: RunDirectory, checkpoint: Literal["best", "last"]) -> None:
-    """Load the chosen checkpoint's weights into the learner, and delete the optimiser state of the finished run."""
+def _load_checkpoint(learner: TaskLearner, run: RunDirectory, checkpoint: Literal["best", "last"]) -> None:
+    """Load the checkpoint's weights into the learner, and delete the optimizer state of the finished run."""
     names = ["best", "last"] if checkpoint == "best" else ["last"]
     for name in names:
         folder = run.path / "checkpoints" / name

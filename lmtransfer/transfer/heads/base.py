@@ -21,7 +21,7 @@ from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tasks.targets import Targets
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.standardising import Standardising
+from lmtransfer.transfer.standardizer import Standardizer
 
 #: Standard deviation of new weights, as in the published BERT.
 INITIAL_DEVIATION = 0.02
@@ -40,7 +40,7 @@ class Head(nn.Module):
     """The base class of heads, which turn vectors into logits and compute the loss and the answers.
 
     A head is dropout and a linear layer (Devlin et al. 2019, section 4.1), with an optional hidden layer before them.
-    Weights are initialised from a normal distribution with deviation 0.02, biases with 0.
+    Weights are initialized from a normal distribution with deviation 0.02, biases with 0.
 
     Args:
         input_dim: E.
@@ -48,7 +48,7 @@ class Head(nn.Module):
         hidden_dim: width of a hidden layer; None for no hidden layer.
         activation: activation of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
-        hidden_dropout: the same for the hidden layer.
+        hidden_dropout: probability of dropping an input feature of the hidden layer.
 
     Attributes:
         loss_name: name of the loss in logs.
@@ -56,8 +56,8 @@ class Head(nn.Module):
         graph_outputs: names of the outputs of an exported graph: one for all logits, or one for each logit; empty if
             the head cannot be exported.
         convex: whether ``row_loss`` is defined, so that a linear head can be fitted to its optimum.
-        cancelling_sum: the largest sum of magnitudes that cancel in the first layer after standardization has been
-            folded into it; rounding errors are proportional to this sum.
+        cancellation: the largest sum of magnitudes that cancel in the first layer after standardization has been folded
+            into it; rounding errors are proportional to this sum.
     """
 
     loss_name: ClassVar[str]
@@ -76,7 +76,7 @@ class Head(nn.Module):
     ) -> None:
         super().__init__()
         self.num_labels = num_labels
-        self.cancelling_sum = 0.0
+        self.cancellation = 0.0
         self.hidden = None if hidden_dim is None else nn.Linear(input_dim, hidden_dim)
         self.activate = _ACTIVATE[activation]
         self.hidden_dropout = Dropout(hidden_dropout)
@@ -140,24 +140,24 @@ class Head(nn.Module):
         return Loss(sum=self.row_loss(rows, batch.targets), count=self.count(batch))
 
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """Return the logits' outputs, float32, (R, K): row r answers target row r; gold answers are not used.
+        """Compute the outputs from logits, float32, (R, K): row r answers target row r; gold answers are not used.
 
         Args:
             logits: the head's logits for this batch.
-            batch: the batch, whose targets say what to answer.
+            batch: the batch, whose targets determine what to answer.
         """
         return self.rows(at_least_float32(logits), batch).float()
 
     def begin(self, targets: Targets[np.ndarray]) -> None:
-        """Initialise the head from the gold answers of the training part, before the first step.
+        """Initialize the head from the gold answers of the training part, before the first step.
 
         Args:
             targets: all rows of the training part.
         """
 
-    def fold(self, standardising: Standardising) -> None:
+    def fold(self, standardising: Standardizer) -> None:
         """Fold the features' mean and deviation into the first layer, which then reads unscaled features."""
-        self.cancelling_sum = standardising.fold_into(self.output if self.hidden is None else self.hidden)
+        self.cancellation = standardising.fold_into(self.output if self.hidden is None else self.hidden)
 
     @torch.no_grad()
     def reorder(self, order: Sequence[int]) -> None:

@@ -38,7 +38,7 @@ class ClassificationHead(Head):
         hidden_dim: width of a hidden layer; None for no hidden layer.
         activation: activation of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
-        hidden_dropout: the same for the hidden layer.
+        hidden_dropout: probability of dropping an input feature of the hidden layer.
     """
 
     loss_name: ClassVar[str] = "classification"
@@ -67,8 +67,8 @@ class ClassificationHead(Head):
             hidden_dropout=hidden_dropout,
         )
         self.class_weights, self.label_smoothing = class_weights, label_smoothing
-        known = [1.0] * num_labels if class_weights is None or class_weights == "balanced" else list(class_weights)
-        self.register_buffer("weights_C", torch.tensor(known), persistent=False)
+        initial = [1.0] * num_labels if class_weights is None or class_weights == "balanced" else list(class_weights)
+        self.register_buffer("weights_C", torch.tensor(initial), persistent=False)
 
     @classmethod
     @override

@@ -51,7 +51,7 @@ class SpanHead(Head):
         hidden_dim: width of a hidden layer; None for no hidden layer.
         activation: activation of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
-        hidden_dropout: the same for the hidden layer.
+        hidden_dropout: probability of dropping an input feature of the hidden layer.
     """
 
     loss_name: ClassVar[str] = "span"

@@ -1,4 +1,4 @@
-"""A learner of a task and of pretraining objectives, with one encoder."""
+"""A learner that combines a task and pretraining objectives on one encoder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JointStream(BatchStream):
 
     Args:
         task: the labelled examples, which define epochs.
-        text: the text.
+        text: the stream of text.
         reads_text: returns whether the next step has text; called before each step. After a step without text, no later
             step has text.
     """
@@ -49,12 +49,12 @@ class JointStream(BatchStream):
                 yield step
                 continue
             text = text or self.text.steps(step.number)
-            more = next(text)
+            text_step = next(text)
             yield replace(
                 step,
-                micro_batches=(*step.micro_batches, *more.micro_batches),
-                other_keys=[("text", *more.key(place)) for place in range(len(more.micro_batches))],
-                fillers=[*step.fillers, *(len(step.micro_batches) + place for place in more.fillers)],
+                micro_batches=(*step.micro_batches, *text_step.micro_batches),
+                other_keys=[("text", *text_step.key(place)) for place in range(len(text_step.micro_batches))],
+                fillers=[*step.fillers, *(len(step.micro_batches) + place for place in text_step.fillers)],
             )
 
     @override
@@ -104,7 +104,7 @@ class JointLearner(Learner):
     def __init__(self, task: TaskLearner, text: PretrainingLearner, share: TextShare) -> None:
         super().__init__()
         if task.encoder is not text.encoder:
-            raise ValueError("the task and the objectives have different encoders")
+            raise ValueError("the task and the objectives must have the same encoder")
         self.task, self.text, self.share = task, text, share
         self.reads_text = True
 

@@ -33,5 +33,5 @@ class TextShare:
         if not 0 < self.until <= 1:
             raise ConfigError(
                 f"transfer.text_until={self.until}: the share of the budget after which only labels are used must be "
-                "in (0, 1], such as 0.8; with 1 text is used until the end"
+                "in (0, 1], such as 0.8; with 1, text is used until the end"
             )

@@ -1,4 +1,4 @@
-"""The text of joint training: corpus and objective, read once for all runs."""
+"""Reads the text of joint training: corpus and objective, once for all runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class JointText:
     objective: DictConfig
     heads: Mapping[str, Tensor]
 
-    def with_heads_of(self, run: SavedRun) -> JointText:
+    def with_run_heads(self, run: SavedRun) -> JointText:
         """Return the same text, with the heads of the run that training starts from."""
         tensors = read_weights(run.checkpoint())
         heads = {name.removeprefix(_HEADS): tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
@@ -63,14 +63,14 @@ class JointText:
         """
         if encoder.attention == "none":
             raise ConfigError(
-                f"transfer=joint: {type(encoder).__name__} has static word vectors, which do not use the context "
-                "that joint training on text teaches; use transfer=full"
+                f"transfer=joint: {type(encoder).__name__} has static word vectors, which cannot use the context that "
+                "joint training teaches; set transfer=full"
             )
         parts = parts_over(self.objective, encoder, self.text.tokenizer, self.heads)
         if self.share.tokens < parts.rows.max_length:
             raise ConfigError(
-                f"transfer.text_tokens={self.share.tokens} is less than a row of text (objective.max_length="
-                f"{parts.rows.max_length}): use {parts.rows.max_length} or more"
+                f"transfer.text_tokens={self.share.tokens}: must not be less than the length of a text row "
+                f"(objective.max_length={parts.rows.max_length}); set {parts.rows.max_length} or more"
             )
         return parts
 
@@ -87,18 +87,18 @@ class JointText:
         device = next(parts.encoder.parameters()).device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "heads"))
-            read = parts.encoder.attention
+            task_attention = parts.encoder.attention
             learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(device)
-            if parts.encoder.attention != read:
+            if parts.encoder.attention != task_attention:
                 raise ConfigError(
                     f"transfer=joint: {objective_label(self.objective)} needs {parts.encoder.attention} attention, but "
-                    f"the task uses the encoder with {read} attention: choose another objective, or set "
+                    f"the task uses the encoder with {task_attention} attention; choose another objective, or set "
                     f"transfer.attention={parts.encoder.attention}"
                 )
         return learner, inherit_heads(learner, parts.heads if keep_heads else {})
 
-    def heads_over(self, encoder: Encoder) -> InheritedHeads:
-        """Return which heads a run gets from pretraining; the encoder must not be used afterwards."""
+    def loaded_heads(self, encoder: Encoder) -> InheritedHeads:
+        """Return which heads a run loads from pretraining; the encoder must not be used afterwards."""
         return self.learner(self.parts(encoder), seed=0, keep_heads=True)[1]
 
     def stream(
@@ -114,20 +114,20 @@ class JointText:
             micro_batch_tokens: tokens in one forward pass; None for all tokens of a step.
             seed: seed of order, rows and masks.
         """
-        store, sampled = self.text.prepared.train, derive_seed(seed, "text")
+        store, text_seed = self.text.prepared.train, derive_seed(seed, "text")
         parts.corruption.observe(store)
         source = PretrainingSource(
             store=store,
             rows=parts.rows,
             corruption=parts.corruption,
-            seed=sampled,
+            seed=text_seed,
             output_positions=collect_output_positions(parts.objectives),
             few_shapes=hardware.device.type == "cpu",
             characters=characters_of(self.text.tokenizer),
         )
         stream = PlannedStream(
             source,
-            seed=sampled,
+            seed=text_seed,
             batch_tokens=self.share.tokens,
             micro_batch_tokens=micro_batch_tokens,
             num_workers=hardware.num_workers,
@@ -141,14 +141,14 @@ class JointText:
 
     def __str__(self) -> str:
         share = self.share
-        until = "" if share.until == 1 else f", until {100 * share.until:g} % of the budget"
+        until = "" if share.until == 1 else f", until {100 * share.until:g} % of the budget is used"
         return (
             f"text with labels: {self.text.corpus.name}, {objective_label(self.objective)}, {share.tokens:,} tokens "
             f"per step with weight {share.weight:g}{until}"
         )
 
 
-def given_nodes(cfg: DictConfig) -> dict[str, set[str]]:
+def user_nodes(cfg: DictConfig) -> dict[str, set[str]]:
     """Return the user's components of corpus and objective, each with the arguments that the command adds."""
     objective, nodes = cfg.get("objective"), dict[str, set[str]]()
     if cfg.get("corpus") is not None:
@@ -163,12 +163,12 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     """Read the user's corpus and objective, or those of the run that training starts from.
 
     Args:
-        cfg: config of the command; corpus and objective are written to it.
+        cfg: the command's config, to which corpus and objective are written.
         source: the run that training starts from, or the run whose tokenizer is used.
-        cache_dir: folder of the tokenised text.
+        cache_dir: folder of the tokenized text.
 
     Raises:
-        ConfigError: the run has no objective or no corpus, and the user gives none.
+        ConfigError: the run has no objective or no corpus, and the user sets none.
         RunDirectoryError: the run is not trusted, and the corpus that it names is not the one it was trained on.
         DataError: the text is missing.
     """
@@ -179,12 +179,12 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     problems = []
     if not (nodes.get("objective") or own["objective"] or {}).get("losses"):
         problems.append(
-            f"transfer=joint: {key}={cfg[key]} has no pretraining objective: set one, such as objective=mlm, whose "
-            "heads start at random, or choose transfer=full"
+            f"transfer=joint: {key}={cfg[key]} has no pretraining objective; set an objective, such as objective=mlm, "
+            "whose heads start at random, or choose transfer=full"
         )
     if "corpus" not in nodes and own["corpus"] is None:
         problems.append(
-            f"transfer=joint: the training text of {key}={cfg[key]} is unknown: set a text, such as corpus=text "
+            f"transfer=joint: the training text of {key}={cfg[key]} is unknown; set a text, such as corpus=text "
             "corpus.path=my/texts, or choose transfer=full"
         )
     if problems:

@@ -25,7 +25,7 @@ class Flip:
         id: the example's id.
         gold: the correct answer; empty if it is longer than a word or two.
         one: the most frequent answer of the first side's training runs.
-        other: the same for the second side.
+        other: the most frequent answer of the second side's training runs.
         scores: mean score of each side, 0 to 1; for tasks that predict scores, the mean squared error.
     """
 
@@ -37,11 +37,11 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
-class Flipped:
+class Flips:
     """All flipped examples of a comparison.
 
     Attributes:
-        score: the kind of an example's score: accuracy, f1, squared_error.
+        score: how an example is scored: accuracy, f1 or squared_error.
         counts: number of examples that both sides, only the first, only the second, and neither answer correctly; None
             if an answer is not simply right or wrong.
         to_one: examples that the first side answers better, largest difference first.
@@ -54,8 +54,8 @@ class Flipped:
     to_other: tuple[Flip, ...]
 
 
-def flipped(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flipped | None:
-    """Compare the answers of two sides to the same examples, in the same order.
+def find_flips(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flips | None:
+    """Find the flipped examples from the answers of two sides to the same examples, in the same order.
 
     Args:
         one: the answers of each training run of the first side.
@@ -63,28 +63,28 @@ def flipped(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flipped
     """
     examples = one[0].examples
     ratios = examples.ratios
-    named = [name for name in (one[0].main_metric, "accuracy", "f1", "squared_error") if name in ratios]
-    if not named or not all(named[0] in predictions.examples.ratios for predictions in (*one, *other)):
+    candidates = [name for name in (one[0].main_metric, "accuracy", "f1", "squared_error") if name in ratios]
+    if not candidates or not all(candidates[0] in predictions.examples.ratios for predictions in (*one, *other)):
         return None
-    score = named[0]
+    score = candidates[0]
     first, second = (_mean_scores(side, score) for side in (one, other))
     gain = second - first if score == "squared_error" else first - second
-    counted = np.isfinite(gain)
+    is_finite = np.isfinite(gain)
     counts = None
-    better, worse = counted & (gain > 0), counted & (gain < 0)
+    better, worse = is_finite & (gain > 0), is_finite & (gain < 0)
     if score != "squared_error":
-        rights = first > _HALF, second > _HALF
-        wrongs = first < _HALF, second < _HALF
-        better, worse = rights[0] & wrongs[1], wrongs[0] & rights[1]
+        first_right, second_right = first > _HALF, second > _HALF
+        first_wrong, second_wrong = first < _HALF, second < _HALF
+        better, worse = first_right & second_wrong, first_wrong & second_right
         counts = (
-            int((rights[0] & rights[1]).sum()),
+            int((first_right & second_right).sum()),
             int(better.sum()),
             int(worse.sum()),
-            int((wrongs[0] & wrongs[1]).sum()),
+            int((first_wrong & second_wrong).sum()),
         )
 
-    def flips(chosen: np.ndarray) -> tuple[Flip, ...]:
-        rows = np.flatnonzero(chosen)
+    def flips(mask: np.ndarray) -> tuple[Flip, ...]:
+        rows = np.flatnonzero(mask)
         rows = rows[np.argsort(-np.abs(gain[rows]), kind="stable")]
         return tuple(
             Flip(
@@ -94,7 +94,7 @@ def flipped(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flipped
             for row in rows.tolist()
         )  # fmt: skip
 
-    return Flipped(score, counts, flips(better), flips(worse))
+    return Flips(score, counts, flips(better), flips(worse))
 
 
 def _mean_scores(side: Sequence[Predictions], score: str) -> np.ndarray:
@@ -120,7 +120,7 @@ def _gold(examples: ScoredExamples, row: int) -> str:
 
 
 def _majority_answer(side: Sequence[Predictions], row: int) -> str:
-    """Return the runs' most frequent answer, with its count unless all agree."""
+    """Return the runs' most frequent answer, with its count unless all runs agree."""
     if side[0].examples.kind == "regression":
         return f"{np.mean([predictions.examples.predicted[row] for predictions in side]):.3f}"
     answers = Counter(_answer(predictions.examples, row) for predictions in side)

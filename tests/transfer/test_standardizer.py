@@ -16,10 +16,10 @@ from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.weights import load_weights, weights
-from lmtransfer.transfer.features import FeatureTable, compute_features, sampled_features
+from lmtransfer.transfer.features import FeatureTable, compute_features, sample_features
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
-from lmtransfer.transfer.standardising import Standardising
+from lmtransfer.transfer.standardizer import Standardizer
 
 ENCODED = random_examples(40)
 
@@ -52,7 +52,7 @@ def _trained(table: FeatureTable, **changes: object) -> torch.Tensor:
 def test_mean_and_deviation_are_those_of_all_rows(sizes: list[int]) -> None:
     values = np.random.default_rng(0).normal([5.0, -1e-4, 1e3], [2.0, 1e-5, 1.0], (100, 3)).astype(np.float32)
     parts = [torch.from_numpy(part) for part in np.split(values, np.cumsum(sizes)[:-1])]
-    scale = Standardising(dim=3)
+    scale = Standardizer(dim=3)
     scale.fit(parts)
     exact = values.astype(np.float64)
     np.testing.assert_allclose(scale.mean.numpy(), exact.mean(0), rtol=1e-6)
@@ -63,7 +63,7 @@ def test_mean_and_deviation_are_those_of_all_rows(sizes: list[int]) -> None:
 
 def test_a_constant_feature_says_nothing() -> None:
     values = torch.tensor([[3.0, 0.0, 7.0], [3.0, 0.0, 7.00001], [3.0, 0.0, 6.99999]])
-    scale = Standardising(dim=3)
+    scale = Standardizer(dim=3)
     scale.fit([values])
     assert scale(values).abs().max() < 1e-4
     with refuses(ValueError, "features"):
@@ -94,7 +94,7 @@ def test_folded_into_the_head_it_says_the_same(hidden_dim: int | None) -> None:
     assert learner.standardising is not None
     source = TaskSource(ENCODED)
     batch = source.build(0, source.plan(0), range(40))
-    learner.standardising.fit([learner.fixed(batch)])
+    learner.standardising.fit([learner.frozen_features(batch)])
     expected = learner.predict(batch)
     learner.fold()
     assert learner.standardising is None
@@ -106,7 +106,7 @@ def test_it_is_saved_with_the_learner() -> None:
     learner, again = _probe().eval(), _probe().eval()
     source = TaskSource(ENCODED)
     batch = source.build(0, source.plan(0), range(40))
-    learner.standardising.fit([learner.fixed(batch)])
+    learner.standardising.fit([learner.frozen_features(batch)])
     load_weights(again, weights(learner))
     torch.testing.assert_close(again.predict(batch), learner.predict(batch), rtol=0, atol=0)
 
@@ -114,7 +114,7 @@ def test_it_is_saved_with_the_learner() -> None:
 @pytest.mark.parametrize("changes", [{"layers": "mix"}, {"pooling": "bilstm"}, {"pooling": "attention"}])
 def test_what_is_not_fixed_is_read_as_it_is(changes: dict[str, object]) -> None:
     assert _probe(**changes).standardising is None
-    assert not any(isinstance(module, Standardising) for module in _probe(**changes).modules())
+    assert not any(isinstance(module, Standardizer) for module in _probe(**changes).modules())
 
 
 READINGS: list[dict[str, Any]] = [
@@ -135,7 +135,7 @@ def _learner(head: HeadSpec | None = None, **changes: Any) -> TaskLearner:
 def _fitted(encoded: EncodedExamples = ENCODED, **more: Any) -> TaskLearner:
     learner = _learner(**more)
     assert learner.standardising is not None
-    learner.standardising.fit(sampled_features(learner, TaskSource(encoded)))
+    learner.standardising.fit(sample_features(learner, TaskSource(encoded)))
     return learner
 
 
@@ -177,7 +177,7 @@ def test_a_head_begins_with_features_of_mean_0_and_deviation_1(freeze: str, read
 
 def test_tokens_of_a_tagger_are_standardised_over_all_tokens() -> None:
     spec = TaggingSpec(3)
-    raw = _learner(spec, standardise=False).eval().composed(_batch()).double()
+    raw = _learner(spec, standardise=False).eval().head_input(_batch()).double()
     assert len(raw) == ENCODED.lengths.sum()
     fitted = _fitted(head=spec)
     torch.testing.assert_close(fitted.standardising.mean.double(), raw.mean(0), atol=1e-5, rtol=1e-5)
@@ -186,10 +186,10 @@ def test_tokens_of_a_tagger_are_standardised_over_all_tokens() -> None:
 
 def test_of_many_examples_some_at_even_distances_are_read() -> None:
     learner = _learner()
-    parts = list(sampled_features(learner, TaskSource(ENCODED), most_examples=4, max_tokens=20))
+    parts = list(sample_features(learner, TaskSource(ENCODED), most_examples=4, max_tokens=20))
     rows = [0, 13, 26, 39]
     by_length = sorted(rows, key=lambda row: ENCODED.lengths[row])
-    expected = learner.eval().composed(_batch(rows=by_length))
+    expected = learner.eval().head_input(_batch(rows=by_length))
     found = torch.cat(parts)
     assert sorted(found[:, 0].tolist()) == pytest.approx(sorted(expected[:, 0].tolist()), abs=1e-6)
     assert len(parts) > 1
@@ -198,7 +198,7 @@ def test_of_many_examples_some_at_even_distances_are_read() -> None:
 def test_taking_statistics_leaves_learner_and_generator_as_they_were() -> None:
     learner = _learner()
     before, state = {name: tensor.clone() for name, tensor in weights(learner).items()}, torch.get_rng_state()
-    features = list(sampled_features(learner, TaskSource(ENCODED)))
+    features = list(sample_features(learner, TaskSource(ENCODED)))
     assert not any(part.requires_grad for part in features)
     assert learner.training
     assert learner.encoder.training
@@ -233,7 +233,7 @@ def test_each_encoder_has_statistics_of_its_own() -> None:
     with torch.no_grad():
         for parameter in other.encoder.parameters():
             parameter.mul_(3)
-    other.standardising.fit(sampled_features(other, TaskSource(ENCODED)))
+    other.standardising.fit(sample_features(other, TaskSource(ENCODED)))
     seen = _seen_by_head(other, _batch())
     assert np.allclose(seen.std(0, correction=0), 1, atol=1e-3)
     assert not torch.allclose(first.standardising.deviation, other.standardising.deviation)

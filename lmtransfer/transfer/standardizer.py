@@ -1,4 +1,4 @@
-"""Standardise a head's inputs, so that the head does not depend on the scale of the encoder's vectors.
+"""Standardizes a head's inputs, so that the head does not depend on the scale of the encoder's vectors.
 
 Shape legend: N sequences or tokens, E width of a head's input, C logits.
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 _LEAST_DEVIATION = 1e-4
 
 
-class Standardising(nn.Module):
+class Standardizer(nn.Module):
     """Subtracts each feature's mean and divides by its deviation over the training part (scikit-learn: StandardScaler).
 
     Mean and deviation are buffers, which are saved with a checkpoint. Before ``fit``, the module does not change its
@@ -33,7 +33,7 @@ class Standardising(nn.Module):
         self.register_buffer("deviation", torch.ones(dim))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Standardise features, (N, E) -> (N, E), float32."""
+        """Standardize features, (N, E) -> (N, E), float32."""
         return (features.float() - self.mean) / self.deviation
 
     @torch.no_grad()
@@ -57,7 +57,7 @@ class Standardising(nn.Module):
             squares = squares.to(mean) + (rows - rows.mean(0)).square().sum(0) + shift**2 * count * len(rows) / total
             mean, count = mean + shift * len(rows) / total, total
         if count == 0:
-            raise ValueError("mean and deviation of no features")
+            raise ValueError("there are no features from which to compute mean and deviation")
         deviation = (squares / count).sqrt()
         constant = deviation <= _LEAST_DEVIATION * mean.abs()
         self.mean.copy_(mean)
@@ -65,7 +65,7 @@ class Standardising(nn.Module):
 
     @torch.no_grad()
     def fold_into(self, layer: nn.Linear) -> float:
-        """Change a layer so that it reads unstandardised features: W / d and b - W m / d, in float64.
+        """Change a layer so that it reads features that are not standardized: W / d and b - W m / d, in float64.
 
         Args:
             layer: the layer, with E inputs and a bias.
