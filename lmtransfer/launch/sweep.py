@@ -19,7 +19,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lmtransfer.config import overrides, paths
+from lmtransfer.config import help_page, overrides, paths
 from lmtransfer.config.composing import REFUSALS, as_typed, compose_files, diagnose, in_force
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.sweep import in_sweep, sweep_name
@@ -157,6 +157,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
         raise ConfigError("hydra.sweep.dir and .subdir are set by lmtransfer: leave them out, and set output_root")
     failure: list[Exception] = []
     primary = line.config_name or command
+    asks_help = not {"--help", "-h"}.isdisjoint(line.options)
     words = as_typed(words, command=primary, config_dir=line.config_dir)
     plan = plan_of(primary, [*words, *_not_in_sweep(words)], config_dir=line.config_dir) if is_sweep else Plan()
     if is_sweep:
@@ -167,7 +168,10 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
         argv = [f"lmtransfer {command}", *line.options, *settings, *words]
         try:
             with _hydra_as_library(argv), passed_on(plan, folder), watched(plan, folder):
-                hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
+                if asks_help:
+                    print(help_page.page(primary, words, config_dir=line.config_dir))
+                else:
+                    hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
             if is_stopping(folder):
                 raise _StopSweep
         except REFUSALS as error:  # the command's own errors are in failure
