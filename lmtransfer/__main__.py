@@ -7,7 +7,7 @@ import os
 import sys
 
 if not sys.flags.safe_path and sys.path:
-    # "python -m" searches the current folder first, and a study may lie next to someone's yaml.py.
+    # "python -m" searches the current folder first, which may contain a file such as yaml.py.
     with contextlib.suppress(OSError):
         if sys.path[0] in ("", os.getcwd()):
             del sys.path[0]

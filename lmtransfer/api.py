@@ -44,7 +44,7 @@ from lmtransfer.reporting.records import load_records as load_records
 from lmtransfer.reporting.runs.collect import read_metrics
 from lmtransfer.runs.result import JointResult, RunResult
 from lmtransfer.runs.saved import SavedRun
-from lmtransfer.system.validation import Misfit, join, validated
+from lmtransfer.system.validation import Misfit, join, validate
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.input_files import Reader
 from lmtransfer.tokenizers.base import Tokenizer
@@ -153,7 +153,7 @@ class Report(os.PathLike[str]):
         return {path.stem: path for path in sorted((self.path / "figures").glob("*.svg"))}
 
 
-def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def check_arguments(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Check the arguments of a function against their annotations at each call.
 
     The function raises a ``ConfigError`` that lists every argument of the wrong type or out of its range.
@@ -175,10 +175,10 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 def _misfit(name: str, value: Any, annotation: Any) -> str | None:
     """Return the problem with an argument that does not fit its evaluated annotation; None if it fits."""
     try:
-        validated(_plain_data(value), annotation)
+        validate(_plain_data(value), annotation)
     except Misfit as misfit:
         place = misfit.value if misfit.where else value
-        return f"{join(name, *misfit.where)}={_as_text(place)}: must be {misfit.wanted}"
+        return f"{join(name, *misfit.where)}={_as_text(place)}: must be {misfit.expected}"
     return None
 
 
@@ -218,12 +218,12 @@ def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, co
         if isinstance(word, os.PathLike):
             line.bare.append(os.fspath(word))
         elif not isinstance(word, str):
-            raise ConfigError(f"{word!r}: give settings as 'key=value', or as keywords: key=value")
-    keys = overrides.named_keys(line.overrides)
+            raise ConfigError(f"{word!r} is not a setting: write 'key=value', or use the keyword key=value")
+    keys = overrides.override_keys(line.overrides)
     for key, value in _dotted(settings):
         if key in keys:
-            raise ConfigError(f"{key}: is given twice, as '{key}=...' and as a keyword: keep one")
-        line.overrides.append(f"{key}={written(value, key)}")
+            raise ConfigError(f"{key} is set twice, as '{key}=...' and as a keyword: keep only one")
+        line.overrides.append(f"{key}={format_value(value, key)}")
     if problem := _misfit("config_dir", config_dir, Folder | None):
         raise ConfigError(problem)
     if config_dir is not None:
@@ -240,7 +240,7 @@ def _dotted(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
             yield key, value
 
 
-def written(value: Setting, key: str) -> str:
+def format_value(value: Setting, key: str) -> str:
     """Return a value in Hydra's grammar.
 
     Args:
@@ -261,12 +261,12 @@ def written(value: Setting, key: str) -> str:
         text = os.fspath(value)
         return text if _PLAIN.fullmatch(text) and text.lower() not in _WITH_MEANING else overrides.quote(text)
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{name}:{written(inner, f'{key}.{name}')}" for name, inner in value.items()) + "}"
+        return "{" + ",".join(f"{name}:{format_value(inner, f'{key}.{name}')}" for name, inner in value.items()) + "}"
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return "[" + ",".join(written(inner, key) for inner in value) + "]"
+        return "[" + ",".join(format_value(inner, key) for inner in value) + "]"
     raise ConfigError(
-        f"{key}: a setting is text, a number, True, False, None, a path, a list or a dictionary; this is of type "
-        f"{type(value).__name__}"
+        f"{key}: a setting must be text, a number, True, False, None, a path, a list or a dictionary, but this one "
+        f"has the type {type(value).__name__}"
     )
 
 
@@ -284,7 +284,7 @@ def pretrain(*words: str, config_dir: Folder | None = None, **settings: Setting)
     Raises:
         LmtransferError: the message of the command line.
     """
-    return Run(_called("pretrain", words, config_dir, settings))
+    return Run(_call("pretrain", words, config_dir, settings))
 
 
 def probe(*words: str, config_dir: Folder | None = None, **settings: Setting) -> TransferRun:
@@ -301,7 +301,7 @@ def probe(*words: str, config_dir: Folder | None = None, **settings: Setting) ->
     Raises:
         LmtransferError: the message of the command line.
     """
-    return TransferRun(_called("probe", words, config_dir, settings))
+    return TransferRun(_call("probe", words, config_dir, settings))
 
 
 def finetune(*words: str, config_dir: Folder | None = None, **settings: Setting) -> TransferRun:
@@ -318,7 +318,7 @@ def finetune(*words: str, config_dir: Folder | None = None, **settings: Setting)
     Raises:
         LmtransferError: the message of the command line.
     """
-    return TransferRun(_called("finetune", words, config_dir, settings))
+    return TransferRun(_call("finetune", words, config_dir, settings))
 
 
 def evaluate(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Run:
@@ -335,7 +335,7 @@ def evaluate(*words: str, config_dir: Folder | None = None, **settings: Setting)
     Raises:
         LmtransferError: the message of the command line.
     """
-    return Run(_called("evaluate", words, config_dir, settings))
+    return Run(_call("evaluate", words, config_dir, settings))
 
 
 def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) -> list[dict[str, Any]]:
@@ -355,7 +355,7 @@ def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) 
         LmtransferError: the message of the command line.
     """
     answers: list[dict[str, Any]] = []
-    _called("predict", words, config_dir, settings, write=answers.extend)
+    _call("predict", words, config_dir, settings, write=answers.extend)
     return answers
 
 
@@ -373,7 +373,7 @@ def export(*words: str, config_dir: Folder | None = None, **settings: Setting) -
     Raises:
         LmtransferError: the message of the command line.
     """
-    folder: Path | None = _called("export", words, config_dir, settings)
+    folder: Path | None = _call("export", words, config_dir, settings)
     return folder
 
 
@@ -391,10 +391,10 @@ def report(*words: Folder, config_dir: Folder | None = None, **settings: Setting
     Raises:
         LmtransferError: the message of the command line.
     """
-    return Report(_called("report", words, config_dir, settings))
+    return Report(_call("report", words, config_dir, settings))
 
 
-def _called(
+def _call(
     command: str,
     words: tuple[Folder, ...],
     config_dir: Folder | None,
@@ -445,38 +445,38 @@ class LoadedRun:
         task = "" if self.task is None else f", task={self.task.name!r}"
         return f"LoadedRun({str(self.path)!r}, encoder={type(self.encoder).__name__}{task})"
 
-    @checked
+    @check_arguments
     def predict(self, texts: str | Sequence[str], *, top_k: TopK = 5) -> list[dict[str, Any]]:
-        """Answer texts; with a run without a task, fill in each [MASK].
+        """Answer texts, or fill in each [MASK] if the run has no task.
 
         Args:
-            texts: one text or several, each as in ``text=`` of ``lmtransfer predict``: [SEP] separates two texts, or a
-                question from its passage.
+            texts: one text or several, in the form of ``text=`` in ``lmtransfer predict``: [SEP] separates two texts,
+                or a question from its passage.
             top_k: number of candidates for each [MASK].
 
         Returns:
             One dictionary per text, like the JSON of ``lmtransfer predict``.
 
         Raises:
-            DataError: a text cannot be answered.
+            DataError: a text has the wrong form for the run.
             ConfigError: the run cannot answer texts, because its objective cannot fill a [MASK] or it has no head.
         """
         reader = self._reader()
         examples = list(_examples([texts] if isinstance(texts, str) else texts, reader))
         if self._answers is not None:
-            return self._answered(self._answers, examples)
+            return self._answer(self._answers, examples)
         if top_k not in self._filled:
             self._filled[top_k] = FilledMasks(self._saved, top_k, self._hardware)
         return self._filled[top_k].lines(examples)
 
-    def _answered(self, answers: TaskAnswers, examples: Sequence[Any]) -> list[dict[str, Any]]:
+    def _answer(self, answers: TaskAnswers, examples: Sequence[Any]) -> list[dict[str, Any]]:
         self._notes.clear()
         lines = answers.lines(examples)
         for kind, count in self._notes.counts.items():
             warnings.warn(f"{count:,} {kind}", stacklevel=4)
         return lines
 
-    @checked
+    @check_arguments
     def vectors(
         self, texts: str | Sequence[str], *, layers: Layers | None = None, pooling: PoolingName | None = None
     ) -> np.ndarray:
@@ -491,7 +491,7 @@ class LoadedRun:
             pooling: ``mean``, ``max``, ``cls``, ``last_token`` or ``family``; None for the pooling of the run's head,
                 or mean pooling if it has no head.
 
-        If both are None, an imported model uses the pooling, maximum length and normalisation of its publisher's
+        If both are None, an imported model uses the pooling, maximum length and normalization of its publisher's
         sentence-transformers files.
 
         Returns:
@@ -505,7 +505,7 @@ class LoadedRun:
             self._embedders[str(choice)] = embedder_of(self._saved, choice, hardware=self._hardware)
         return self._embedders[str(choice)].embed([texts] if isinstance(texts, str) else texts).vectors
 
-    @checked
+    @check_arguments
     @torch.inference_mode()
     def nearest(self, text: str, num: Count = 10) -> list[tuple[str, float]]:
         """Return the tokens with the embeddings (layer 0) nearest to a token's, with their cosines, nearest first.
@@ -519,10 +519,10 @@ class LoadedRun:
         """
         table = self.encoder.token_embedding
         if table is None:
-            raise ConfigError(f"{type(self.encoder).__name__} reads words as characters and has no token embeddings")
+            raise ConfigError(f"{type(self.encoder).__name__} reads words as characters, so it has no token embeddings")
         ids = self.tokenizer.encode(text).ids.tolist()
         if not ids:
-            raise ConfigError(f"{text!r}: has no token; give a word")
+            raise ConfigError(f"{text!r} contains no token: give a word")
         vectors_VD = table.weight.float()
         cosines_V = functional.cosine_similarity(vectors_VD[ids].mean(0, keepdim=True), vectors_VD, dim=1)
         others_V = torch.from_numpy(~self.tokenizer.is_special)
@@ -535,18 +535,18 @@ class LoadedRun:
         ]
 
     def _reader(self) -> Reader:
-        """Return the reader of the texts."""
+        """Return the object that turns texts into examples."""
         if self.task is not None:
             return self.task.reader()
         if "objective" not in self._saved.config:
             raise ConfigError(
-                f"{self.path}: holds an encoder without a head, so it cannot answer texts; train one: "
+                f"{self.path} holds an encoder without a head, so it cannot answer texts: train a head with "
                 f"finetune(init={str(self.path)!r}, task=...)"
             )
         return MaskedTexts()
 
 
-@checked
+@check_arguments
 def load(
     run: str | os.PathLike[str],
     *,

@@ -1,6 +1,6 @@
 """The ``lmtransfer`` command: it selects the sub-command, imports it when needed, and shows an error as one message.
 
-Neither torch nor Hydra is imported for ``--help``, ``--version`` or a misspelt command.
+Neither torch nor Hydra is imported for ``--help``, ``--version`` or a misspelled command.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line.
 
     Args:
-        arguments: the words after ``lmtransfer``; those of the process by default.
+        arguments: the words after ``lmtransfer``; by default, the words of the process's own command line.
 
     Returns:
         The exit code: 0, or the code of the displayed error.
     """
     if arguments is not None:
-        return _answered(list(arguments))
+        return _run(list(arguments))
     os.environ["PYTHONSAFEPATH"] = "1"  # keeps child processes from importing modules in the current folder
     if "WORLD_SIZE" in os.environ:  # otherwise each rank prints a DistributedDataParallel warning
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     interrupts.begin()
     try:
-        code = _answered(sys.argv[1:])
+        code = _run(sys.argv[1:])
     finally:
         interrupts.end()
     ranks.end_process(code)
     return code
 
 
-def _answered(arguments: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     """Run one command line, show any error, and return the exit code."""
     if not ranks.is_first():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
@@ -52,25 +52,25 @@ def _answered(arguments: list[str]) -> int:
     except (KeyboardInterrupt, Exception) as error:
         stopped_by = interrupts.stopped_by() or (2 if isinstance(error, KeyboardInterrupt) else None)
         if stopped_by is None or isinstance(error, Interrupted):
-            return _refused(error, arguments)
+            return _report(error, arguments)
         interrupts.decide()  # a signal caused the error, whatever its message says
         show(Interrupted("interrupted"))
         return 128 + stopped_by
 
 
-def _refused(error: BaseException, arguments: list[str]) -> int:
+def _report(error: BaseException, arguments: list[str]) -> int:
     """Show an error to the user and return the exit code."""
     if isinstance(error, BrokenPipeError):  # the reader (head, less) has closed the pipe
         for stream in (sys.stdout, sys.stderr):
             interrupts.silence(stream)
         return 141
-    refused = error if isinstance(error, LmtransferError) else machine.fault(error)
-    if refused is None:
+    user_error = error if isinstance(error, LmtransferError) else machine.fault(error)
+    if user_error is None:
         _say(f"lmtransfer{_which_rank()}: {machine.bug(error, arguments)}")
         return 1
     interrupts.decide()
-    show(refused)
-    return refused.exit_code
+    show(user_error)
+    return user_error.exit_code
 
 
 def show(error: LmtransferError) -> None:
@@ -92,23 +92,23 @@ def _which_rank() -> str:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    from lmtransfer.config import pages
+    from lmtransfer.config import main_help
 
     first = arguments[0] if arguments else "--help"
     if first == "help":
         if len(arguments) == 1:
-            print(pages.list_guides())
+            print(main_help.list_guides())
             return 0
-        if arguments[1] not in pages.commands():
-            pages.show_guide(arguments[1], sys.stdout)
+        if arguments[1] not in main_help.commands():
+            main_help.show_guide(arguments[1], sys.stdout)
             return 0
         arguments = [arguments[1], "--help"]
         first = arguments[0]
     if first in ("-h", "--help"):
-        print(pages.main_page())
+        print(main_help.main_page())
         return 0
     if first in ("-V", "--version"):
-        print(pages.version())
+        print(main_help.version())
         return 0
     if first == "--shell-completion":
         from lmtransfer.config.completion import script
@@ -120,8 +120,8 @@ def _dispatch(arguments: list[str]) -> int:
 
         print("\n".join(complete(os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT"))))
         return 0
-    if first not in pages.commands():
-        raise ConfigError(pages.unknown(first))
+    if first not in main_help.commands():
+        raise ConfigError(main_help.explain_unknown_command(first))
     from lmtransfer.launch.command_line import run_command
 
     return run_command(first, arguments[1:])

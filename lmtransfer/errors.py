@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Maximum number of problems in a message, so that it stays short enough to read.
-_MOST_LISTED = 6
+#: Maximum number of problems in a message, so that the message stays short enough to read.
+_MAX_PROBLEMS = 6
 
 
 class LmtransferError(Exception):
@@ -31,7 +31,7 @@ class ConfigError(LmtransferError):
         if len(self.problems) == 1:
             message = self.problems[0]
         else:
-            message = listed(f"{len(self.problems)} problems in the configuration:", self.problems)
+            message = list_problems(f"{len(self.problems)} problems in the configuration:", self.problems)
         super().__init__(message)
 
 
@@ -56,17 +56,17 @@ class TrainingError(LmtransferError):
 
 
 class MachineError(LmtransferError):
-    """A machine error: disk space, permissions, memory, a missing file (see ``lmtransfer.system.machine``)."""
+    """A failure of the machine: disk space, permissions, memory, a missing file (``lmtransfer.system.machine``)."""
 
 
 class Interrupted(LmtransferError):
-    """SIGTERM or Ctrl-C, after the step was finished and saved; ``resume=true`` continues from there."""
+    """SIGTERM or Ctrl-C stopped the command after it finished and saved the step; ``resume=true`` continues."""
 
     exit_code = 75
 
 
-def listed(heading: str, problems: Sequence[str]) -> str:
+def list_problems(heading: str, problems: Sequence[str]) -> str:
     """Write a message of at most eight lines: the heading and the first problems, one per line."""
-    lines = "\n".join(f"  - {problem}" for problem in problems[:_MOST_LISTED])
-    more = f"\n  - and {len(problems) - _MOST_LISTED} more" if len(problems) > _MOST_LISTED else ""
+    lines = "\n".join(f"  - {problem}" for problem in problems[:_MAX_PROBLEMS])
+    more = f"\n  - and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
     return f"{heading}\n{lines}{more}"

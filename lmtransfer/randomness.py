@@ -72,26 +72,26 @@ def _seeds(words: list[int], indices: np.ndarray) -> np.ndarray:
     entropy += [np.zeros(len(indices), np.uint32)] * (_POOL - len(entropy))
     constant = _HASH_START
 
-    def hashed(value: Words) -> Words:
+    def hash_words(value: Words) -> Words:
         nonlocal constant
         value = value ^ np.uint32(constant)
         constant = constant * _HASH_MULTIPLIER & _MASK32
         value = value * np.uint32(constant)
         return value ^ (value >> np.uint32(16))
 
-    def mixed(one: Words, other: Words) -> Words:
-        value = _MIX_LEFT * one - _MIX_RIGHT * other
+    def mix(left: Words, right: Words) -> Words:
+        value = _MIX_LEFT * left - _MIX_RIGHT * right
         return value ^ (value >> np.uint32(16))
 
     with np.errstate(over="ignore"):  # arithmetic modulo 2^32
-        pool = [hashed(value) for value in entropy[:_POOL]]
+        pool = [hash_words(value) for value in entropy[:_POOL]]
         for source in range(_POOL):
             for target in range(_POOL):
                 if source != target:
-                    pool[target] = mixed(pool[target], hashed(pool[source]))
+                    pool[target] = mix(pool[target], hash_words(pool[source]))
         for value in entropy[_POOL:]:
             for target in range(_POOL):
-                pool[target] = mixed(pool[target], hashed(value))
+                pool[target] = mix(pool[target], hash_words(value))
         constant, state = _STATE_START, np.empty((len(indices), 2 * _POOL), np.uint32)
         for place in range(2 * _POOL):
             value = pool[place % _POOL] ^ np.uint32(constant)
@@ -102,7 +102,7 @@ def _seeds(words: list[int], indices: np.ndarray) -> np.ndarray:
     return pairs[:, 0::2] | (pairs[:, 1::2] << np.uint64(32))
 
 
-def derived_seed(seed: int, *counters: int | str) -> int:
+def derive_seed(seed: int, *counters: int | str) -> int:
     """Derive a 63-bit seed from ``counters``, for generators that take an integer (torch)."""
     state = np.random.SeedSequence(_words(seed, counters)).generate_state(1, np.uint64)
     return int(state[0]) & 0x7FFFFFFFFFFFFFFF

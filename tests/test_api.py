@@ -29,7 +29,7 @@ from torch.nn import functional
 
 import lmtransfer as package
 from lmtransfer import evaluate, export, finetune, load, predict, pretrain, report
-from lmtransfer.api import Run, checked, command_line, written
+from lmtransfer.api import Run, check_arguments, command_line, format_value
 from lmtransfer.config import paths
 from lmtransfer.config.types import TopK
 from lmtransfer.data.batch import pack
@@ -322,7 +322,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_hydra_reads_the_value_that_was_given(value: Any) -> None:
-    read = OverridesParser.create().parse_override(f"key={written(value, 'key')}").value()
+    read = OverridesParser.create().parse_override(f"key={format_value(value, 'key')}").value()
 
     plain = OmegaConf.to_container(OmegaConf.create({"key": read}), resolve=True)
     assert isinstance(plain, dict)
@@ -331,10 +331,10 @@ def test_hydra_reads_the_value_that_was_given(value: Any) -> None:
 
 
 def test_numbers_of_numpy_and_paths_are_numbers_and_text() -> None:
-    assert written(np.int64(7), "key") == "7"
-    assert float(written(np.float32(0.5), "key")) == 0.5
-    assert written(Path("runs/a"), "key") == written(Run(Path("runs/a")), "key") == "runs/a"
-    assert math.isnan(float(written(float("nan"), "key")))
+    assert format_value(np.int64(7), "key") == "7"
+    assert float(format_value(np.float32(0.5), "key")) == 0.5
+    assert format_value(Path("runs/a"), "key") == format_value(Run(Path("runs/a")), "key") == "runs/a"
+    assert math.isnan(float(format_value(float("nan"), "key")))
 
 
 def test_strings_are_words_and_keywords_are_keys() -> None:
@@ -360,7 +360,7 @@ def test_mistakes_name_the_key() -> None:
         command_line([3], {}, config_dir=None)  # type: ignore[list-item]
 
 
-@checked
+@check_arguments
 def call(
     texts: str | Sequence[str], *, top_k: TopK = 5, precision: Literal["fp32", "bf16"] = "fp32", trust: bool = False
 ) -> int:

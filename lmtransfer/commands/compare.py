@@ -23,13 +23,12 @@ def run(cfg: DictConfig) -> Path:
     """
     check(cfg, primary="compare")
     runs = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
-    one, other = read_sides(runs)
-    comparison = with_margin(
-        (compare_pretrainings if one.first.is_pretraining else compare_sides)(one, other), cfg.margin
-    )
+    left, right = read_sides(runs)
+    compare = compare_pretrainings if left.first.is_pretraining else compare_sides
+    comparison = with_margin(compare(left, right), cfg.margin)
     console = report_console()
     print_comparison(comparison, console, most=cfg.most)
     path = write_comparison(comparison, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)
     content = "everything" if comparison.flips is None else "all flipped examples"
-    console.print(f"As a page, with {content} in a .json file next to it: {path}", markup=False, soft_wrap=True)
+    console.print(f"Page, with {content} in a .json file next to it: {path}", markup=False, soft_wrap=True)
     return path.parent

@@ -26,7 +26,7 @@ def run(cfg: DictConfig) -> None:
 
     Raises:
         ConfigError: a setting is invalid, or does not fit the run.
-        DataError: the input does not exist, or has no texts, no such column or a malformed row.
+        DataError: the input does not exist, contains no texts, lacks the column, or has a malformed row.
         RunDirectoryError: the run does not exist, or the output already exists.
     """
     check(cfg, primary="embed")
@@ -44,9 +44,9 @@ def run(cfg: DictConfig) -> None:
         console.print(f"embedding with {saved.path.name}, one of several seeds", soft_wrap=True)
     embedder = embedder_of(saved, choice, hardware=eager_hardware(cfg), max_length=cfg.max_length)
     if saved.config.get("vectors") and choice.layers is None and choice.pooling is None:
-        length = ", divided by their length" if embedder.normalise else ""
+        length = ", scaled to length 1" if embedder.normalise else ""
         how = f"{embedder.method}, texts of at most {embedder.max_length} tokens{length}"
-        console.print(f"vectors as the publisher makes them: {how}", soft_wrap=True)
+        console.print(f"computing vectors as the publisher does: {how}", soft_wrap=True)
     reading = {key: plain[key] for key in ("text_column", "encoding_errors", "group")}
     rows = open_rows(source, file_format, notes, delimiter=delimiter, **reading)
     with console.status(f"reading {rows.name}") as status:
@@ -70,7 +70,7 @@ def _check_choices(cfg: DictConfig) -> None:
     """Check everything that depends on the command line alone."""
     problems = []
     if not str(cfg.vector_column or "").strip():
-        problems.append("vector_column: is empty; set the name of the column of vectors")
+        problems.append("vector_column is empty: set the name of the column for the vectors")
     if ranks.world_size() > 1:
         problems.append("embed runs in one process: start it without torchrun")
     if problems:

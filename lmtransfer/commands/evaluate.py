@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lmtransfer.config.check import check
 from lmtransfer.config.component import resolve
-from lmtransfer.config.in_short import expand_parts
+from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
@@ -32,7 +32,7 @@ from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.without_head import TaskWithoutHead
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.experiment.data import encode_split
@@ -105,8 +105,8 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
     members, controls, parent = _members(cfg.run, trust=cfg.trust)
     hardware = eager_hardware(cfg)
     task = chosen_task(members[0], node=cfg.get("task"), data_root=cfg.data_root)
-    with distributed.process_group():
-        console = Console(highlight=False, quiet=not distributed.is_main())
+    with process_group.join():
+        console = Console(highlight=False, quiet=not process_group.is_main())
         scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
         scored = [_score(member, scoring) for member in [*members, *controls]]
         results = [result for result, _ in scored[: len(members)]]
@@ -119,7 +119,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
         directory.write_versions(versions())
         predictions = [replace(one, is_control=place >= len(members)) for place, (_, one) in enumerate(scored) if one]
         result = _joint(results, control_results, members[0], scoring, predictions)
-        if distributed.is_main():
+        if process_group.is_main():
             write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in predictions})
         directory.write_result(result)
         root = short_path(directory.path.parent.parent)

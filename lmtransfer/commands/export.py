@@ -26,7 +26,7 @@ from lmtransfer.system.printable import short_path
 from lmtransfer.training.checkpoints import open_checkpoint
 
 _RUN = "run"
-_MOST_NAMED = 12
+_MAX_NAMES = 12
 
 
 def run(cfg: DictConfig) -> Path | None:
@@ -66,7 +66,7 @@ class _Part:
     """One model to export.
 
     Attributes:
-        run: the run as a user names it, with its revision.
+        run: the user's name for the run, with its revision.
         folder: folder inside the export; empty for the export itself.
         branch: branch on the hub.
     """
@@ -88,7 +88,7 @@ def _parts_of(run: str, *, revisions: bool, branch: str) -> list[_Part]:
     folders = run_folder(run, key="run").checkpoints.revisions()
     if not folders:
         raise RunDirectoryError(
-            f"run={run}: has no revisions: pretraining keeps them with train.save_at=[0,100k,1M]; leave revisions out"
+            f"run={run} has no revisions: leave revisions= out, or pretrain with train.save_at=[0,100k,1M] to save some"
         )
     parts = [_Part(run, branch, branch)]
     for tokens, folder in folders.items():
@@ -123,7 +123,7 @@ def _write(cfg: DictConfig, part: _Part, folder: Path) -> list[str]:
         place = folder.name if cfg.push is None else str(cfg.push)
         with export_folder(folder, overwrite=cfg.overwrite) as staged:
             write_run(directory, staged, name=cfg.name or directory.path.name, place=place, on_hub=cfg.push is not None)
-        return ["note: config.yaml and versions.json name folders and hardware of this machine"]
+        return ["note: config.yaml and versions.json contain the names of folders and hardware on this machine"]
     loaded_from = f'"{folder.name}"'
     if cfg.push is not None:
         loaded_from = f'"{cfg.push}"' + (f', revision="{part.branch}"' if part.branch != MAIN else "")
@@ -155,26 +155,26 @@ def _write(cfg: DictConfig, part: _Part, folder: Path) -> list[str]:
 def _after(
     cfg: DictConfig, target: Target | None, parts: list[_Part], root: Path, *, local_copy: Path | None
 ) -> Iterator[str]:
-    """Yield lines on the steps after writing: the file names, and the upload."""
+    """Upload the parts, if requested, and yield lines on the written files and the upload."""
     if local_copy is not None:
         yield f"written to {short_path(local_copy)}: {_names(root, parts)}"
     if target is not None and cfg.dry_run:
-        yield from _listed_files(target, parts, root)
+        yield from _describe_upload(target, parts, root)
     elif target is not None:
         name = cfg.name or split_revision(str(cfg.run))[0].rstrip("/").rpartition("/")[2]
         yield from _upload(target, parts, root, message=cfg.hub.message or f"Upload {name}", local_copy=local_copy)
         if cfg.format == _RUN:
-            yield f"continue it elsewhere: lmtransfer import source={target.name}"
+            yield f"to continue the run elsewhere: lmtransfer import source={target.name}"
 
 
-def _listed_files(target: Target, parts: Sequence[_Part], root: Path) -> Iterator[str]:
-    """Yield lines on what an upload would send."""
+def _describe_upload(target: Target, parts: Sequence[_Part], root: Path) -> Iterator[str]:
+    """Yield lines that describe what an upload would send."""
     kind = "private" if target.private else "public"
     for part in parts:
         sizes = files_in(root / part.folder)
         yield (
-            f"would send {len(sizes)} files of {sum(sizes.values()) / 1e6:,.1f} MB to {target.name}, branch "
-            f"{part.branch} ({kind} if it is new); nothing was sent:"
+            f"push= would send {len(sizes)} files, {sum(sizes.values()) / 1e6:,.1f} MB in total, to {target.name}, "
+            f"branch {part.branch} ({kind} if it is new); nothing was sent:"
         )
         yield from (f"{size:>14,}  {name}" for name, size in sizes.items())
 
@@ -204,7 +204,7 @@ def _names(root: Path, parts: list[_Part]) -> str:
     if parts[0].folder:
         return ", ".join(part.folder for part in parts)
     names = list(files_in(root))
-    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} files"
+    return ", ".join(names) if len(names) <= _MAX_NAMES else f"{len(names)} files"
 
 
 def _languages(cfg: DictConfig) -> list[str]:
@@ -216,7 +216,7 @@ def _check_choices(cfg: DictConfig) -> None:
     """Check everything that depends on the settings alone."""
     problems = []
     if cfg.base is not None and cfg.format != ADAPTER:
-        problems.append(f"base={cfg.base}: only format=adapter has a base; leave base out, or choose that format")
+        problems.append(f"base={cfg.base}: only format=adapter uses a base; leave base out, or choose that format")
     if cfg.base is not None and not Path(str(cfg.base)).expanduser().is_dir():
         problems.append(f"base={cfg.base}: no such folder; give the folder of the exported base, or leave it out")
     if str(cfg.to) == "onnx" and cfg.format not in ("auto", "onnx"):
@@ -224,10 +224,10 @@ def _check_choices(cfg: DictConfig) -> None:
             f"format={cfg.format}: to=onnx always writes ONNX; leave format out, or give a folder, such as to=./onnx"
         )
     if cfg.format == _RUN and (cfg.checkpoint is not None or cfg.revisions):
-        problems.append("format=run: writes all checkpoints and revisions; leave checkpoint= and revisions= out")
+        problems.append("format=run exports all checkpoints and revisions: leave checkpoint= and revisions= out")
     if cfg.format != VECTORS:
         problems += [
-            f"{choice}: only format={VECTORS} holds how texts become vectors; set that format, or leave it out"
+            f"{choice}: only format={VECTORS} stores how vectors are computed; choose that format, or leave {key} out"
             for key, choice in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
             if cfg[key]
         ]
@@ -244,9 +244,11 @@ def _push_problems(cfg: DictConfig) -> list[str]:
     """Return the problems with the upload settings."""
     problems = []
     if cfg.push is None and cfg.to is None:
-        problems.append("to: give a folder to write to (to=<folder>), or a repository of the hub (push=owner/name)")
+        problems.append(
+            "nowhere to export to: set a folder (to=<folder>), or a repository on the hub (push=owner/name)"
+        )
     if cfg.push is None and cfg.dry_run:
-        problems.append("dry_run=true: lists what push= would send; give push=owner/name")
+        problems.append("dry_run=true lists what push= would send: set push=owner/name")
     if cfg.push is not None and (problem := name_problem(str(cfg.push))):
         problems.append(f"push={cfg.push}: {problem}")
     if problem := branch_problem(str(cfg.hub.branch)):

@@ -10,18 +10,18 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.effective import effective_train
-from lmtransfer.config.in_short import expand_parts
+from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Place
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.tracking import tracked, tracker_nodes
+from lmtransfer.runs.tracking import open_trackers, tracker_nodes
 from lmtransfer.runs.training import training_hardware
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.transfer.experiment.build_settings import build_settings, open_start
 from lmtransfer.transfer.experiment.experiment import Experiment
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
@@ -62,8 +62,8 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
     name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
     run = Path(cfg.output_root) / command / name
     hardware = training_hardware(cfg, run=run, pretrains=False)
-    with distributed.process_group():
-        console = Console(highlight=False, quiet=not distributed.is_main())
+    with process_group.join():
+        console = Console(highlight=False, quiet=not process_group.is_main())
         settings = build_settings(cfg, source, command=command, hardware=hardware, console=console)
         if cfg.part is not None:
             directory = RunDirectory.open(run)
@@ -78,7 +78,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
             more_seeds = 1 < started.get("seeds", 1) < config["seeds"]  # a single seed has no folder of its own
             allowed = [*(["init"] if same else []), *(["seeds"] if more_seeds else [])]
             check_resumable(started, config, allowed=allowed)
-            config["control"] = config["control"] or bool(started.get("control"))  # a control is kept
+            config["control"] = config["control"] or bool(started.get("control"))  # keep an existing control
         write_run_files(directory, config, settings[0])
         experiment = Experiment(command, config, settings, directory, console)
         if experiment.is_finished:
@@ -90,7 +90,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
             result = experiment.result()
             directory.write_result(result)
             if not experiment.has_one_run:
-                with tracked(cfg.tracker, directory, quiet=True) as trackers:
+                with open_trackers(cfg.tracker, directory, quiet=True) as trackers:
                     trackers.finish(result)
         task = settings[0].task
         has_models = task.folds is None and experiment.keeps_weights
@@ -120,7 +120,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     problems = []
     if cfg.hardware.shard:
         problems.append(
-            "hardware.shard=true is for pretraining; here each process has the whole model: set it to false"
+            "hardware.shard=true is for pretraining only; here each process holds the whole model, so set it to false"
         )
     if cfg.get("init") and cfg.get("model") is not None:
         problems.append("model= and init= are both given: the model comes from the run; leave model= out")
@@ -130,18 +130,20 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         )
     if not cfg.get("init") and (cfg.get("model") is None or not cfg.get("tokenizer_from")):
         problems.append(
-            "init: set the run directory of a pretrained encoder (init=runs/pretrain/<name>); to train from random "
-            "initialisation only, set model=<model> tokenizer_from=<run directory>"
+            "init is missing: set the run directory of a pretrained encoder (init=runs/pretrain/<name>), or, to train "
+            "only from random initialization, model=<model> tokenizer_from=<run directory>"
         )
     if not cfg.get("init") and cfg.control:
-        problems.append("control=true without init: the run itself starts from random initialisation already")
+        problems.append("control=true without init=: the run itself already starts from random initialization")
     if cfg.checkpoint == "last" and cfg.train.patience is not None:
-        problems.append("train.patience stops training when held-out scores stop improving: it needs checkpoint=best")
+        problems.append(
+            "train.patience stops training when held-out scores stop improving, so it needs checkpoint=best"
+        )
     if cfg.learning_rates is not None and not cfg.learning_rates:
-        problems.append("learning_rates=[]: names no rate; use a list such as [1e-4,3e-4], or null")
+        problems.append("learning_rates=[] contains no rate: use a list such as [1e-4,3e-4], or null")
     if "learning_rate" not in cfg.optimizer:
-        problems.append("optimizer.learning_rate: the optimiser has no such setting; choose another optimizer=")
-    problems += _problems_of_folds(cfg)
+        problems.append("optimizer.learning_rate: the optimizer has no such setting; choose another optimizer=")
+    problems += _fold_problems(cfg)
     if problems:
         raise ConfigError(problems)
     for group in ("transfer", "schedule"):
@@ -160,11 +162,11 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     groups = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
     if method.text is None and groups:
         raise ConfigError(
-            [f"{group}=: only transfer=joint uses text; choose transfer=joint, or leave it out" for group in groups]
+            [f"{group}=: only transfer=joint uses text; choose it, or leave {group}= out" for group in groups]
         )
 
 
-def _problems_of_folds(cfg: DictConfig) -> list[str]:
+def _fold_problems(cfg: DictConfig) -> list[str]:
     """Return the problems with settings that exclude cross-validation."""
     folds = cfg.task.get("folds")
     if folds is None:
@@ -172,11 +174,13 @@ def _problems_of_folds(cfg: DictConfig) -> list[str]:
     problems = []
     if cfg.learning_rates is not None:
         problems.append(
-            f"learning_rates with task.folds={folds}: a rate that is chosen on all folds has seen the examples it is "
-            "scored on; set one rate, optimizer.learning_rate"
+            f"learning_rates with task.folds={folds}: a rate chosen on all folds has seen the examples on which it is "
+            "scored; set a single rate with optimizer.learning_rate"
         )
     if cfg.split != "dev":
-        problems.append(f"split={cfg.split} with task.folds={folds}: the folds are scored; leave split out")
+        problems.append(
+            f"split={cfg.split} with task.folds={folds}: cross-validation scores the folds; leave split out"
+        )
     if cfg.task.get("dev_from_train") is None and cfg.checkpoint == "best":
         problems.append(
             f"task.dev_from_train=null with task.folds={folds}: no examples are left to choose a checkpoint; set a "

@@ -23,7 +23,7 @@ from lmtransfer.system.printable import short_path
 _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
 
-def _left_out(folder: str, names: list[str]) -> set[str]:
+def _names_to_skip(folder: str, names: list[str]) -> set[str]:
     """Return the names in a folder to skip when copying: repository files outside the run, and trackers' links."""
     of_trackers = "trackers" in Path(folder).parts
     return {
@@ -34,7 +34,7 @@ def _left_out(folder: str, names: list[str]) -> set[str]:
 
 
 def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
-    """Copy a run, completely or not at all, to where the command that produced it expects it.
+    """Copy a run, completely or not at all, to the folder in which its own command looks for it.
 
     Args:
         root: folder of the user's runs.
@@ -44,7 +44,7 @@ def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
     config = source.read_config()
     run = RunDirectory.create(root, _command_of(source, config), name or config.get("name") or folder.name)
     with staged_folder(run.path) as staged:
-        shutil.copytree(source.path, staged, ignore=_left_out, dirs_exist_ok=True)
+        shutil.copytree(source.path, staged, ignore=_names_to_skip, dirs_exist_ok=True)
     return run
 
 
@@ -58,12 +58,12 @@ def _command_of(run: RunDirectory, config: Mapping[str, Any]) -> str:
     return "probe" if (config.get("transfer") or {}).get("freeze") == "frozen" else "finetune"
 
 
-def copied_lines(run: RunDirectory) -> list[str]:
+def describe_copy(run: RunDirectory) -> list[str]:
     """Return lines that say where the copy is and how to continue."""
     path = short_path(run.path)
     if not run.is_finished:
         name = run.path.name
-        return [f"run: {run.path}", f"continue it: the command that began it, with name={name} resume=true"]
+        return [f"run: {run.path}", f"to continue: run the command that started it, with name={name} resume=true"]
     is_of_task = "task" in run.read_config()
     next_command = f"lmtransfer predict run={path} text=..." if is_of_task else f"lmtransfer finetune init={path}"
     return [f"run: {run.path}", f"next: {next_command}"]
@@ -99,9 +99,9 @@ def run(cfg: DictConfig) -> Path:
 def _copy_run(cfg: DictConfig, folder: Path) -> Path:
     """Copy a run that was pushed or exported unchanged."""
     if cfg.tokenizer.add is not None:
-        raise ConfigError("tokenizer.add: source= is a run of lmtransfer, which is copied as it is; leave it out")
+        raise ConfigError("tokenizer.add: source= is an lmtransfer run, which is copied unchanged; leave it out")
     run = copy_run(folder, Path(cfg.output_root), name=None if cfg.name is None else sweep_name(str(cfg.name)))
     console = Console(highlight=False)
-    for line in copied_lines(run):
+    for line in describe_copy(run):
         console.print(line, markup=False, soft_wrap=True)
     return run.path

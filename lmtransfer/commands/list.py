@@ -11,8 +11,8 @@ from rich.text import Text
 
 from lmtransfer.config import paths
 from lmtransfer.config.check import check
-from lmtransfer.config.config_files import folders_in_force
-from lmtransfer.config.help_page import summary
+from lmtransfer.config.command_help import summary
+from lmtransfer.config.config_files import config_folders
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.console import Console
@@ -39,7 +39,7 @@ KINDS = {
 def run(cfg: DictConfig) -> None:
     """Print a table for each requested kind."""
     check(cfg, primary="list")
-    folders = folders_in_force()
+    folders = config_folders()
     console = Console()
     for kind in _chosen_kinds(cfg.what):
         group = KINDS[kind]
@@ -47,12 +47,12 @@ def run(cfg: DictConfig) -> None:
         table.add_column("name", no_wrap=True)
         table.add_column("description, source, cost")
         for name in paths.group_options(group, folders):
-            table.add_row(name, Text(about(group, name, folders)))
+            table.add_row(name, Text(read_summary(group, name, folders)))
         if table.row_count:
             console.print(table)
 
 
-def about(group: str, name: str, folders: list[Path]) -> str:
+def read_summary(group: str, name: str, folders: list[Path]) -> str:
     """Return the first comment line of a config."""
     path = paths.find(f"{group}/{name}.yaml", folders)
     return summary(path.read_text(encoding="utf-8", errors="replace")) if path else ""
@@ -66,5 +66,5 @@ def _chosen_kinds(what: object) -> list[str]:
     kinds = [by_group.get(name, name) for name in names]
     for kind in kinds or ["[]"]:
         if kind not in KINDS:
-            raise ConfigError(f"what={kind}: there is no such kind; {hint(kind, ['all', *KINDS], what='kinds')}")
+            raise ConfigError(f"what={kind}: no such kind; {hint(kind, ['all', *KINDS], what='kinds')}")
     return kinds

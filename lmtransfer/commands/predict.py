@@ -71,10 +71,10 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
     if source is not None:
         source.check_apart(str(cfg.output))
     if instead is None or cfg.output != STANDARD_OUTPUT:
-        opened: AbstractContextManager[Write] = open_output(str(cfg.output), overwrite=cfg.overwrite)
+        output: AbstractContextManager[Write] = open_output(str(cfg.output), overwrite=cfg.overwrite)
     else:
-        opened = nullcontext(instead)
-    with opened as write:
+        output = nullcontext(instead)
+    with output as write:
         hardware = eager_hardware(cfg)
         answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
         if task is None:
@@ -92,7 +92,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         elif task is not None:
             answers.take_all((example.id, example) for example in task.examples(cfg.split))
     if answers.num_errors:
-        notes.add("inputs got an error instead of an answer in the output", "see output", answers.num_errors)
+        notes.add("inputs have an error instead of an answer in the output", "see output", answers.num_errors)
     return f"{answers.num_taken:,} answers in {cfg.output}"
 
 
@@ -118,11 +118,13 @@ def _check_choices(cfg: DictConfig) -> None:
         what = f"{' and '.join(sources)} are given" if sources else "no input is given"
         problems.append(f"{what}: give exactly one of input=<file> (- for standard input), text='...' or split=<name>")
     if cfg.submission is not None and cfg.split is None:
-        problems.append(f"submission={cfg.submission}: a submission covers a whole split; set it, such as split=test")
+        problems.append(f"submission={cfg.submission}: a submission covers a whole split; set one, such as split=test")
     if cfg.entities and (cfg.split is not None or cfg.ensemble):
-        problems.append("entities=true: reads running text with one tagger; give input= or text=, and no ensemble")
+        problems.append(
+            "entities=true reads running text with a single tagger: set input= or text=, and leave ensemble out"
+        )
     problems += [
-        f"{key}={cfg[key]}: this key describes the file of input=, and input= is not given; leave it out"
+        f"{key}={cfg[key]}: this key describes the input file, but input= is not set; leave {key} out"
         for key in (*_COLUMNS, "format", "delimiter")
         if cfg[key] is not None and cfg.input is None
     ]
@@ -138,6 +140,6 @@ def _check_fill_mask(cfg: DictConfig) -> None:
     wrong += [key for key in ("ensemble", "entities") if cfg[key]]
     if wrong:
         raise ConfigError(
-            f"{wrong[0]}: run={cfg.run} is a pretraining run and only fills masks (text='The ice cream was [MASK] .'); "
-            f"to predict labels, train it on a task first: lmtransfer finetune init={cfg.run} task=..."
+            f"{wrong[0]}: run={cfg.run} is a pretraining run, which only fills masks (text='The ice cream was [MASK] "
+            f".'); to predict labels, train it on a task first: lmtransfer finetune init={cfg.run} task=..."
         )

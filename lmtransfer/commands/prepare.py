@@ -1,4 +1,4 @@
-"""Train a tokenizer on a corpus, tokenise the corpus, and print its statistics."""
+"""Train a tokenizer on a corpus, tokenize the corpus, and print its statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build
-from lmtransfer.config.in_short import expand_overlap, expand_parts
+from lmtransfer.config.short_forms import expand_overlap, expand_parts
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.data.store.filling import Progress as PrepareProgress
 from lmtransfer.inference.inspection.tables import parts_table
@@ -60,13 +60,13 @@ def run(cfg: DictConfig) -> None:
         console.print(parts)
     for line in remarks_on(prepared, tokenizer):
         console.print(line, soft_wrap=True)
-    console.print(f"\nkept in {prepared.folder}", soft_wrap=True)
+    console.print(f"\nstored in {prepared.folder}", soft_wrap=True)
     console.print("next: lmtransfer pretrain with the same corpus and tokenizer settings", soft_wrap=True)
 
 
 @contextmanager
 def preparing_line(console: Console, name: str) -> Iterator[Callable[[PrepareProgress], None]]:
-    """Show a progress line on a terminal; no output if the console is not a terminal."""
+    """Show a progress line if the console is a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -76,7 +76,7 @@ def preparing_line(console: Console, name: str) -> Iterator[Callable[[PreparePro
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"tokenising {name}", total=None, done="")
+        task = progress.add_task(f"tokenizing {name}", total=None, done="")
 
         def on_progress(state: PrepareProgress) -> None:
             reused = f", {state.blocks_kept} blocks reused" if state.blocks_kept else ""
@@ -91,7 +91,7 @@ def preparing_line(console: Console, name: str) -> Iterator[Callable[[PreparePro
 
 
 def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
-    """Build a table with statistics of the corpus and its tokenisation."""
+    """Build a table with statistics of the corpus and its tokens."""
     statistics = prepared.statistics
     table = Table(title=f"corpus {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
     table.add_column()
@@ -105,7 +105,7 @@ def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) 
     table.add_row("tokens", f"{statistics.tokens:,}", f"{statistics.tokens / max(1, statistics.words):.2f} per word")
     table.add_row("unknown", f"{statistics.unknown_rate:.3%}", "of the tokens")
     table.add_row("vocabulary", f"{tokenizer.num_pieces:,}", _trained_on(tokenizer))
-    when = "read from the cache" if prepared.from_cache else "tokenised now"
+    when = "read from the cache" if prepared.from_cache else "tokenized now"
     table.add_row("seconds", f"{statistics.seconds:,.1f}", when)
     return table
 
@@ -124,11 +124,11 @@ def remarks_on(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Iterator[str]:
             f"({' becomes '.join(lost['example'])}): tokenizer.lowercase=false keeps them"
         )
     if prepared.validation.num_tokens == 0:
-        yield "nothing is held out: the corpus has a single sentence, or corpus.validation_fraction is 0"
+        yield "no text is held out: the corpus has a single sentence, or corpus.validation_fraction is 0"
 
 
 def _trained_on(tokenizer: Tokenizer) -> str:
-    """Return the number of lines that the vocabulary was trained on, in words; empty if it was not recorded."""
+    """Say on how many lines the vocabulary was trained; empty if the number was not recorded."""
     counts = tokenizer.training
     if "pieces_used" not in counts:
         return ""

@@ -9,35 +9,41 @@ from omegaconf import DictConfig, open_dict
 
 from lmtransfer.config.effective import effective_train
 from lmtransfer.config.phases import phases_of
-from lmtransfer.config.plain import resolved
+from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.store.token_shares import unigram_entropy
 from lmtransfer.errors import LmtransferError
-from lmtransfer.launch.jobs import Job, Place, overrides_below, run_jobs
+from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.checks import check_pretraining
-from lmtransfer.pretraining.continued import TakenHeads, recipe_remark
+from lmtransfer.pretraining.continued import InheritedHeads, recipe_remark
 from lmtransfer.pretraining.counted.start import Start, count_first
 from lmtransfer.pretraining.directory import TEXT_PATHS, check_text, new_run, run_to_resume
-from lmtransfer.pretraining.messages import closing, closing_of_seeds, counting, large_output, opening
-from lmtransfer.pretraining.parts import Parts, build_phases
+from lmtransfer.pretraining.messages import (
+    counting_message,
+    large_output_note,
+    opening_message,
+    print_closing,
+    print_seeds_closing,
+)
+from lmtransfer.pretraining.parts import PretrainingParts, build_phases
 from lmtransfer.pretraining.phases import Pretraining, TrainingPhase, describe_phases, find_phase
 from lmtransfer.pretraining.result import joint_result, pretraining_result
 from lmtransfer.pretraining.save_points import check_reached
 from lmtransfer.pretraining.text import Text, keep_commits, read_text, with_absolute_paths, with_commits
-from lmtransfer.pretraining.utilisation import output_share
+from lmtransfer.pretraining.utilization import output_share
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.tracking import tracked
+from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import is_own, mark_as_own
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.training import distributed
-from lmtransfer.training.averaging import averaging
+from lmtransfer.training import process_group
+from lmtransfer.training.averaging import weight_average
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.peak_memory import forget_peak, peak_memory
 
@@ -50,7 +56,7 @@ def run(cfg: DictConfig) -> Path:
 
     Raises:
         RunDirectoryError: the run exists, and ``resume`` is false.
-        ConfigError: a setting or a text that must stay the same on resume has changed.
+        ConfigError: a setting or a text has changed that must not change on resume.
         Interrupted: on SIGTERM or Ctrl-C, after the checkpoint is saved.
     """
     train = check_settings(cfg)
@@ -58,7 +64,7 @@ def run(cfg: DictConfig) -> Path:
     hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, pretrains=True)
     place = Place.of(cfg, command="pretrain")
     resume = bool(cfg.resume) or in_sweep()
-    with distributed.process_group():
+    with process_group.join():
         if cfg.seeds > 1:
             return pretrain_seeds(cfg, name, train, hardware, place, resume=resume).path
         return pretrain(cfg, name, train, hardware, resume=resume).path
@@ -87,12 +93,12 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
     directory = RunDirectory(Path(cfg.output_root) / "pretrain" / name)
     if directory.config_path.is_file():
         keep_commits(cfg.corpus, directory.read_config().get("corpus") or {})
-    config = with_absolute_paths(resolved(cfg))
+    config = with_absolute_paths(resolve_config(cfg))
     started = run_to_resume(cfg, name, config, resume=resume)
     if started is not None and started.is_finished:
         print(f"{started.path} is finished; nothing is left to do")
         return started
-    console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
+    console = Console(stderr=True, highlight=False, quiet=not process_group.is_main())
 
     # The corpus, its tokenizer, and the token store
     with console.status("reading the corpus"):
@@ -116,7 +122,7 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
         train=train,
         hardware=hardware,
         seed=cfg.seed,
-        average=averaging(ema_decay=train.ema_decay, average_last=train.average_last),
+        average=weight_average(ema_decay=train.ema_decay, average_last=train.average_last),
         start=start,
         entropy=unigram_entropy(text.prepared.train) if masked else None,
         from_scratch=not cfg.init and start is None,
@@ -128,14 +134,14 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
 
     config["corpus"] = with_commits(config["corpus"], text.corpus)
     directory = started or new_run(cfg, name, config, text)
-    console.print(opening(directory.path, pretraining), soft_wrap=True)
+    console.print(opening_message(directory.path, pretraining), soft_wrap=True)
     if start is not None and start.num_tokens:
-        console.print(counting(start, budget=train.seconds), soft_wrap=True)
+        console.print(counting_message(start, budget=train.seconds), soft_wrap=True)
     for line in _remarks(cfg, text, phase, learner, heads):
         console.print(line, markup=False, soft_wrap=True)
 
     # Training: this phase, then the later ones
-    with tracked(cfg.tracker, directory) as trackers:
+    with open_trackers(cfg.tracker, directory) as trackers:
         pretraining.run(phase, learner, state, directory=directory, trackers=trackers.all, resume=started is not None)
         result = pretraining_result(
             pretraining,
@@ -147,40 +153,46 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
         directory.write_result(result)
         trackers.finish(result)
 
-    if distributed.is_main():
+    if process_group.is_main():
         root, console = Path(cfg.output_root), Console(highlight=False)
-        closing(directory.path, result, corpus=text.corpus.name, output_root=root, console=console)
+        print_closing(directory.path, result, corpus=text.corpus.name, output_root=root, console=console)
     return directory
 
 
 def _counted_embeddings(
-    cfg: DictConfig, parts: Parts, text: Text, started: RunDirectory | None, console: Console, *, budget: float | None
+    cfg: DictConfig,
+    parts: PretrainingParts,
+    text: Text,
+    started: RunDirectory | None,
+    console: Console,
+    *,
+    budget: float | None,
 ) -> Start | None:
-    """Count the token embeddings of the first phase, unless the run has a checkpoint; None if they start at random."""
+    """Initialize the first phase's token embeddings from counts, unless the run has a checkpoint or does not count."""
     if cfg.embeddings is None:
         return None
-    with console.status("counting which tokens occur together"):
+    with console.status("counting co-occurrences of tokens"):
         return count_first(
             cfg.embeddings,
             parts.encoder,
             text.prepared.train,
             characters_VC=characters_of(text.tokenizer),
             seed=cfg.seed,
-            fresh=started is None or started.checkpoints.newest_complete()[0] is None,
+            fresh=started is None or started.checkpoints.recover_newest()[0] is None,
             budget=budget,
         )
 
 
 def _remarks(
-    cfg: DictConfig, text: Text, phase: TrainingPhase, learner: PretrainingLearner, heads: TakenHeads
+    cfg: DictConfig, text: Text, phase: TrainingPhase, learner: PretrainingLearner, heads: InheritedHeads
 ) -> Iterator[str]:
-    """Yield remarks before training begins: on the text, the continued run, and the cost."""
+    """Yield remarks on the text, the continued run and the cost, before training begins."""
     yield from (f"note: {note}" for note in text.notes)
     if cfg.init:
         yield f"continuing from {cfg.init}; {heads}"
         if remark := recipe_remark():
             yield f"note: {remark}"
-    elif remark := large_output(output_share(phase.data, learner), text):
+    elif remark := large_output_note(output_share(phase.data, learner), text):
         yield f"note: {remark}"
 
 
@@ -193,10 +205,10 @@ def pretrain_seeds(
         cfg: the checked config of the command, with ``seeds`` greater than 1.
         train: budget, batch sizes, and how often to log, validate and save.
         hardware: device and number format.
-        place: where the seeds are trained, and how many at the same time.
+        place: where the seeds are trained, and how many of them at the same time.
         resume: whether to resume an existing run of this name, which may have fewer seeds.
     """
-    config = with_absolute_paths(resolved(cfg))
+    config = with_absolute_paths(resolve_config(cfg))
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
     if directory.config_path.is_file():
         started = directory.read_config()
@@ -211,28 +223,28 @@ def pretrain_seeds(
             own = cfg.copy()
             with open_dict(own):
                 own.seed, own.seeds = seed, 1
-            if distributed.is_main():
+            if process_group.is_main():
                 print(f"\npretraining seed {seed}, {number} of {cfg.seeds}", flush=True)
             pretrain(own, f"{name}/seed-{seed}", train, hardware, resume=True)
     else:
         jobs = [_job_of_seed(cfg, name, seed, directory.path) for seed in seeds]
         if failed := run_jobs(jobs, place, Console(stderr=True, highlight=False)):
             raise LmtransferError("\n".join(f"{key}: {reason}" for key, reason in failed.items()))
-    distributed.barrier()  # rank 0 writes the results that all ranks read
-    if distributed.is_main():
+    process_group.barrier()  # rank 0 writes the results that all ranks read
+    if process_group.is_main():
         load_tokenizer(runs[0].tokenizer).save(directory.tokenizer)
     directory.write_versions(runs[0].read_versions())
     result = joint_result({seed: run.read_result() for seed, run in zip(seeds, runs, strict=True)})
     directory.write_result(result)
-    with tracked(cfg.tracker, directory, quiet=True) as trackers:
+    with open_trackers(cfg.tracker, directory, quiet=True) as trackers:
         trackers.finish(result)
-    if distributed.is_main():
-        closing_of_seeds(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
+    if process_group.is_main():
+        print_seeds_closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
     return directory
 
 
 def _job_of_seed(cfg: DictConfig, name: str, seed: int, run: Path) -> Job:
     """Return the job that pretrains one seed; without ``jobs`` it runs in this process, with the same result."""
-    words = overrides_below(cfg.output_root, f"{name}/seed-{seed}", f"seed={seed}", "seeds=1")
+    words = inherit_overrides(cfg.output_root, f"{name}/seed-{seed}", f"seed={seed}", "seeds=1")
     log = run / "logs" / f"seed-{seed}.log"
     return Job(f"seed {seed}", "pretrain", words, run / f"seed-{seed}" / "result.json", log)

@@ -21,7 +21,7 @@ from lmtransfer.reporting.write import print_report, write_report
 
 
 def run(cfg: DictConfig) -> Path:
-    """Read the runs, print the table, and write the report: report.html, .md, .json, figures/, the file of ``format``.
+    """Read the runs, print the table, and write the report: report.html, .md and .json, figures/, a ``format`` file.
 
     Returns:
         The folder of the report.
@@ -42,11 +42,11 @@ def run(cfg: DictConfig) -> Path:
     folder = Path(os.path.commonpath([root.resolve() for root in roots])) / "report"
     if cfg.to is not None:
         folder = Path(str(cfg.to)).expanduser()
-    for written in [folder / "figures", *([folder] if cfg.to is None else [])]:
-        if written.is_symlink():
+    for target in [folder / "figures", *([folder] if cfg.to is None else [])]:
+        if target.is_symlink():
             raise RunDirectoryError(
-                f"{written}: is a link, so the report would be written to another place: delete it, or give a folder "
-                "with to="
+                f"{target} is a link, so the report would be written to another place: delete the link, or set "
+                "to=<folder>"
             )
     write_report(
         entries,
@@ -70,7 +70,7 @@ def run(cfg: DictConfig) -> Path:
 def _watch(cfg: DictConfig) -> Path:
     """Show the progress of a study."""
     if OmegaConf.is_list(cfg.runs):
-        raise ConfigError(f"runs={list(cfg.runs)}: watch=true follows one study; give its folder, runs/study/<name>")
+        raise ConfigError(f"runs={list(cfg.runs)}: watch=true follows one study; set its folder, runs/study/<name>")
     from lmtransfer.study.progress import watch  # imports torch, which most reports do not need
 
     folder = Path(str(cfg.runs)).expanduser()

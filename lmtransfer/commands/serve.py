@@ -13,7 +13,7 @@ from lmtransfer.inference.serving.server import serve
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
-from lmtransfer.system.optional import missing
+from lmtransfer.system.optional import install_hint
 
 
 def run(cfg: DictConfig) -> None:
@@ -44,7 +44,7 @@ def run(cfg: DictConfig) -> None:
 
         def on_start() -> None:
             if not address.is_local:
-                warning = f"warning: everybody who reaches {address.host} can use this page; it has no password"
+                warning = f"warning: anyone who can reach {address.host} can use this page; it has no password"
                 console.print(warning, markup=False, soft_wrap=True)
             console.print(f"{served.name} ({served.kind}): {url}", markup=False, soft_wrap=True)
             console.print(f"as JSON: POST {url}/api/answer   end: Ctrl-C", markup=False, soft_wrap=True)
@@ -55,7 +55,7 @@ def run(cfg: DictConfig) -> None:
 
 def _check_settings(cfg: DictConfig) -> None:
     """Check everything that depends on the settings alone."""
-    problems = [f"serve: {reason}" for package in ("fastapi", "uvicorn") if (reason := missing(package))][:1]
+    problems = [f"serve: {reason}" for package in ("fastapi", "uvicorn") if (reason := install_hint(package))][:1]
     if ranks.world_size() > 1:
         problems.append("serve runs in one process: start it without torchrun")
     if problems:

@@ -9,19 +9,19 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
-from lmtransfer.config.composing import all_keys, composed
+from lmtransfer.config.composing import all_keys, command_config
 from lmtransfer.config.config_files import own_folder
-from lmtransfer.config.nearest import nearest
+from lmtransfer.config.nearest import nearest_name
 from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.launch.command import module_of
 from lmtransfer.launch.jobs import Place, run_jobs
 from lmtransfer.reporting.render.terminal import print_table, report_console
 from lmtransfer.reporting.sections import write_sections
-from lmtransfer.runs import lock
+from lmtransfer.runs.create_and_lock import Busy, hold, release
 from lmtransfer.study.figure_specs import PLACES
 from lmtransfer.study.ledger import add_seconds, note_overrides, share_pretraining
-from lmtransfer.study.plan import Plan, make_plan
+from lmtransfer.study.plan import StudyPlan, make_plan
 from lmtransfer.study.sections import make_sections
 from lmtransfer.study.table import read_rows, study_table, write_table
 from lmtransfer.system import ranks
@@ -29,7 +29,7 @@ from lmtransfer.system.printable import short_path
 
 
 def run(cfg: DictConfig) -> Path:
-    """Start every run that does not exist yet, one after the other, and compare all runs.
+    """Perform every run that is not finished yet, and compare all runs.
 
     Returns:
         The folder of the study.
@@ -60,7 +60,7 @@ def run(cfg: DictConfig) -> Path:
     if rows:
         table = write_table(rows, plan)
         print_table(study_table(rows, plan), console)
-        console.print(f"kept as {table}.md, .csv and .json", markup=False, soft_wrap=True)
+        console.print(f"written to {table}.md, .csv and .json", markup=False, soft_wrap=True)
         sections = make_sections(rows, plan)
         write_sections(sections, plan.folder)
         for section in sections:
@@ -73,18 +73,18 @@ def run(cfg: DictConfig) -> Path:
     return plan.folder
 
 
-def _check_jobs(plan: Plan, config_dir: str | None) -> None:
-    """Compose and check each command; check runs that differ only in ``name`` and ``init`` once."""
+def _check_jobs(plan: StudyPlan, config_dir: str | None) -> None:
+    """Compose and check each command; commands that differ only in ``name`` and ``init`` are checked once."""
     problems: dict[str, str] = {}
-    checked: set[tuple[str, tuple[str, ...]]] = set()
+    seen: set[tuple[str, tuple[str, ...]]] = set()
     keys: set[str] = set(PLACES)
     for job in plan.jobs:
         overrides = tuple(word for word in job.overrides if key_of(word) not in ("name", "init"))
-        if (job.command, overrides) in checked:
+        if (job.command, overrides) in seen:
             continue
-        checked.add((job.command, overrides))
+        seen.add((job.command, overrides))
         try:
-            with composed(job.command, job.overrides, config_dir=config_dir) as cfg:
+            with command_config(job.command, job.overrides, config_dir=config_dir) as cfg:
                 module_of(job.command).check_settings(cfg)
                 keys.update(all_keys(cfg))
         except ConfigError as error:
@@ -92,15 +92,15 @@ def _check_jobs(plan: Plan, config_dir: str | None) -> None:
                 problems.setdefault(problem, job.key)
     if problems:
         raise ConfigError([f"{where}: {problem}" for problem, where in problems.items()])
-    lost = [spec for spec in plan.figures if spec.x not in keys]
-    if lost:
-        known = {spec.x: nearest(spec.x, [*PLACES, *sorted(keys - set(PLACES))]) for spec in lost}
+    unmatched = [spec for spec in plan.figures if spec.x not in keys]
+    if unmatched:
+        names = {spec.x: nearest_name(spec.x, [*PLACES, *sorted(keys - set(PLACES))]) for spec in unmatched}
         raise ConfigError(
             [
                 f"figures.{spec.name}.x={spec.x}: no run of the study has this key; "
-                + (f"did you mean '{known[spec.x]}'? " if known[spec.x] else "")
+                + (f"did you mean '{names[spec.x]}'? " if names[spec.x] else "")
                 + f"use a key of the runs, or one of {', '.join(PLACES)}"
-                for spec in lost
+                for spec in unmatched
             ]
         )
 
@@ -109,8 +109,8 @@ def _check_jobs(plan: Plan, config_dir: str | None) -> None:
 def _only_one(folder: Path) -> Iterator[None]:
     """Hold a study's lock while its runs are in progress."""
     try:
-        lock.hold(folder)
-    except lock.Busy as busy:
+        hold(folder)
+    except Busy as busy:
         by = "another process" if busy.pid is None else f"process {busy.pid}"
         raise RunDirectoryError(
             f"{short_path(folder)}: {by} is running this study; wait for it, or use another name= "
@@ -119,4 +119,4 @@ def _only_one(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release(folder)
+        release(folder)

@@ -7,23 +7,24 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lmtransfer.config.component import component_problems, is_component, outermost
+from lmtransfer.config.component import component_problems, is_component, outermost_components
 from lmtransfer.config.config_files import primary_config, reference_config
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import is_broken, to_plain
 from lmtransfer.config.settings import COMMANDS, Settings
 from lmtransfer.errors import ConfigError
-from lmtransfer.system.validation import Misfit, join, validated
+from lmtransfer.system.validation import Misfit, join, validate
 
-#: Keys with contents that are checked elsewhere (``config.phases``), except for components, which are checked here.
+#: Keys whose contents ``config.phases`` checks, except for their components, which are checked here.
 _ELSEWHERE = ("phases",)
 
 
 def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None = None) -> None:
     """Check a whole configuration, and convert values written in another type (1e3 for 1000).
 
-    This finds unknown keys at any depth, with the nearest name; missing values and broken interpolations; values of the
-    wrong type or out of range; a ``_target_`` that is not allowed or does not exist; missing arguments of a class.
+    This finds unknown keys at any depth, and suggests the nearest names; missing values and broken interpolations;
+    values of the wrong type or out of range; a ``_target_`` that is not allowed or does not exist; and missing
+    arguments of a class.
 
     Args:
         primary: name of the command, whose config file lists the keys that are not components.
@@ -38,7 +39,7 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
     plain.visit(values, reference_config(primary), COMMANDS[primary], key="")
     problems |= plain.problems
     of_primary = primary_config(primary)
-    for key, value in outermost(values, ""):
+    for key, value in outermost_components(values, ""):
         value = _without_own_keys(value, of_primary.get(key))
         problems |= component_problems(value, key=key, nodes=nodes or {}, complete=key in (nodes or {}))
     for key in nodes or {}:
@@ -46,7 +47,8 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
             problems[key] = f"missing: choose one with {key.replace('.', '/')}=<name>"
         elif not _may_be_built(values, key):
             problems.setdefault(
-                key, f"has no _target_, so it is not a component: choose one with {key.replace('.', '/')}=<name>"
+                key,
+                f"this node has no _target_, so it is not a component: choose one with {key.replace('.', '/')}=<name>",
             )
     if problems:
         raise ConfigError([f"{key}: {problem}" for key, problem in sorted(problems.items())])
@@ -102,7 +104,7 @@ class _PlainKeys:
         """Check the node at ``key``.
 
         Args:
-            known: the same node in the config files, which has all existing keys.
+            known: the same node in the config files, which contains all existing keys.
             key: full key of the node.
         """
         names = list(known) or list(settings.model_fields)
@@ -124,7 +126,7 @@ class _PlainKeys:
 
     def _check_value(self, value: Any, annotation: Any, where: str) -> None:
         try:
-            converted = validated(value, annotation)
+            converted = validate(value, annotation)
         except Misfit as misfit:
             self.problems[join(where, *misfit.where)] = str(misfit)
             return

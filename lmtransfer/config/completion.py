@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from lmtransfer.config import pages, paths
-from lmtransfer.config.nearest import listed
+from lmtransfer.config import main_help, paths
+from lmtransfer.config.nearest import list_names
 from lmtransfer.errors import ConfigError
 
 _BASH = """\
@@ -23,18 +23,18 @@ _lmtransfer_complete() {
     mapfile -t COMPREPLY < <(COMP_LINE="$line" lmtransfer --complete 2>/dev/null)
     case "${COMPREPLY[0]}" in *=|*.|*/) compopt -o nospace ;; esac
     # bash replaces only what follows the last "=" or ":" of the word
-    local kept="${word%"${word##*[=:]}"}"
-    [ -n "$kept" ] && [[ "$COMP_WORDBREAKS" == *=* ]] && COMPREPLY=("${COMPREPLY[@]#"$kept"}")
+    local start="${word%"${word##*[=:]}"}"
+    [ -n "$start" ] && [[ "$COMP_WORDBREAKS" == *=* ]] && COMPREPLY=("${COMPREPLY[@]#"$start"}")
 }
 complete -F _lmtransfer_complete lmtransfer"""
 
 _ZSH = """\
 #compdef lmtransfer
 _lmtransfer() {
-    local -a found partial whole
-    found=("${(@f)$(COMP_LINE="${(j: :)words[1,CURRENT]}" lmtransfer --complete 2>/dev/null)}")
-    partial=(${(M)found:#*[=./]})
-    whole=(${found:#*[=./]})
+    local -a matches partial whole
+    matches=("${(@f)$(COMP_LINE="${(j: :)words[1,CURRENT]}" lmtransfer --complete 2>/dev/null)}")
+    partial=(${(M)matches:#*[=./]})
+    whole=(${matches:#*[=./]})
     compadd -Q -S '' -- $partial
     compadd -Q -- $whole
 }
@@ -49,13 +49,13 @@ _PATHS = ("init", "run", "runs", "source", "add", "input", "output", "data_root"
 
 
 def script(shell: str) -> str:
-    """Return the script that a shell evaluates once to enable completion of ``lmtransfer`` commands.
+    """Return the script that enables completion of ``lmtransfer`` commands when a shell evaluates it.
 
     Raises:
         ConfigError: the shell is not supported.
     """
     if shell not in _SCRIPTS:
-        raise ConfigError(f"--shell-completion {shell}: this shell is not supported; use one of {listed(_SCRIPTS)}")
+        raise ConfigError(f"--shell-completion {shell}: this shell is not supported; use one of {list_names(_SCRIPTS)}")
     return _SCRIPTS[shell]
 
 
@@ -72,10 +72,10 @@ def complete(line: str, point: str | None = None) -> list[str]:
     if line.endswith(" ") or not words:
         words.append("")
     if len(words) <= 2:
-        candidates = [*pages.commands(), "--help", "--version", "--shell-completion"]
+        candidates = [*main_help.commands(), "--help", "--version", "--shell-completion"]
         return [name for name in candidates if name.startswith(words[-1])]
     command, last = words[1], words[-1]
-    if command not in pages.commands():
+    if command not in main_help.commands():
         return []
     if last.startswith("-"):
         from lmtransfer.config.overrides import OPTIONS

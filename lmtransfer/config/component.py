@@ -1,10 +1,10 @@
 """Components: config nodes that name a class by ``_target_`` and give its arguments.
 
-A config may come from anyone (a run directory by mail, a checkpoint), and a class name decides which code runs. Configs
-may therefore name only *components*: subclasses of the bases in ``BASES``, defined in an allowed package. The name must
-start with an allowed package, nothing else is imported, and the class is checked before it is constructed. This
-excludes foreign objects that an allowed module happens to import, and every other class of the package. The
-constructor of a component touches no file, process or network.
+A config may come from anyone (in a run directory sent by mail, or in a checkpoint), and a class name decides which code
+runs. Configs may therefore name only *components*: subclasses of the bases in ``BASES``, defined in an allowed package.
+The name must start with an allowed package, nothing else is imported, and the class is checked before it is
+constructed. This excludes foreign objects that an allowed module happens to import, and every other class in the
+package. The constructor of a component touches no file, process or network.
 
 All problems with a component and its nested components are found from signatures, before anything is built. The class
 of a nested component must be one that the annotation of its argument asks for.
@@ -30,8 +30,8 @@ import pydantic
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import BROKEN, full_key, is_broken, to_plain
 from lmtransfer.errors import ConfigError
-from lmtransfer.system.optional import missing
-from lmtransfer.system.validation import Misfit, describe, join, validated
+from lmtransfer.system.optional import install_hint
+from lmtransfer.system.validation import Misfit, describe, join, validate
 
 #: Hydra's keys in a component node; only ``_target_`` is supported here.
 RESERVED = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
@@ -106,7 +106,7 @@ def resolve(target: object, *, key: str = "", bases: Sequence[str] | None = None
         raise ConfigError(f"{where}: {target!r} is not the path of a class (package.module.Class)")
     if not _is_under(target, allowed):
         raise ConfigError(
-            f"{where}: '{target}' is not allowed; a config may name classes of {', '.join(allowed)}; "
+            f"{where}: '{target}' is not allowed; a config may name only classes in {', '.join(allowed)}; "
             f"to allow other packages that you trust, set {VARIABLE}=package1,package2"
         )
     module_name, _, name = target.rpartition(".")
@@ -124,10 +124,10 @@ def resolve(target: object, *, key: str = "", bases: Sequence[str] | None = None
         raise ConfigError(f"{where}: '{target}' is not a class defined under {', '.join(allowed)}")
     if not is_subclass(cls, bases):
         names = " or ".join(dict.fromkeys(base.rpartition(".")[2] for base in bases))
-        wanted = (
+        allowed_classes = (
             "components: encoders, objectives, tasks ..." if bases == all_bases() else f"a subclass of {names} here"
         )
-        raise ConfigError(f"{where}: '{target}' is not allowed; a config may name only {wanted}")
+        raise ConfigError(f"{where}: '{target}' is not allowed; a config may name only {allowed_classes}")
     assert isinstance(cls, type)
     return cls
 
@@ -146,8 +146,8 @@ def _import(name: str, target: str, where: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name == name.partition(".")[0]:
             raise ConfigError(
-                f"{where}: '{target}': Python finds no package '{error.name}' here: install it, or add the folder that "
-                "contains it to PYTHONPATH"
+                f"{where}: '{target}': Python cannot find the package '{error.name}': install it, or add its folder to "
+                "PYTHONPATH"
             ) from error
         if error.name is None or not _is_under(name, (error.name,)):
             raise ConfigError(
@@ -160,7 +160,7 @@ def _import(name: str, target: str, where: str) -> ModuleType:
             raise
         place = _place(error)  # the user's code, which can raise anything
         raise ConfigError(
-            f"{where}: '{target}': the import of {name} fails{place}: {type(error).__name__}: {error}"
+            f"{where}: '{target}': importing {name} failed{place}: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -196,7 +196,7 @@ def build(node: Any, **runtime: Any) -> Any:
     key = full_key(node)
     values, problems = to_plain(node, key)
     if not is_component(values):
-        raise ConfigError(f"{key or 'node'}: needs a component (a node with _target_), got {values!r}")
+        raise ConfigError(f"{key or 'node'}: must be a component (a node with _target_), but is {values!r}")
     problems |= component_problems(values, key=key, nodes={key: set(runtime)}, complete=True)
     if problems:
         raise ConfigError([f"{where}: {problem}" for where, problem in problems.items()])
@@ -209,17 +209,17 @@ def _construct(values: dict[str, Any], key: str, runtime: dict[str, Any]) -> Any
     kwargs = {name: value for name, value in runtime.items() if name in arguments}
     for name, value in values.items():
         if name != "_target_" and name not in kwargs:
-            kwargs[name] = validated(_constructed(value, join(key, name)), arguments[name].annotation)
+            kwargs[name] = validate(_construct_nested(value, join(key, name)), arguments[name].annotation)
     return cls(**kwargs)
 
 
-def _constructed(value: Any, key: str) -> Any:
+def _construct_nested(value: Any, key: str) -> Any:
     if is_component(value):
         return _construct(value, key, {})
     if isinstance(value, dict):
-        return {name: _constructed(item, join(key, name)) for name, item in value.items()}
+        return {name: _construct_nested(item, join(key, name)) for name, item in value.items()}
     if isinstance(value, list):
-        return [_constructed(item, join(key, index)) for index, item in enumerate(value)]
+        return [_construct_nested(item, join(key, index)) for index, item in enumerate(value)]
     return value
 
 
@@ -228,14 +228,14 @@ def is_component(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and "_target_" in value
 
 
-def outermost(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
+def outermost_components(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
     """Find the component nodes in ``value`` that are not inside another component, with their full keys."""
     if is_component(value):
         return [(key, value)]
     if isinstance(value, dict):
-        return [pair for name, item in value.items() for pair in outermost(item, join(key, name))]
+        return [pair for name, item in value.items() for pair in outermost_components(item, join(key, name))]
     if isinstance(value, list):
-        return [pair for index, item in enumerate(value) for pair in outermost(item, join(key, index))]
+        return [pair for index, item in enumerate(value) for pair in outermost_components(item, join(key, index))]
     return []
 
 
@@ -263,8 +263,10 @@ def component_problems(
         where = join(key, "_target_")
         return {where: error.problems[0].removeprefix(f"{where}: ")}
     runtime = nodes.get(key, set())
-    nested = {name: outermost(value, join(key, name)) for name, value in values.items() if name != "_target_"}
-    stand_ins = {name: _unbuilt(values[name]) for name in nested}
+    nested = {
+        name: outermost_components(value, join(key, name)) for name, value in values.items() if name != "_target_"
+    }
+    stand_ins = {name: _stand_in(values[name]) for name in nested}
     with_components = {name for name in nested if nested[name]}
     problems = problems_of(cls, stand_ins, key=key, runtime=runtime, replaceable=with_components, complete=complete)
     for name in with_components:
@@ -278,7 +280,7 @@ def component_problems(
                 component, key=where, nodes=nodes, complete=complete and not passed, bases=expected
             )
     for package in getattr(cls, "needs_packages", ()):
-        unavailable = missing(package)
+        unavailable = install_hint(package)
         if unavailable is not None:
             problems[key] = unavailable
     return problems
@@ -298,7 +300,7 @@ class _Unbuilt:
         return f"the component {self.component.__name__}"
 
 
-def _unbuilt(value: Any) -> Any:
+def _stand_in(value: Any) -> Any:
     """Replace components with stand-ins, or with ``BROKEN`` if the class itself has a problem."""
     if is_component(value):
         try:
@@ -306,9 +308,9 @@ def _unbuilt(value: Any) -> Any:
         except ConfigError:
             return BROKEN
     if isinstance(value, dict):
-        return {name: _unbuilt(item) for name, item in value.items()}
+        return {name: _stand_in(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_unbuilt(item) for item in value]
+        return [_stand_in(item) for item in value]
     return value
 
 
@@ -325,10 +327,10 @@ def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
     if unbuilt is not None and not _takes_components(annotation):
         return {key: f"{unbuilt!r} does not fit here, where the value must be {describe(annotation)}"}
     try:
-        validated(value, annotation)
+        validate(value, annotation)
     except Misfit as misfit:
         if type(misfit.value) is _Unbuilt:
-            return {key: f"{misfit.value!r} does not fit here, where the value must be {misfit.wanted}"}
+            return {key: f"{misfit.value!r} does not fit here, where the value must be {misfit.expected}"}
         return {join(key, *misfit.where): str(misfit)}
     return {}
 
@@ -398,18 +400,18 @@ def problems_of(
     for name, value in values.items():
         where = join(key, name)
         if name in RESERVED:
-            problems[where] = "is not supported; a component has only _target_ and the arguments of that class"
+            problems[where] = "this key is not supported; a component has only _target_ and the arguments of that class"
         elif name not in arguments:
             own = [argument for argument in arguments if argument not in runtime]
             problems[where] = f"{cls.__name__} has no such argument; {hint(name, own, what='arguments')}"
         elif name in runtime and value is not None and name not in replaceable:
-            problems[where] = "is supplied by the command; leave it out"
+            problems[where] = "the command sets this argument; leave it out"
         elif name not in runtime:
             problems |= _argument_problem(value, arguments[name].annotation, where)
     if complete:
         for name, argument in arguments.items():
             if argument.required and name not in values and name not in runtime:
-                problems[join(key, name)] = f"missing: {cls.__name__} needs it"
+                problems[join(key, name)] = f"missing: {cls.__name__} needs this argument"
     return problems
 
 

@@ -22,9 +22,9 @@ from lmtransfer.config import overrides, paths
 from lmtransfer.config.component import Argument, arguments_of, resolve
 from lmtransfer.config.config_files import drop_null_groups
 from lmtransfer.config.effective import complete_values
-from lmtransfer.config.nearest import hint, known_elsewhere, listed, nearest
+from lmtransfer.config.nearest import hint, list_names, nearest_name, translate_key
 from lmtransfer.config.settings import COMMANDS
-from lmtransfer.config.sweep import not_found, unknown_setting
+from lmtransfer.config.sweep import explain_missing_launcher, explain_unknown_setting
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import inner_type, is_text
 
@@ -54,7 +54,7 @@ def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str 
 
 
 @contextmanager
-def in_force(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
+def running_config(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
     """Provide the configuration of ``lmtransfer <command> <words>``, the running command inside the block.
 
     Args:
@@ -64,9 +64,9 @@ def in_force(command: str, words: Sequence[str], *, config_dir: str | None = Non
     Raises:
         ConfigError: Hydra rejects an override; the message lists every problem with the nearest names.
     """
-    words = _choices_as_typed(words, config_dir)
+    words = _quote_choices(words, config_dir)
     try:
-        cfg = _composed_as_typed(command, words, config_dir)
+        cfg = _compose_and_quote(command, words, config_dir)
     except REFUSALS as error:
         raise diagnose(error, command=command, words=words, config_dir=config_dir, is_sweep=False) from error
     before = HydraConfig.instance().cfg
@@ -79,13 +79,13 @@ def in_force(command: str, words: Sequence[str], *, config_dir: str | None = Non
         HydraConfig.instance().cfg = before
 
 
-def _composed_as_typed(command: str, words: Sequence[str], config_dir: str | None) -> DictConfig:
+def _compose_and_quote(command: str, words: Sequence[str], config_dir: str | None) -> DictConfig:
     cfg = compose_files(command, words, config_dir=config_dir)
-    typed = _texts_as_typed(words, cfg, command)
+    typed = _quote_text_values(words, cfg, command)
     return cfg if typed == words else compose_files(command, typed, config_dir=config_dir)
 
 
-def as_typed(words: Sequence[str], *, command: str, config_dir: str | None) -> list[str]:
+def quote_texts(words: Sequence[str], *, command: str, config_dir: str | None) -> list[str]:
     """Quote the text settings in a command line's overrides, so that ``name=1e3`` is not read as 1000.0.
 
     Args:
@@ -93,28 +93,30 @@ def as_typed(words: Sequence[str], *, command: str, config_dir: str | None) -> l
         command: name of the primary config.
         config_dir: the user's config folder.
     """
-    words = _choices_as_typed(words, config_dir)
+    words = _quote_choices(words, config_dir)
     if not any(overrides.has_number(word) for word in words):
         return words
     try:
         cfg = compose_files(command, overrides.first_values(words), config_dir=config_dir)
     except (ConfigError, *REFUSALS):
         return words  # Hydra raises the same error later
-    return _texts_as_typed(words, cfg, command)
+    return _quote_text_values(words, cfg, command)
 
 
-def _choices_as_typed(words: Sequence[str], config_dir: str | None) -> list[str]:
+def _quote_choices(words: Sequence[str], config_dir: str | None) -> list[str]:
     folders = _folders(config_dir)
-    return [overrides.as_text(word) if paths.is_group(overrides.key_of(word), folders) else word for word in words]
+    return [
+        overrides.quote_numbers(word) if paths.is_group(overrides.key_of(word), folders) else word for word in words
+    ]
 
 
 def _folders(config_dir: str | None) -> list[Path]:
     return [paths.conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
 
 
-def _texts_as_typed(words: Sequence[str], cfg: DictConfig, command: str) -> list[str]:
+def _quote_text_values(words: Sequence[str], cfg: DictConfig, command: str) -> list[str]:
     return [
-        overrides.as_text(word)
+        overrides.quote_numbers(word)
         if overrides.has_number(word) and is_text(_annotation(overrides.key_of(word), cfg, command))
         else word
         for word in words
@@ -136,7 +138,7 @@ def _annotation(key: str, cfg: DictConfig, command: str) -> Any:
 
 
 @contextmanager
-def composed(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
+def command_config(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
     """Provide another command's configuration inside the block, the same as if that command had been run.
 
     Args:
@@ -145,7 +147,7 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
     """
     folders = _folders(config_dir)
     plain_words = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
-    with in_force(command, plain_words, config_dir=config_dir) as cfg:
+    with running_config(command, plain_words, config_dir=config_dir) as cfg:
         complete_values(cfg, command)
         yield cfg
 
@@ -174,8 +176,8 @@ def diagnose(
             continue
         if override.is_sweep_override() and not is_sweep:
             problems.append(
-                f"{text}: several values need -m (one run for each value); a list is {override.key_or_group}=[a,b], "
-                f"and text with commas is quoted twice: \"{override.key_or_group}='a, b'\""
+                f"{text}: several values need -m (one run for each value); write a list as "
+                f"{override.key_or_group}=[a,b], and quote text with commas twice: \"{override.key_or_group}='a, b'\""
             )
         elif paths.is_group(override.key_or_group, folders):
             wrong = _wrong_choices(override, folders)
@@ -187,23 +189,23 @@ def diagnose(
     try:
         reference = compose_files(command, [str(group.input_line) for group in groups], config_dir=config_dir)
     except REFUSALS as cause:
-        return ConfigError(problems or _clearer(error if groups else cause, folders))
+        return ConfigError(problems or _explain(error if groups else cause, folders))
     problems.extend(problem for override in keys for problem in _unknown_key(override, reference, command))
-    return ConfigError(problems or _clearer(error, folders))
+    return ConfigError(problems or _explain(error, folders))
 
 
 def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
     """List the choices that do not exist in their groups, as problems."""
     group, value = override.key_or_group, override.value()
-    chosen: list[Any]
+    names: list[Any]
     if isinstance(value, Sweep):
-        chosen = list(override.sweep_iterator()) if override.is_discrete_sweep() else []
+        names = list(override.sweep_iterator()) if override.is_discrete_sweep() else []
     else:
-        chosen = value if isinstance(value, list) else [value]
+        names = value if isinstance(value, list) else [value]
     options = paths.group_options(group, folders)
     return [
-        f"{group}={name}: there is no such {group}; {hint(str(name), options, what=f'choices of {group}')}"
-        for name in chosen
+        f"{group}={name}: there is no such {group}; {hint(str(name), options, what=f'choices for {group}')}"
+        for name in names
         if name is not None
         and paths.find(f"{group}/{str(name).removesuffix('.yaml')}.yaml", folders) is None
         and not override.is_delete()
@@ -211,7 +213,7 @@ def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
 
 
 def _unknown_key(override: Override, reference: DictConfig, command: str) -> list[str]:
-    """Describe the problem with a key missing from the composed configuration; an empty list if the key exists."""
+    """Describe the problem with a key if the composed configuration lacks it; an empty list if the key exists."""
     key = override.key_or_group
     if _has(reference, key):
         return []
@@ -226,11 +228,11 @@ def _unknown_key(override: Override, reference: DictConfig, command: str) -> lis
         arguments = _arguments(node["_target_"])
         last = key.rpartition(".")[2]
         if last in arguments and arguments[last].required:
-            return [f"{text}: {key} is supplied by the command; leave it out"]
+            return [f"{text}: the command sets {key}; leave it out"]
         deeper = [f"{parent}.{name}" for name in all_keys(node) if name.endswith(f".{last}")]
         if last in arguments and deeper:  # for example task.files.train for task.train
             instead = f"{deeper[0]}{text[len(key) :]}" if text.startswith(f"{key}=") else deeper[0]
-            return [f"{text}: in the config of {parent} this key is {deeper[0]}; write {instead}"]
+            return [f"{text}: in the config of {parent}, this key is called {deeper[0]}; write {instead}"]
         if last in arguments:
             return [f"{text}: the config of {parent} leaves {key} at its default; to set it, write +{text}"]
         siblings += [name for name in arguments if name not in siblings]
@@ -239,14 +241,14 @@ def _unknown_key(override: Override, reference: DictConfig, command: str) -> lis
         return [f"{text}: no {group} is chosen; choose one first, with {group}=<name> (lmtransfer {command} --help)"]
     siblings = sorted(name for name in siblings if not name.startswith("_") and name != "hydra")
     everywhere = [*all_keys(reference), *(f"{parent}.{name}" for name in siblings if parent), *_groups(reference)]
-    suggested = known_elsewhere(key, everywhere)
+    suggested = translate_key(key, everywhere)
     if suggested is None and parent and exact:
-        suggested = nearest(key.rpartition(".")[2], siblings)
+        suggested = nearest_name(key.rpartition(".")[2], siblings)
         suggested = suggested and f"{parent}.{suggested}"
     elif suggested is None:
-        suggested = nearest(key, dict.fromkeys(everywhere))
+        suggested = nearest_name(key, dict.fromkeys(everywhere))
     suggestion = f"did you mean '{suggested}'? " if suggested else ""
-    return [f"{text}: there is no such key; {suggestion}{parent or command} has: {listed(siblings)}"]
+    return [f"{text}: there is no such key; {suggestion}{parent or command} has: {list_names(siblings)}"]
 
 
 def _arguments(target: object) -> Mapping[str, Argument]:
@@ -286,23 +288,23 @@ def _groups(reference: DictConfig) -> list[str]:
     return sorted(str(group) for group in reference.hydra.runtime.choices if not str(group).startswith("hydra"))
 
 
-def _clearer(error: Exception, folders: list[Path]) -> list[str]:
-    """Shorten Hydra's own message, for want of a better one."""
+def _explain(error: Exception, folders: list[Path]) -> list[str]:
+    """Explain Hydra's message, or shorten it if there is no better explanation."""
     message = str(error).strip() or str(error.__cause__ or type(error).__name__)
     missing = re.match(r"You must specify '([^']+)'", message)
     if missing:
-        exists = listed(paths.group_options(missing[1], folders))
-        return [f"{missing[1]}: choose one with {missing[1]}=<name>; there are: {exists}"]
+        exists = list_names(paths.group_options(missing[1], folders))
+        return [f"{missing[1]}: choose one with {missing[1]}=<name>; the choices are: {exists}"]
     launcher = re.search(r"Could not find 'hydra/launcher/([^']+)'", message)
     if launcher:
-        return [not_found(launcher[1])]
+        return [explain_missing_launcher(launcher[1])]
     setting = re.search(r"Could not override '(hydra\.launcher\.[^']+)'", message)
     if setting:
-        return [unknown_setting(setting[1])]
+        return [explain_unknown_setting(setting[1])]
     lost = re.match(r"In '([^']+)': Could not find '([^']+)/([^'/]+)'", message)
     if lost and (options := paths.group_options(lost[2], folders)):
         file, group, name = lost.groups()
-        known = hint(name, options, what=f"choices of {group}")
+        known = hint(name, options, what=f"choices for {group}")
         return [f"{file}.yaml: there is no {group}/{name}; {known}"]
     message = message.partition("\nConfig search path:")[0].partition("\nSee https://hydra.cc")[0]
     if error.__cause__ is not None and str(error.__cause__) not in message:

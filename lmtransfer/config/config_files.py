@@ -22,9 +22,9 @@ from lmtransfer.system.safe_files import read_bytes, yaml_problem
 PLAIN = "a config is plain YAML, key: value, in UTF-8"
 _LONGEST = 200
 #: A config has a few kilobytes, and Hydra needs about ten seconds to read a megabyte.
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 #: Maximum number of values that a config's aliases may repeat.
-_MOST_REPEATED = 10_000
+_MAX_REPEATED = 10_000
 
 
 def load(path: Path) -> DictConfig:
@@ -36,9 +36,9 @@ def load(path: Path) -> DictConfig:
     text = read_text(path)
     try:
         try:
-            slow = yaml_problem(text, most_repeated=_MOST_REPEATED)
+            slow = yaml_problem(text, most_repeated=_MAX_REPEATED)
         except yaml.YAMLError:  # the error from PyYAML's own parser says more
-            slow = yaml_problem(text, most_repeated=_MOST_REPEATED, loader=yaml.SafeLoader)
+            slow = yaml_problem(text, most_repeated=_MAX_REPEATED, loader=yaml.SafeLoader)
         if slow is not None:
             raise ConfigError(f"{path}:{slow[0]}: {slow[1]}")
         loaded = OmegaConf.load(path)
@@ -71,7 +71,7 @@ def read_text(path: Path) -> str:
     Raises:
         ConfigError: the file cannot be read, or is not UTF-8.
     """
-    raw = read_bytes(path, error=ConfigError, most=_MOST_BYTES)
+    raw = read_bytes(path, error=ConfigError, most=_MAX_BYTES)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -108,7 +108,7 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
     entries = (loaded.get("defaults") or []) if isinstance(loaded, dict) else []
     chosen = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
     values = dict(override.partition("=")[::2] for override in overrides)
-    by_recipe = _chosen_by(str(values.get("experiment", chosen.get("experiment"))), folders)
+    by_recipe = _groups_chosen_by(str(values.get("experiment", chosen.get("experiment"))), folders)
     remaining = []
     for override in overrides:
         key, _, value = override.partition("=")
@@ -119,7 +119,7 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
     return remaining
 
 
-def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
+def _groups_chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
     """Return the groups that an experiment, or one that it builds on, chooses."""
     packages: set[str] = set()
     names, known = [recipe], set()
@@ -136,14 +136,14 @@ def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
 
 def own_folder() -> str | None:
     """Return the user's config folder (``--config-dir``) of the running command, if any."""
-    return next((str(folder) for folder in folders_in_force() if folder.resolve() != paths.conf_dir()), None)
+    return next((str(folder) for folder in config_folders() if folder.resolve() != paths.conf_dir()), None)
 
 
-def folders_in_force() -> list[Path]:
+def config_folders() -> list[Path]:
     """Return the config folders of the running command, in search order."""
     if not HydraConfig.initialized():
         return [paths.conf_dir()]
-    return paths.searched(HydraConfig.get().runtime.config_sources)
+    return paths.search_folders(HydraConfig.get().runtime.config_sources)
 
 
 def reference_config(name: str) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def reference_config(name: str) -> dict[str, Any]:
     known = primary_config(name)
     if not HydraConfig.initialized():
         return known
-    folders, chosen = folders_in_force(), HydraConfig.get().runtime.choices
+    folders, chosen = config_folders(), HydraConfig.get().runtime.choices
     choices = {_package(str(group)): (str(group), choice) for group, choice in chosen.items()}
     for package in sorted(choices):
         group, choice = choices[package]
@@ -190,7 +190,7 @@ def sibling(choice: str, entry: str) -> str:
 
 def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
     """Read a file: the groups and files in its defaults list, and the other content."""
-    content = deepcopy(_parsed(path, path.read_bytes()))
+    content = deepcopy(_parse(path, path.read_bytes()))
     entries = content.pop("defaults", None) or []
     groups = [str(group) for entry in entries if isinstance(entry, Mapping) for group in entry]
     files = [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
@@ -198,7 +198,7 @@ def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
 
 
 @cache
-def _parsed(path: Path, content: bytes) -> dict[str, Any]:
+def _parse(path: Path, content: bytes) -> dict[str, Any]:
     """Parse a file, cached by content because a command needs files many times and YAML is slow."""
     loaded = OmegaConf.to_container(load(path))
     return {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
@@ -233,11 +233,13 @@ def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> No
         ConfigError: lists every such file.
     """
     words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in overrides]
-    named = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
-    wanted: list[tuple[str, str, tuple[Path, ...]]] = [(group, choice, ()) for group, choice in [("", primary), *named]]
+    choices = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
+    pending: list[tuple[str, str, tuple[Path, ...]]] = [
+        (group, choice, ()) for group, choice in [("", primary), *choices]
+    ]
     problems, seen = [], set[Path]()
-    while wanted:
-        group, choice, above = wanted.pop(0)
+    while pending:
+        group, choice, above = pending.pop(0)
         path = _in_folder(folder, group.partition("@")[0], choice)
         if path in above:
             problems.append(
@@ -248,14 +250,14 @@ def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> No
         seen.add(path)
         try:
             content = load(path)
-            further = list(_built_on(content, str(path.parent.relative_to(folder)), path))
+            bases = list(_bases_of(content, str(path.parent.relative_to(folder)), path))
         except ConfigError as error:
             problems += error.problems
             continue
         if not content:
-            problems.append(f"{path}: is empty; {PLAIN}")
-        problems += [f"{path}: {problem}" for problem in map(hydra_problem, _words_of_hydra(content)) if problem]
-        wanted += [(group, choice, (*above, path)) for group, choice in further]
+            problems.append(f"{path}: the file is empty; {PLAIN}")
+        problems += [f"{path}: {problem}" for problem in map(hydra_problem, _hydra_words(content)) if problem]
+        pending += [(group, choice, (*above, path)) for group, choice in bases]
     if problems:
         raise ConfigError(problems)
 
@@ -271,7 +273,7 @@ def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
         return None
 
 
-def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
+def _bases_of(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
     """Yield the groups and choices in a file's defaults list."""
     entries = content._get_node("defaults")
     if entries is None:
@@ -290,7 +292,7 @@ def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str
                     yield where.removeprefix("./"), choice
 
 
-def _words_of_hydra(content: DictConfig) -> Iterator[str]:
+def _hydra_words(content: DictConfig) -> Iterator[str]:
     """Yield the Hydra settings in a file and its defaults list, as command line words."""
     plain: Any = OmegaConf.to_container(content)
     pending: list[tuple[str, Any]] = [("hydra", plain.get("hydra"))]

@@ -1,4 +1,4 @@
-"""Completes a composed configuration: paths, the single effective budget, and whether to search learning rates."""
+"""Completes a composed configuration: its paths, its only budget in effect, and whether to search learning rates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from lmtransfer.config.config_files import primary_config
-from lmtransfer.config.overrides import named_keys
+from lmtransfer.config.overrides import override_keys
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
@@ -19,7 +19,7 @@ from lmtransfer.system.validation import join
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
-    """Fill in what the settings leave open: paths, the effective budget, and whether to search learning rates."""
+    """Settle what the settings leave open: paths, the budget in effect, and whether to search learning rates."""
     resolve_paths(cfg)
     complete_budget(cfg, primary=command)
     complete_learning_rates(cfg)
@@ -31,7 +31,7 @@ _PATHS = frozenset(
     | {"cache_dir", "tokenizer_from", "path"}
 )
 #: Further settings with paths, in a task.
-_OF_A_TASK = frozenset({"task.train", "task.dev", "task.test"})
+_TASK_PATHS = frozenset({"task.train", "task.dev", "task.test"})
 _BY_NAME = frozenset({"task.files", "corpus.parts"})
 #: The prefix of the folder of a published model.
 _PREFIX = "hf:"
@@ -50,12 +50,12 @@ def resolve_paths(cfg: DictConfig) -> None:
     for node, name, key in list(_path_texts(cfg, "")):
         value = node[name]
         if value == "" and isinstance(node, DictConfig) and OmegaConf.is_interpolation(node, name):
-            resolved: str | None = None
+            path: str | None = None
         else:
-            resolved = _resolved(value, key, problems)
-        if resolved != value:
+            path = _resolve(value, key, problems)
+        if path != value:
             with open_dict(cfg):
-                node[name] = resolved
+                node[name] = path
     if problems:
         raise ConfigError(problems)
 
@@ -69,7 +69,7 @@ def _path_texts(node: DictConfig | ListConfig, key: str, *, holds: bool = False)
             value = node[name]
         except OmegaConfBaseException:  # missing or a broken interpolation: reported elsewhere
             continue
-        is_path = holds or name in _PATHS or where in _OF_A_TASK
+        is_path = holds or name in _PATHS or where in _TASK_PATHS
         if isinstance(value, str) and is_path:
             yield node, name, where
         elif isinstance(value, ListConfig) and not value._is_none():
@@ -78,13 +78,13 @@ def _path_texts(node: DictConfig | ListConfig, key: str, *, holds: bool = False)
             yield from _path_texts(value, where, holds=where in _BY_NAME)
 
 
-def _resolved(value: str, key: str, problems: list[str]) -> str:
+def _resolve(value: str, key: str, problems: list[str]) -> str:
     prefix = _PREFIX if value.startswith(_PREFIX) else ""
     path = value.removeprefix(prefix)
     if not path or path.isspace():
-        problems.append(f"{key}={value}: is empty; give a path, or leave {key} out")
+        problems.append(f"{key}={value}: the path is empty; set a path, or leave {key} out")
     elif "\0" in path:
-        problems.append(f"{key}={value}: contains a NUL character, which a path must not have; remove it")
+        problems.append(f"{key}={value}: a path must not contain a NUL character; remove it")
     elif path.startswith("~"):
         return prefix + _at_home(path, key, problems)
     return value
@@ -96,11 +96,11 @@ def _at_home(path: str, key: str, problems: list[str]) -> str:
     except RuntimeError:
         whose = path.partition("/")[0].removeprefix("~")
         if not whose and not os.environ.get("HOME"):
-            problems.append(f"{key}={path}: there is no home folder (HOME is not set): set HOME, or give the full path")
+            problems.append(f"{key}={path}: the home folder is unknown (HOME is not set): set HOME, or the full path")
         else:
             problems.append(
-                f"{key}={path}: this machine has no user {whose!r}: write the full path, or ./{path} for a folder "
-                "with this name"
+                f"{key}={path}: this machine has no user {whose!r}: write the full path, or ./{path} if the folder has "
+                "this name"
             )
         return path
 
@@ -109,7 +109,7 @@ KINDS = ("steps", "tokens", "epochs", "seconds")
 
 
 def complete_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> None:
-    """Keep only the effective budget and set the others to null, so that the saved config is unambiguous.
+    """Keep the budget that is in effect and set the others to null, so that the saved config is unambiguous.
 
     Args:
         cfg: the composed configuration; changed in place. Without ``train`` nothing happens.
@@ -133,7 +133,7 @@ def _another_budget(train: DictConfig, *, primary: str, overrides: Sequence[str]
     own = primary_config(primary).get("train") or {}
     if own.get("min_steps") is None or train.get("min_steps") != own["min_steps"]:
         return False
-    named = named_keys(overrides)
+    named = override_keys(overrides)
     return "train.min_steps" not in named and ("train.epochs" in named or train.get("epochs") != own["epochs"])
 
 
@@ -146,12 +146,12 @@ def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
     complete_budget(cfg, primary=primary, overrides=overrides)
     settings = TrainSettings.from_config(cfg.train)
     if all(getattr(settings, kind) is None for kind in KINDS):
-        raise ConfigError(f"train: there is no budget; set one of {', '.join(f'train.{kind}' for kind in KINDS)}")
+        raise ConfigError(f"train: no budget is set; set one of {', '.join(f'train.{kind}' for kind in KINDS)}")
     if settings.min_steps is not None and settings.epochs is None:
         kind = next(kind for kind in KINDS if getattr(settings, kind) is not None)
         raise ConfigError(
             f"train.min_steps={settings.min_steps} with train.{kind}={getattr(settings, kind)}: min_steps "
-            "extends only a budget in epochs; set train.min_steps=null, or set only train.epochs"
+            "only extends a budget in epochs; set train.min_steps=null, or keep train.epochs as the only budget"
         )
     return settings
 
@@ -166,7 +166,7 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
     Raises:
         ConfigError: two budgets come from the same place.
     """
-    named = named_keys(overrides)
+    named = override_keys(overrides)
     own = primary_config(primary).get("train") or {}
     values, _ = to_plain(train, "train")
     present = [kind for kind in KINDS if values.get(kind) is not None]
@@ -182,7 +182,7 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
 
 
 def complete_learning_rates(cfg: DictConfig, *, overrides: Sequence[str] | None = None) -> None:
-    """Set ``learning_rates`` to null where one rate is used, so that the saved config is unambiguous.
+    """Set ``learning_rates`` to null if a single rate is used, so that the saved config is unambiguous.
 
     Args:
         cfg: the composed configuration; changed in place. Without ``learning_rates`` nothing happens.
@@ -190,7 +190,7 @@ def complete_learning_rates(cfg: DictConfig, *, overrides: Sequence[str] | None 
     """
     if cfg.get("learning_rates") is None:
         return
-    named = named_keys(overrides)
+    named = override_keys(overrides)
     if "learning_rates" in named:
         return
     if "optimizer.learning_rate" in named or not _holds_out(cfg):
@@ -198,7 +198,7 @@ def complete_learning_rates(cfg: DictConfig, *, overrides: Sequence[str] | None 
 
 
 def _holds_out(cfg: DictConfig) -> bool:
-    """Whether a choice can use other examples than the scored ones; in cross-validation all examples are scored."""
+    """Whether some examples are not scored and can decide a choice; cross-validation scores all examples."""
     task = cfg.get("task")
     if not isinstance(task, DictConfig):
         return True

@@ -1,11 +1,11 @@
-"""Finds the name nearest to a misspelt one, for error messages."""
+"""Finds the name nearest to a misspelled name, for error messages."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-_SHOWN = 24
+_MAX_NAMES = 24
 
 #: Other tools' names for settings, with the corresponding keys here.
 _ELSEWHERE = {
@@ -69,20 +69,20 @@ _ELSEWHERE = {
 }
 
 
-def only_name(word: str) -> str:
-    """Return the full key of the only setting that other tools call ``word``; otherwise the word itself."""
+def translate_word(word: str) -> str:
+    """Return the full key of the setting that other tools call ``word``; the word itself if it is not unambiguous."""
     keys = _ELSEWHERE.get(word.lower(), ())
     return keys[0] if len(keys) == 1 else word
 
 
-def known_elsewhere(key: str, names: Iterable[str]) -> str | None:
-    """Return the full key in ``names`` of a setting that other tools call by ``key``'s last part; None if unknown."""
+def translate_key(key: str, names: Iterable[str]) -> str | None:
+    """Return the key in ``names`` of the setting that other tools call by the last part of ``key``; None if unknown."""
     called = key.rpartition(".")[2].replace("-", "_").lower()
     names = set(names)
     return next((name for name in _ELSEWHERE.get(called, ()) if name in names), None)
 
 
-def nearest(word: str, names: Iterable[str]) -> str | None:
+def nearest_name(word: str, names: Iterable[str]) -> str | None:
     """Find the name in ``names`` that ``word`` most likely stands for; None if there is none.
 
     For dotted keys the last part alone is also compared, so ``mask_porb`` finds ``objective.mask_prob``.
@@ -96,22 +96,22 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
     return by_last[matches[0]] if matches else None
 
 
-def listed(names: Iterable[str]) -> str:
+def list_names(names: Iterable[str]) -> str:
     """List at most two dozen names, separated by commas."""
     names = list(names)
-    more = f", ... ({len(names) - _SHOWN} more)" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    more = f", ... ({len(names) - _MAX_NAMES} more)" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def hint(word: str, names: Iterable[str], *, what: str) -> str:
-    """Write one or two sentences with the nearest name and the existing names.
+    """Write a hint that suggests the nearest name and lists the existing names.
 
     Args:
         names: the existing names.
         what: what the names are, in the plural ("keys of train").
     """
     names = list(names)
-    name = nearest(word, names)
+    name = nearest_name(word, names)
     suggestion = f"did you mean '{name}'? " if name else ""
-    exists = f"{what}: {listed(names)}" if names else f"there are no {what}"
+    exists = f"{what}: {list_names(names)}" if names else f"there are no {what}"
     return suggestion + exists

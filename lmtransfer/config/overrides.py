@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from lmtransfer.config import paths
-from lmtransfer.config.nearest import hint, nearest, only_name
+from lmtransfer.config.nearest import hint, nearest_name, translate_word
 from lmtransfer.errors import ConfigError
 
 #: The options of every command, with the number of words that follow ("?" for at most one, which is not key=value).
@@ -47,9 +47,9 @@ OPTIONS = {
 #: A quoted text, or an unquoted word in a value other than a mapping's key.
 _WORD = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?P<word>[^\s,\[\]{}():'"]+)(?!\s*:)(?![^\s,\[\]{}():'"])""")
 
-_SHOWN = ("job", "hydra", "all")
-_INFORMED = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-_VALUES = {"--cfg": _SHOWN, "-c": _SHOWN, "--info": _INFORMED, "-i": _INFORMED}
+_CONFIG_KINDS = ("job", "hydra", "all")
+_INFO_KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+_VALUES = {"--cfg": _CONFIG_KINDS, "-c": _CONFIG_KINDS, "--info": _INFO_KINDS, "-i": _INFO_KINDS}
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ def read(words: Sequence[str]) -> CommandLine:
             line.config_dir = value
         if option in ("--config-name", "-cn"):
             line.config_name = value
-    line.overrides = [quoted(override, is_sweep=line.is_sweep) for override in line.overrides]
+    line.overrides = [quote_value(override, is_sweep=line.is_sweep) for override in line.overrides]
     return line
 
 
@@ -116,15 +116,15 @@ def _instead_of(option: str, value: str, rest: Sequence[str]) -> str:
     """Suggest what to write in place of an unknown option: another option, or a setting."""
     name = option.lstrip("-")
     long = [known.lstrip("-") for known in OPTIONS if known.startswith("--")]
-    if len(name) < 2 or not name[0].isalpha() or nearest(name, long):
+    if len(name) < 2 or not name[0].isalpha() or nearest_name(name, long):
         return hint(option, OPTIONS, what="options")
-    key = only_name(name.replace("-", "_"))
+    key = translate_word(name.replace("-", "_"))
     if not value and rest and "=" not in rest[0] and not rest[0].startswith("-"):
         value = f"={rest[0]}"
-    return f"a setting has no dashes: write {key}{value or '=<value>'} (options: {', '.join(OPTIONS)})"
+    return f"settings have no dashes: write {key}{value or '=<value>'} (options: {', '.join(OPTIONS)})"
 
 
-def quoted(override: str, *, is_sweep: bool = False) -> str:
+def quote_value(override: str, *, is_sweep: bool = False) -> str:
     """Quote the value of a ``key=value`` for Hydra, if it is free text or Hydra cannot read it.
 
     Args:
@@ -136,10 +136,10 @@ def quoted(override: str, *, is_sweep: bool = False) -> str:
         return override
     if _is_free_text(key):
         return f"{key}={quote(value)}"
-    if value.startswith(("[", "{")) or _readable(override) is not None:
+    if value.startswith(("[", "{")) or _try_parse(override) is not None:
         return override
     parts = value.split(",") if is_sweep else [value]
-    return f"{key}={','.join(part if _readable(f'{key}={part}') else quote(part) for part in parts)}"
+    return f"{key}={','.join(part if _try_parse(f'{key}={part}') else quote(part) for part in parts)}"
 
 
 def quote(value: str) -> str:
@@ -147,15 +147,15 @@ def quote(value: str) -> str:
     return QuotedString(text=value.replace("${", "\\${"), quote=Quote.single).with_quotes()
 
 
-def as_text(override: str) -> str:
+def quote_numbers(override: str) -> str:
     """Turn numbers, true and false in a ``key=value`` into text: ``name=1e3`` becomes ``name='1e3'``."""
     key, equals, value = override.partition("=")
     text = f"{key}{equals}{_WORD.sub(_quoted_number, value)}"
-    return text if _readable(text) is not None else override
+    return text if _try_parse(text) is not None else override
 
 
 def first_values(command_line: Sequence[str]) -> list[str]:
-    """Return the overrides of a sweep's first point, as far as known; those of a single run do not change."""
+    """Return the overrides of a sweep's first point, as far as they are known; of a single run, all overrides."""
     return [words[0] for word in command_line if (words := each_value(parse(word)))]
 
 
@@ -179,7 +179,7 @@ def _number(word: str) -> int | float | bool | None:
     """Return the number, true or false that Hydra reads; None if it reads text."""
     if not word[0].isdigit() and word[0] not in "+-." and word.lower() not in ("true", "false", "inf", "nan"):
         return None
-    override = _readable(f"key={word}")
+    override = _try_parse(f"key={word}")
     value = None if override is None else override.value()
     return value if isinstance(value, int | float) else None
 
@@ -189,7 +189,7 @@ def _quoted_number(match: re.Match[str]) -> str:
     return match[0] if not word or _number(word) is None else quote(word)
 
 
-def of_command_line() -> list[str]:
+def command_line_overrides() -> list[str]:
     """Return the overrides of the running command, as written; empty if Hydra runs no command."""
     if not HydraConfig.initialized():
         return []
@@ -203,9 +203,9 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-def named_keys(overrides: Sequence[str] | None = None) -> set[str]:
+def override_keys(overrides: Sequence[str] | None = None) -> set[str]:
     """Return the keys of overrides; by default those of the running command."""
-    return {key_of(override) for override in (of_command_line() if overrides is None else overrides)}
+    return {key_of(override) for override in (command_line_overrides() if overrides is None else overrides)}
 
 
 def parse(override: str) -> Override:
@@ -214,23 +214,23 @@ def parse(override: str) -> Override:
     Raises:
         ConfigError: the override cannot be read.
     """
-    result = _readable(override)
+    result = _try_parse(override)
     if result is None:
         raise ConfigError(
-            f"{override}: cannot be read as key=value; a list is [a,b], a mapping is {{a:1,b:2}}, "
-            "and text with brackets or commas is quoted twice: \"key='a, b'\""
+            f"{override}: cannot be read as key=value; write a list as [a,b] and a mapping as {{a:1,b:2}}, and quote "
+            "text with brackets or commas twice: \"key='a, b'\""
         )
     return result
 
 
 #: The Hydra settings that a user may change; a name that ends with a dot stands for all keys in that node.
-_OF_HYDRA = (
+_HYDRA_SETTINGS = (
     *("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.", "hydra/help", "hydra.mode"),
     *("hydra.verbose", "hydra.job.name", "hydra.job.config.", "hydra.run.", "hydra.sweep."),
 )
 
 
-def is_of_hydra(override: str) -> bool:
+def is_hydra_setting(override: str) -> bool:
     """Whether an override changes a Hydra setting, or puts a group's config there (``group@hydra.job``)."""
     return re.search(r"^hydra\b|[@:](_global_\.)?hydra\b", key_of(override).strip()) is not None
 
@@ -238,17 +238,17 @@ def is_of_hydra(override: str) -> bool:
 def hydra_problem(override: str) -> str | None:
     """Describe the problem with an override that lets Hydra start programs, import code or set the environment."""
     key = key_of(override).strip()
-    known = key in _OF_HYDRA or any(key.startswith(name) for name in _OF_HYDRA if name.endswith("."))
-    if not is_of_hydra(override) or (known and "_target_" not in override):
+    known = key in _HYDRA_SETTINGS or any(key.startswith(name) for name in _HYDRA_SETTINGS if name.endswith("."))
+    if not is_hydra_setting(override) or (known and "_target_" not in override):
         return None
     return (
-        f"{override[:80]}: this setting of Hydra is not supported, because it can run other programs or change the "
-        "environment; of Hydra's settings, use hydra/launcher, hydra.launcher.<key> and hydra.sweeper.params"
+        f"{override[:80]}: this Hydra setting is not supported, because it can run other programs or change the "
+        "environment; the supported ones are hydra/launcher, hydra.launcher.<key> and hydra.sweeper.params"
     )
 
 
 #: Pairs of keys that set the same thing in two ways.
-_ONE_OF = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
+_SAME_SETTING = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
 
 
 def check_overrides(words: Sequence[str], folders: Sequence[Path]) -> None:
@@ -269,23 +269,23 @@ def check_overrides(words: Sequence[str], folders: Sequence[Path]) -> None:
         if value == "null" or key.startswith("~"):
             continue
         if key in chosen and chosen[key] != word and paths.is_group(key, list(folders)):
-            problems.append(f"{chosen[key]} and {word} are both given: keep one")
+            problems.append(f"{chosen[key]} and {word} are both given: keep only one")
         chosen[key.lstrip("+")] = word
         if value.startswith("[") and paths.is_group(key, list(folders)):
             choices = Counter(_choices(word))
-            problems += [f"{word}: {choice} is named twice: keep one" for choice in choices if choices[choice] > 1]
+            problems += [f"{word}: {choice} is listed twice: keep it once" for choice in choices if choices[choice] > 1]
     problems += [
-        f"{chosen[one]} and {chosen[other]} are both given: keep one, because both set the same thing"
-        for one, other in _ONE_OF
-        if one in chosen and other in chosen
+        f"{chosen[first]} and {chosen[second]} set the same thing: keep only one"
+        for first, second in _SAME_SETTING
+        if first in chosen and second in chosen
     ]
     if problems:
         raise ConfigError(problems)
 
 
 def _choices(override: str) -> list[str]:
-    """Return the names in ``group=[one,other]``; empty if it cannot be read, which composing reports."""
-    parsed = _readable(override)
+    """Return the names in ``group=[a,b]``; empty if the override cannot be read, which composing reports."""
+    parsed = _try_parse(override)
     value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
     return [str(choice) for choice in value] if isinstance(value, list) else []
 
@@ -295,7 +295,7 @@ def _is_free_text(key: str) -> bool:
     return last in ("text", "text_b", "question", "context", "hypothesis", "premise") or last.endswith("_text")
 
 
-def _readable(override: str) -> Override | None:
+def _try_parse(override: str) -> Override | None:
     try:
         return OverridesParser.create().parse_override(override)
     except HydraException:

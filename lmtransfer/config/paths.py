@@ -18,7 +18,7 @@ def conf_dir() -> Path:
     return packaged if packaged.is_dir() else package.parent / "conf"
 
 
-def searched(sources: Iterable[Any]) -> list[Path]:
+def search_folders(sources: Iterable[Any]) -> list[Path]:
     """Return the config folders of a composition, in search order.
 
     Args:
@@ -48,7 +48,7 @@ def is_group(name: str, folders: Sequence[Path]) -> bool:
     return bool(name) and any((folder / name).is_dir() for folder in folders)
 
 
-def shadowed(folder: Path) -> list[Path]:
+def shadowed_configs(folder: Path) -> list[Path]:
     """List the user's configs, by relative path, that are never read because a built-in one has the same name."""
     own = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
     return sorted(path for path in own if (conf_dir() / path).is_file())

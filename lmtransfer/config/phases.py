@@ -1,10 +1,10 @@
-"""The phases of a pretraining run: what a phase sets itself, and what it takes from the run's configuration.
+"""The phases of a pretraining run: the settings of a phase, and those that it takes from the run's configuration.
 
-``phases`` maps names to nodes, in the order of the phases. A node has a ``share`` of the budget (one phase may omit it
-and gets the rest). It contains what differs from the run: ``objective`` and ``optimizer``, as complete nodes or single
-settings, and batch sizes (``train``). It may ``restart`` the learning rate schedule, and it may change the token
-embeddings at its end (``embedding_after``). The settings of the last phase become those of the run, since a run is
-known by its last objective.
+``phases`` maps names to nodes, in the order of the phases. A node has a ``share`` of the budget; one phase may omit its
+share and gets the rest. A node contains the settings that differ from the run's: ``objective`` and ``optimizer``, as
+complete nodes or single settings, and batch sizes (``train``). It may ``restart`` the learning rate schedule, and
+change the token embeddings at its end (``embedding_after``). The settings of the last phase become those of the run,
+because its last objective characterizes a run.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import BROKEN, is_broken, to_plain
 from lmtransfer.config.settings import PhaseSettings, PhaseTrainSettings, Settings, VectorSettings
 from lmtransfer.errors import ConfigError
-from lmtransfer.system.validation import Misfit, join, validated
+from lmtransfer.system.validation import Misfit, join, validate
 
 #: The nodes of a phase with a settings class.
 _DESCRIBED: Mapping[str, type[Settings]] = {"train": PhaseTrainSettings, "embedding_after": VectorSettings}
 _GROUPS = ("objective", "optimizer", *_DESCRIBED)
 #: Keys that an objective may have besides those of the run's own objective.
-_OF_OBJECTIVES = ("max_length", "mask_prob", "rows", "corruption", "losses")
+_OBJECTIVE_KEYS = ("max_length", "mask_prob", "rows", "corruption", "losses")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 #: Maximum difference between the sum of the shares and 1, to allow for rounded thirds.
 _ROUNDING = 1e-3
@@ -106,7 +106,7 @@ def complete_phases(cfg: DictConfig) -> None:
     completed = {}
     for name in names:
         node = _plain(cfg.phases[name])
-        parts = {part: _merged(_plain(cfg[part]), node.get(part) or {}) for part in ("objective", "optimizer")}
+        parts = {part: _merge(_plain(cfg[part]), node.get(part) or {}) for part in ("objective", "optimizer")}
         completed[name] = {**parts, "train": {**train, **(node.get("train") or {})}}
     with open_dict(cfg):
         for name in names[:-1]:
@@ -123,9 +123,9 @@ def complete_phases(cfg: DictConfig) -> None:
 
 def _shares(phases: Mapping[str, Any]) -> dict[str, float]:
     """Return the share of each phase; a phase without a share gets the rest."""
-    given_shares = {name: node.get("share") for name, node in phases.items()}
-    rest = round(1 - math.fsum(float(share) for share in given_shares.values() if share is not None), 12)
-    return {name: rest if share is None else float(share) for name, share in given_shares.items()}
+    shares = {name: node.get("share") for name, node in phases.items()}
+    rest = round(1 - math.fsum(float(share) for share in shares.values() if share is not None), 12)
+    return {name: rest if share is None else float(share) for name, share in shares.items()}
 
 
 def _of_its_own(node: DictConfig, share: float) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _plain(node: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()}
 
 
-def _merged(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def _merge(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Override the run's settings with a phase's; a node with a ``_target_`` replaces the run's node."""
     losses = values.get("losses")
     parts = [values, *(losses.values() if isinstance(losses, dict) else ())]
@@ -147,7 +147,7 @@ def _merged(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     merged = dict(own)
     for key, value in values.items():
         before = own.get(key)
-        merged[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+        merged[key] = _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return merged
 
 
@@ -155,10 +155,12 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
     """Find the problems with ``phases`` itself, by full key."""
     phases, problems = to_plain(cfg.phases, "phases")
     if not isinstance(phases, dict) or not phases:
-        return {"phases": f"{phases!r} does not name any phases: choose phases=<name>, or phases=null for none"}
+        return {"phases": f"{phases!r} contains no phases: choose phases=<name>, or phases=null for none"}
     for name in cfg.phases:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            problems[f"phases.{name}"] = "is not a valid name: use letters, digits, '-' and '_', with a letter first"
+            problems[f"phases.{name}"] = (
+                "this name is not valid: use letters, digits, '-' and '_', and begin with a letter"
+            )
     if problems:
         return problems
     for name, node in phases.items():
@@ -170,7 +172,7 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
                 f"{node!r} is not a phase: give it a share of the budget ({key}.share=0.5), and the settings that "
                 "it changes"
             )
-    of_run = _OF_OBJECTIVES + tuple(str(key) for key in cfg.objective)
+    of_run = _OBJECTIVE_KEYS + tuple(str(key) for key in cfg.objective)
     for name, node in phases.items():
         objective = node.get("objective") if isinstance(node, dict) else None
         if isinstance(objective, dict):
@@ -180,7 +182,7 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
                 problems[where] = f"there is no such key; {hint(key, known, what='keys of an objective')}"
     if problems:
         return problems
-    return _problems_together(phases, cfg)
+    return _joint_problems(phases, cfg)
 
 
 def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
@@ -203,13 +205,13 @@ def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = Phas
             problems |= _problems_of(value, where, _DESCRIBED[name])
         elif name not in _GROUPS and not is_broken(value):
             try:
-                validated(value, settings.annotation_of(name))
+                validate(value, settings.annotation_of(name))
             except Misfit as misfit:
                 problems[join(where, *misfit.where)] = str(misfit)
     return problems
 
 
-def _problems_together(phases: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
+def _joint_problems(phases: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
     """Find the problems with the combination of individually valid phases."""
     problems = {}
     given_shares = [float(node["share"]) for node in phases.values() if node.get("share") is not None]
@@ -217,10 +219,12 @@ def _problems_together(phases: dict[str, Any], cfg: DictConfig) -> dict[str, str
     left_open = [name for name, node in phases.items() if node.get("share") is None]
     if len(left_open) > 1:
         for name in left_open:
-            problems[f"phases.{name}.share"] = "missing: only one phase may leave it out and get the rest; set it here"
+            problems[f"phases.{name}.share"] = (
+                "missing: only one phase may omit its share and get the rest; set it here"
+            )
     elif left_open and total > 1 - _ROUNDING:
         problems[f"phases.{left_open[0]}.share"] = (
-            f"the other phases take {total:g} of the budget ({added}), so nothing is left; lower one of their shares"
+            f"the other phases use {total:g} of the budget ({added}), so nothing is left; lower one of their shares"
         )
     elif not left_open and abs(total - 1) > _ROUNDING:
         problems["phases"] = (

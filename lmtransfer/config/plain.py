@@ -32,7 +32,7 @@ def full_key(node: Any) -> str:
     return str(node._get_full_key(None)) if OmegaConf.is_config(node) else ""
 
 
-def resolved(cfg: DictConfig) -> dict[str, Any]:
+def resolve_config(cfg: DictConfig) -> dict[str, Any]:
     """Convert a configuration to the form saved with a run: dicts, lists and scalars, interpolations resolved.
 
     Raises:
@@ -58,7 +58,7 @@ def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
         try:
             value = container[name]
         except MissingMandatoryValue:
-            problems[key] = f"missing: give {key}=<value>"
+            problems[key] = f"missing: set {key}=<value>"
             return BROKEN
         except OmegaConfBaseException as error:
             problems[key] = f"cannot be resolved: {str(error).splitlines()[0]}"

@@ -1,6 +1,6 @@
-"""Revisions: the checkpoints that a pretraining run keeps at given numbers of tokens, and their names.
+"""Revisions: the checkpoints that a pretraining run keeps at chosen token counts, and their names.
 
-``train.save_at=[0,100k,1M]`` keeps them, and ``init=runs/pretrain/first@1M`` starts from one of them.
+``train.save_at=[0,100k,1M]`` saves revisions, and ``init=runs/pretrain/first@1M`` starts from one of them.
 """
 
 from __future__ import annotations

@@ -31,18 +31,18 @@ from lmtransfer.config.types import (
     WholeLength,
 )
 from lmtransfer.errors import ConfigError
-from lmtransfer.system.validation import Misfit, join, validated
+from lmtransfer.system.validation import Misfit, join, validate
 
 
 def _identifier(value: str) -> str:
     if not re.search("[A-Za-z]", value):
-        raise ValueError(f"{value[:40]!r} is not the identifier of a license, such as apache-2.0")
+        raise ValueError(f"{value[:40]!r} is not a license identifier, such as apache-2.0")
     return value
 
 
 def _language_code(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", value):
-        raise ValueError(f"{value[:40]!r} is not the code of a language, such as en or pt-BR")
+        raise ValueError(f"{value[:40]!r} is not a language code, such as en or pt-BR")
     return value
 
 
@@ -75,7 +75,7 @@ class Settings(pydantic.BaseModel):
             if join(key, name) in problems:
                 continue
             try:
-                own[name] = validated(value, cls.annotation_of(name))
+                own[name] = validate(value, cls.annotation_of(name))
             except Misfit as misfit:
                 problems[join(key, name, *misfit.where)] = str(misfit)
         if problems:
@@ -90,7 +90,7 @@ class Settings(pydantic.BaseModel):
 
     @classmethod
     def model_of(cls, name: str) -> type[Settings] | None:
-        """Return the settings of a node, which may be null; None if ``name`` is a value."""
+        """Return the settings class of the node ``name``, which may be null; None if ``name`` is a value."""
         kinds = [cls.annotation_of(name), *get_args(cls.annotation_of(name))]
         return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
 
@@ -101,7 +101,7 @@ class Settings(pydantic.BaseModel):
 
     @classmethod
     def docs(cls, key: str = "") -> Iterator[tuple[str, str]]:
-        """Full key and description of each setting that has one."""
+        """Yield the full key and the description of each setting that has a description."""
         for name, field in cls.model_fields.items():
             if field.description:
                 yield join(key, name), field.description
@@ -109,9 +109,9 @@ class Settings(pydantic.BaseModel):
                 yield from model.docs(join(key, name))
 
 
-_BATCH_TOKENS = "tokens in one optimiser step, over all ranks and micro-batches"
-_MICRO_BATCH_TOKENS = "tokens in one forward pass, up to a row more; null: the whole step at once"
-_ENCODING_ERRORS = "strict: stop at bytes that are not UTF-8; replace: replace them by U+FFFD and count them"
+_BATCH_TOKENS = "tokens in one optimizer step, over all ranks and micro-batches"
+_MICRO_BATCH_TOKENS = "tokens in one forward pass, or up to one row more; null: the whole step at once"
+_ENCODING_ERRORS = "strict: stop at bytes that are not UTF-8; replace: replace such bytes with U+FFFD and count them"
 
 
 def _doc(text: str, default: Any = None) -> Any:
@@ -119,7 +119,7 @@ def _doc(text: str, default: Any = None) -> Any:
 
 
 class _Budget(Settings):
-    steps: LargeCount | None = _doc("budget in optimiser steps; the budget is one of steps, tokens, epochs, seconds")
+    steps: LargeCount | None = _doc("budget in optimizer steps; set one of steps, tokens, epochs and seconds")
     tokens: LargeCount | None = _doc("budget in real tokens")
     epochs: Annotated[float, Gt(0), Le(10**9)] | None = _doc("budget in passes over the training data")
     seconds: Annotated[float, Gt(0), Le(10**9)] | None = _doc(
@@ -131,34 +131,35 @@ class TrainSettings(_Budget):
     """``train``: the budget, batch sizes, and intervals."""
 
     min_steps: LargeCount | None = _doc(
-        "smallest number of steps with a budget in epochs, for tasks with few labels; the same for the control"
+        "minimum number of steps if the budget is in epochs, for tasks with few labels; also applies to the control"
     )
     batch_tokens: StepTokens | None = _doc(_BATCH_TOKENS)
-    batch_examples: Count | None = _doc("examples in one optimiser step, over all ranks and micro-batches")
+    batch_examples: Count | None = _doc("examples in one optimizer step, over all ranks and micro-batches")
     micro_batch_tokens: StepTokens | None = _doc(_MICRO_BATCH_TOKENS)
     save_every: LargeCount | None = _doc("steps between checkpoints; null: only at the end")
     save_at: Sequence[int | str] | None = _doc(
-        "tokens seen at which the model is kept for good, such as [0,100k,1M]; 0: the initial weights; start from one "
-        "with init=<run>@1M; null: none"
+        "token counts at which the model is kept permanently, such as [0,100k,1M]; 0: the initial weights; start from "
+        "such a model with init=<run>@1M; null: none"
     )
     eval_every: LargeCount | None = _doc(
-        "steps between validations; null: in pretraining only at the end, in transfer once an epoch (min_steps does "
+        "steps between validations; null: only at the end in pretraining, once an epoch in transfer (min_steps does "
         "not add evaluations)"
     )
     log_every: LargeCount = _doc("steps between two lines of metrics.jsonl", 10)
-    eval_tokens: LargeCount | None = _doc("largest number of tokens of the validation documents; null: all")
-    max_grad_norm: Positive | None = _doc("clip the gradient's norm to this; null: no clipping")
+    eval_tokens: LargeCount | None = _doc("maximum number of validation tokens; null: all")
+    max_grad_norm: Positive | None = _doc("clip the gradient norm to this value; null: no clipping")
     num_workers: Processes | None = _doc(
-        "processes that build batches; null: up to 4 on CUDA, as cores allow, else none; batches stay the same"
+        "processes that build batches, without any effect on the batches; null: up to 4 on CUDA if there are enough "
+        "cores, otherwise none"
     )
     patience: LargeCount | None = _doc("stop after this many validations without improvement; null: never")
     ema_decay: OpenShare | None = _doc(
-        "validate, save and transfer an exponential moving average of the weights, with this decay, such as 0.999; "
-        "null: none"
+        "validate, save and transfer an exponential moving average of the weights with this decay, such as 0.999; "
+        "null: no average"
     )
     average_last: PositiveProb | None = _doc(
-        "validate, save and transfer the mean weights of this last share of the budget, such as 0.2 (LAWA, SWA); not "
-        "with ema_decay; null: none"
+        "validate, save and transfer the mean of the weights over this last share of the budget, such as 0.2 (LAWA, "
+        "SWA); excludes ema_decay; null: no average"
     )
 
 
@@ -169,25 +170,27 @@ class HardwareSettings(Settings):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _doc("auto, fp32, bf16, fp16", "auto")
     threads: SmallCount | None = _doc("CPU threads; null: the usable physical cores")
     compile: bool | Literal["auto"] = _doc(
-        "torch.compile each block: auto (on CUDA, in pretraining, if possible), true, false", "auto"
+        "compile each block with torch.compile: auto (in pretraining on CUDA, if possible), true, false", "auto"
     )
     activation_checkpointing: bool = _doc(
-        "recompute transformer layers in the backward pass: less memory, more time, the same result", False
+        "recompute transformer layers in the backward pass, which takes less memory and more time", False
     )
     residual: Literal["auto", "float32", "bfloat16"] = _doc(
-        "states between layers in training: auto (bfloat16 in pretraining on CUDA with bf16), float32, bfloat16", "auto"
+        "number format of the states between layers in training: auto (bfloat16 in pretraining on CUDA with bf16), "
+        "float32, bfloat16",
+        "auto",
     )
     shard: bool = _doc(
-        "under torchrun, each process keeps a part of every weight and of the optimiser's state (FSDP2)", False
+        "under torchrun, each process keeps only a part of every weight and of the optimizer state (FSDP2)", False
     )
 
 
 class ObjectiveSettings(Settings):
     """``objective``: settings common to its rows, corruption and losses, and those components."""
 
-    max_length: Count = _doc("longest row in tokens", 128)
-    mask_prob: PositiveProb = _doc("share of the tokens that are hidden or replaced", 0.15)
-    causal_share: Prob = _doc("share of rows that are trained left to right", 0.25)
+    max_length: Count = _doc("maximum row length in tokens", 128)
+    mask_prob: PositiveProb = _doc("share of tokens that are masked or replaced", 0.15)
+    causal_share: Prob = _doc("share of rows that are predicted from left to right", 0.25)
     rows: Component = None
     corruption: Component = None
     losses: Component = None
@@ -204,15 +207,18 @@ class VectorSettings(Settings):
     """``embedding_after`` in a phase: changes to the token embeddings at its end."""
 
     centre: bool = _doc("subtract the mean vector, so that the mean of each column is 0", True)
-    deviation: Positive | None = _doc("scale all numbers to this standard deviation; null: no scaling")
+    deviation: Positive | None = _doc("scale all entries to this standard deviation; null: no scaling")
 
 
 class PhaseSettings(Settings):
     """A phase in ``phases``; omitted settings are those of the run."""
 
-    share: Annotated[float, Gt(0)] | None = _doc("share of the run's budget; all shares add up to 1; null: the rest")
+    share: Annotated[float, Gt(0)] | None = _doc(
+        "share of the run's budget; all shares must add up to 1; null: the rest"
+    )
     restart: bool | None = _doc(
-        "the learning rate schedule starts again here; null: only if the losses or the kind of optimiser change"
+        "true: restart the learning rate schedule in this phase; null: only if the losses or the kind of optimizer "
+        "change"
     )
     train: PhaseTrainSettings | None = None
     embedding_after: VectorSettings | None = None
@@ -220,13 +226,13 @@ class PhaseSettings(Settings):
     optimizer: Component = None
 
 
-_DATA_ROOT = "folder with data; LMTRANSFER_DATA if not given"
+_DATA_ROOT = "folder with data; null: the environment variable LMTRANSFER_DATA"
 _OVERWRITE = "true: replace an existing output"
 _RUN = (
-    "run directory of pretraining, a probe or finetuning (of several seeds the first one), or hf:<folder or name on "
+    "run directory of pretraining, a probe or finetuning (the first seed if it has several), or hf:<folder or name on "
     "the hub>"
 )
-_ENSEMBLE = "true: use the mean probabilities (or scores) of all seeds of the run"
+_ENSEMBLE = "true: use the mean probabilities (or scores) over all seeds of the run"
 
 
 class _WithData(Settings):
@@ -236,46 +242,48 @@ class _WithData(Settings):
 class _WithRuns(_WithData):
     output_root: Folder = _doc("folder for run directories: <output_root>/<command>/<name>", "runs")
     cache_dir: Folder | None = _doc(
-        "folder for tokenizers, tokenised corpora and large features that runs reuse; null: ~/.cache/lmtransfer"
+        "folder for tokenizers, tokenized corpora and large features that runs reuse; null: ~/.cache/lmtransfer"
     )
 
 
 class _OfARun(Settings):
     run: str = _doc(_RUN, "")
     trust: bool = _doc(
-        "true: read the data files that the run names in its config.yaml, although you did not make the run", False
+        "true: read the data files named in the run's config.yaml even if someone else produced the run", False
     )
 
 
 class ClusterSettings(Settings):
-    """``cluster``: where jobs are submitted, and the resources of each job, under submitit's names."""
+    """``cluster``: where jobs are submitted, and the resources of each job, with submitit's names."""
 
-    executor: Literal["slurm", "local"] = _doc("slurm, or local: processes of this machine")
-    timeout_min: LargeCount = _doc("minutes that a job may take; it is saved, and queued again, before they end", 1440)
-    cpus_per_task: SmallCount | None = _doc("cores of a job")
-    gpus_per_node: SmallCount | None = _doc("GPUs of a job")
-    mem_gb: Positive | None = _doc("memory of a job in GB")
-    slurm_partition: str | None = _doc("Slurm's partition")
-    slurm_account: str | None = _doc("Slurm's account")
-    slurm_qos: str | None = _doc("Slurm's quality of service")
-    slurm_constraint: str | None = _doc("features that Slurm's nodes must have")
+    executor: Literal["slurm", "local"] = _doc("slurm, or local: processes on this machine")
+    timeout_min: LargeCount = _doc(
+        "time limit of a job in minutes; before it ends, the job saves and is queued again", 1440
+    )
+    cpus_per_task: SmallCount | None = _doc("cores per job")
+    gpus_per_node: SmallCount | None = _doc("GPUs per job")
+    mem_gb: Positive | None = _doc("memory per job in GB")
+    slurm_partition: str | None = _doc("Slurm partition")
+    slurm_account: str | None = _doc("Slurm account")
+    slurm_qos: str | None = _doc("Slurm quality of service")
+    slurm_constraint: str | None = _doc("features that the Slurm nodes must have")
     slurm_setup: Sequence[str] | None = _doc("shell commands that each job runs first, such as [module load python]")
 
 
-_CLUSTER = "slurm: each job is submitted to a cluster; null: this machine"
+_CLUSTER = "slurm: submit each job to a cluster; null: run on this machine"
 
 
 class _Training(_WithRuns):
     name: Name = _doc("name of the run directory <output_root>/<command>/<name>", "run")
-    seed: Whole = _doc("decides order, masks, initialisation and dropout", 0)
+    seed: Whole = _doc("seed of data order, masks, initialization and dropout", 0)
     seeds: Seeds = _doc(
-        "train this many times, with seeds seed, seed + 1, ...; 5 give a mean, a deviation, an interval and a verdict; "
-        "1 gives no verdict; from 2 on, resume=true can add more",
+        "train this many times, with the seeds seed, seed + 1, ...; 5 seeds give a mean, a deviation, an interval and "
+        "a verdict, a single seed gives no verdict; resume=true can add seeds to two or more",
         1,
     )
     init: str | None = _doc(
-        "run directory, or hf:<folder, or name@revision on the hub>, to start from, with its tokenizer; null: random "
-        "weights"
+        "run directory, or hf:<folder, or name@revision on the hub>, whose weights and tokenizer to start from; null: "
+        "random weights"
     )
     resume: bool = _doc("true: continue the run of this name from its last checkpoint", False)
     jobs: SmallCount = _doc("seeds that run at the same time, each in its own process with its share of the threads", 1)
@@ -290,7 +298,7 @@ class _Training(_WithRuns):
 
 class _Words(Settings):
     add: str | None = _doc(
-        "file with one word on each line: each word becomes one token; the model's output for other text stays the same"
+        "file with one word per line, each of which becomes one token; the model's output for other text stays the same"
     )
 
 
@@ -307,30 +315,30 @@ class PretrainSettings(_Training):
 
 
 class _Transfer(_Training):
-    split: str = _doc("the split to score at the end", "dev")
+    split: str = _doc("split to score at the end", "dev")
     control: bool = _doc(
-        "true: also train the same model from random initialisation, with the same budget and its own choice of "
-        "learning rate; in a probe its encoder is fixed, too",
+        "true: also train the same model from random initialization, with the same budget and its own choice of "
+        "learning rate; a probe freezes this encoder too",
         False,
     )
     baseline: bool | None = _doc(
-        "true: also score what counting words gives on the same examples: TF-IDF and NB-SVM (labels), TF-IDF "
-        "(numbers), the usual tag of each word (tags); null: leave it out",
+        "true: also score baselines that count words on the same examples: TF-IDF and NB-SVM (labels), TF-IDF "
+        "(numbers), the most common tag of each word (tags); null: no baselines",
         True,
     )
     learning_rates: Sequence[Positive] | None = _doc(
-        "rates such as [1e-4,3e-4,1e-3], of which the held-out part of the training set chooses one; null: "
+        "rates such as [1e-4,3e-4,1e-3], of which the best on a held-out part of the training set is used; null: "
         "optimizer.learning_rate"
     )
     checkpoint: Literal["best", "last"] = _doc(
-        "best: the best evaluation on the held-out part; last: the end of training on the whole training set", "best"
+        "best: the checkpoint with the best held-out score; last: the end of training on the whole training set", "best"
     )
     keep_weights: bool = _doc(
-        "false: with several seeds, delete the weights of each seed and control once they are scored; scores, answers "
-        "and reports stay",
+        "false: with several seeds, delete the weights of each seed and control once they are scored, but keep scores, "
+        "answers and reports",
         True,
     )
-    part: str | None = _doc("used by jobs: run only this part of the command, such as seed-3")
+    part: str | None = _doc("used by jobs: perform only this part of the command, such as seed-3")
     task: Component = None
     transfer: Component = None
 
@@ -345,7 +353,7 @@ class FinetuneSettings(_Transfer):
     """Settings of ``finetune``."""
 
     tokenizer_from: str | None = _doc(
-        "with model=... and without init: train from random initialisation with the tokenizer of this run"
+        "with model=... and without init: train from random initialization with the tokenizer of this run"
     )
     model: Component = None
     corpus: Component = None
@@ -355,27 +363,28 @@ class FinetuneSettings(_Transfer):
 class EvaluateSettings(_OfARun, _WithRuns):
     """Settings of ``evaluate``."""
 
-    split: str = _doc("split of the task to score; a pretraining run is measured on its held-out text", "test")
+    split: str = _doc("split of the task to score; a pretraining run is scored on its held-out text", "test")
     memory_lengths: Sequence[WholeLength] | None = _doc(
-        "memory lengths in tokens to measure a pretraining run with, such as [0,64,640]; null: the trained length"
+        "memory lengths in tokens with which to score a pretraining run, such as [0,64,640]; null: the trained length"
     )
     segment_length: Count | None = _doc(
-        "with memory_lengths: tokens of each segment; null: objective.max_length (64 in Transformer-XL's evaluation)"
+        "with memory_lengths: tokens per segment; null: objective.max_length (64 in Transformer-XL's evaluation)"
     )
     clamp_length: WholeLength | None = _doc(
-        "with memory_lengths: largest relative distance, larger ones are clamped; null: as trained (400 in "
-        "Transformer-XL's evaluation)"
+        "with memory_lengths: largest relative distance, to which larger distances are clamped; null: as in training "
+        "(400 in Transformer-XL's evaluation)"
     )
     same_length: bool = _doc(
-        "with memory_lengths: true: each token attends to memory_length tokens, itself included (true in "
+        "true, with memory_lengths: each token attends to memory_length tokens, including itself (true in "
         "Transformer-XL's evaluation)",
         False,
     )
     eval_tokens: LargeCount | None = _doc(
-        "largest number of tokens of the held-out text of a pretraining run; null: all"
+        "maximum number of held-out tokens on which a pretraining run is scored; null: all"
     )
     name: Name | None = _doc(
-        "name of the run directory <output_root>/evaluate/<name>; null: from the run's name, its command and the split"
+        "name of the run directory <output_root>/evaluate/<name>; null: built from the run's name, its command and the "
+        "split"
     )
     overwrite: bool = _doc("true: replace an existing evaluation with this name", False)
     hardware: HardwareSettings = HardwareSettings()
@@ -384,44 +393,45 @@ class EvaluateSettings(_OfARun, _WithRuns):
 
 
 _InputFormat: TypeAlias = Literal[TextFormat, "conll", "conllu", "squad", "quac", "coqa"]
-_DELIMITER = "character between the columns of a table, such as ';', or tab; null: the one that the first line shows"
+_DELIMITER = "character between the columns of a table, such as ';', or tab; null: as in the first line"
 
 
 class PredictSettings(_OfARun, _WithData):
     """Settings of ``predict``."""
 
     input: str | None = _doc("a file, which may be compressed, or - for standard input")
-    text: str | None = _doc("one text; two texts, or a question and its passage, with [SEP] between them")
+    text: str | None = _doc("one text; or two texts, or a question and its passage, separated by [SEP]")
     split: str | None = _doc("split of the task to predict; its gold answers may be hidden")
-    output: str = _doc("file for JSON lines, or - for standard output; with submission: its file or a folder", "-")
+    output: str = _doc(
+        "file for JSON lines, or - for standard output; with submission: the submission's file or a folder", "-"
+    )
     format: _InputFormat | None = _doc(
-        "format of the input: text (one a line), tsv, quoted_tsv, csv, jsonl (objects on lines or in an array), "
-        "parquet (also arrow, or a folder of datasets.save_to_disk), conll, conllu, squad, quac or coqa; null: by the "
-        "file's name (.txt and standard input: text)"
+        "format of the input: text (one per line), tsv, quoted_tsv, csv, jsonl (objects on lines or in an array), "
+        "parquet (also arrow, or a folder from datasets.save_to_disk), conll, conllu, squad, quac or coqa; null: by "
+        "the file name (text for .txt and standard input)"
     )
     delimiter: str | None = _doc(_DELIMITER)
-    text_column: str | None = _doc(
-        "column of a table or field of JSON lines with the text; null: as in the task's own files"
-    )
+    text_column: str | None = _doc("table column or JSON field with the text; null: as in the task's own files")
     text_pair_column: str | None = _doc("the same for the second text of a pair")
     id_column: str | None = _doc(
-        "column that names the answers; null: the column id if it exists, else the number of the row from 0"
+        "column with the ids of the answers; null: the column id if it exists, else the row number, from 0"
     )
     encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")
     on_error: Literal["stop", "skip"] = _doc(
-        "stop: stop at the first line that cannot be answered; skip: write its error instead of an answer", "stop"
+        "stop: stop at the first line that cannot be answered; skip: write an error in place of its answer", "stop"
     )
     submission: Literal["glue", "squad"] | None = _doc(
         "glue or squad: write the official file of a whole split instead of JSON lines"
     )
     ensemble: bool = _doc(_ENSEMBLE, False)
     entities: bool = _doc(
-        "of a tagger: read running text, and give the entities in it with their characters (start, end) and labels",
+        "true, for a tagger: read running text, and return its entities with their character offsets (start, end) and "
+        "labels",
         False,
     )
     top_k: TopK = _doc("number of candidates for each [MASK]", 5)
     group: Group = _doc(
-        "largest number of inputs that are processed together; from standard input, those that have arrived", 256
+        "maximum number of inputs processed together; from standard input, only those that have arrived", 256
     )
     overwrite: bool = _doc(_OVERWRITE, False)
     hardware: HardwareSettings = HardwareSettings()
@@ -432,126 +442,128 @@ class EmbedSettings(_OfARun):
     """Settings of ``embed``."""
 
     input: str = _doc(
-        "a file of texts: .txt (one a line), .tsv, .csv, .json, .jsonl, .parquet or .arrow, which may be compressed, "
-        "or a folder of datasets.save_to_disk; - for standard input",
+        "a file of texts: .txt (one per line), .tsv, .csv, .json, .jsonl, .parquet or .arrow, which may be compressed, "
+        "or a folder from datasets.save_to_disk; - for standard input",
         "",
     )
     output: str = _doc("file for the vectors: .npy, float32 (rows, width), or .parquet", "")
     pooling: str | None = _doc(
         "mean, max, cls, last_token, family (the published pooler of the encoder family), bilstm or attention (both "
-        "only as trained on a task); null: as the run's head, or as the publisher of an imported model (its pooling, "
-        "longest text and normalisation), or mean"
+        "only if trained on a task); null: as in the run's head, or as the publisher of an imported model does "
+        "(pooling, maximum length and normalization), or else mean"
     )
     layers: int | str | Sequence[int | str] | None = _doc(
-        "last; the number of a layer (0: embeddings); a list such as [0,last], whose vectors are concatenated; mix "
-        "(only as trained on a task); null: as the run's head, or last"
+        "last; a layer number (0: embeddings); a list such as [0,last], whose vectors are concatenated; mix (only if "
+        "trained on a task); null: as in the run's head, or else last"
     )
     standardise: bool = _doc(
-        "true: scale each feature to mean 0 and deviation 1, over the training part if the run's head does so, else "
-        "over the input",
+        "true: scale each feature to mean 0 and deviation 1, over the training part if the run's head does so, "
+        "otherwise over the input",
         False,
     )
     normalise: bool = _doc(
-        "true: divide each vector by its Euclidean length, so that a dot product is a cosine; false: only if the "
+        "true: divide each vector by its Euclidean length, so that a dot product is a cosine; false: do so only if the "
         "publisher does and pooling is null",
         False,
     )
     max_length: Count | None = _doc(
-        "cut texts to this number of tokens, with the two special tokens; null: the longest input of the model, or the "
-        "publisher's limit if pooling is null"
+        "truncate texts to this number of tokens, including the two special tokens; null: the model's maximum length, "
+        "or the publisher's limit if pooling is null"
     )
     format: TextFormat | None = _doc(
-        "format of the input: text (one a line), tsv, quoted_tsv, csv, jsonl (objects on lines or in an array) or "
-        "parquet (also arrow, or a folder of datasets.save_to_disk); null: by the file's name (standard input: text)"
+        "format of the input: text (one per line), tsv, quoted_tsv, csv, jsonl (objects on lines or in an array) or "
+        "parquet (also arrow, or a folder from datasets.save_to_disk); null: by the file name (text for standard input)"
     )
     delimiter: str | None = _doc(_DELIMITER)
-    text_column: str | None = _doc("column of a table or field of JSON lines with the text; null: text or sentence")
-    vector_column: str = _doc("name of the column of vectors in parquet", "vector")
+    text_column: str | None = _doc("table column or JSON field with the text; null: text or sentence")
+    vector_column: str = _doc("name of the column for the vectors in parquet", "vector")
     encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")
-    group: Group = _doc("largest number of rows that are in memory together; also the rows of a group in parquet", 4096)
+    group: Group = _doc("maximum number of rows in memory at a time; also the size of a row group in parquet", 4096)
     overwrite: bool = _doc(_OVERWRITE, False)
     hardware: HardwareSettings = HardwareSettings()
 
 
-_MARGIN = '1: "equivalent within 1 point" where two one-sided tests show that a difference is smaller'
+_MARGIN = '1: report "equivalent within 1 point" if two one-sided tests show that a difference is smaller'
 
 
 class ReportSettings(_WithData):
     """Settings of ``report``."""
 
-    runs: str | Sequence[str] = _doc("the folder of your run directories, or several: runs=[a,b]", "runs")
+    runs: str | Sequence[str] = _doc("folder of your run directories, or several: runs=[a,b]", "runs")
     to: str | None = _doc("folder for the report; null: <runs>/report")
     title: str = _doc("heading of the pages", "lmtransfer report")
-    watch: bool = _doc("true: only show the progress of one running study, until it ends", False)
+    watch: bool = _doc("true: only show the progress of a running study, until it ends", False)
     margin: Positive | None = _doc(_MARGIN)
-    verdicts: bool = _doc("false: for a demonstration, whose runs are too short to be judged", True)
+    verdicts: bool = _doc("false: no verdicts, for a demonstration whose runs are too short for them", True)
     figures: bool = _doc("false: tables only, without matplotlib", True)
     format: Literal["csv", "parquet", "latex"] | None = _doc(
-        "csv or parquet: also all scores as records, a row for each seed; latex: also the table"
+        "csv or parquet: also write all scores, one row per seed; latex: also write the table"
     )
-    data_root: Folder | None = _doc("the texts of wrong answers are read here again, if the tasks' files are there")
+    data_root: Folder | None = _doc(
+        "folder from which the texts of wrong answers are read again, if it contains the tasks' files"
+    )
 
 
 class CompareSettings(Settings):
     """Settings of ``compare``."""
 
     runs: str | Sequence[str] = _doc("two folders: runs=[a,b]", "")
-    to: str | None = _doc("folder for the page; null: <the folder that holds both>/compare")
+    to: str | None = _doc("folder for the page; null: <the folder that contains both>/compare")
     margin: Positive | None = _doc(_MARGIN)
     most: Whole = _doc("number of flipped examples to show for each side", 10)
 
 
-class HubSettings(Settings):
+class ExportHubSettings(Settings):
     """``hub`` in ``export``."""
 
     private: bool = _doc("whether a new repository is private; an existing one stays as it is", True)
     branch: str = _doc("branch to upload to", "main")
-    message: str | None = _doc('message of the commit; null: "Upload <name of the run>"')
+    message: str | None = _doc('commit message; null: "Upload <name of the run>"')
 
 
 class ExportSettings(_WithData):
     """Settings of ``export``."""
 
     run: str = _doc(
-        "run directory of pretraining, an import, a probe or finetuning; with several seeds the first one, or name one "
-        "(.../seed-2)",
+        "run directory of pretraining, an import, a probe or finetuning; of several seeds, the first one, or the one "
+        "that you name (.../seed-2)",
         "",
     )
     to: str | None = _doc(
-        "a folder to write to; onnx: write ONNX to <run>/onnx; null: only with push, no copy stays here"
+        "folder to write to; onnx: write ONNX to <run>/onnx; null: only upload with push, without a local copy"
     )
     format: Literal["auto", "transformers", "sentence_transformers", "tensors", "onnx", "adapter", "run"] = _doc(
         "auto, transformers, sentence_transformers, tensors, onnx, adapter or run; auto: transformers, or tensors if "
-        "transformers has no such model; adapter: the low-rank updates of a run of transfer=lora and its head, for "
-        "peft; run: the run directory as it is",
+        "transformers has no such model; adapter: the low-rank updates and the head of a transfer=lora run, for peft; "
+        "run: the unchanged run directory",
         "auto",
     )
     base: str | None = _doc(
-        "with format=adapter: folder of the exported base, which is checked; null: write the base to <to>/base"
+        "with format=adapter: folder of the exported base model, which is checked; null: write the base to <to>/base"
     )
     pooling: Literal["mean", "cls", "max"] | None = _doc(
-        "with format=sentence_transformers: mean, cls or max of the last layer; null: as the run's head, or mean"
+        "with format=sentence_transformers: mean, cls or max of the last layer; null: as in the run's head, or mean"
     )
-    normalise: bool = _doc("with format=sentence_transformers: true: divide each vector by its Euclidean length", False)
+    normalise: bool = _doc("true, with format=sentence_transformers: divide each vector by its Euclidean length", False)
     checkpoint: Literal["best", "last"] | None = _doc("best or last; null: best if it exists, else last")
     revisions: bool = _doc(
-        "true: also export each revision that train.save_at kept, in a folder or branch of its own (step500-tokens1M)",
+        "true: also export each revision from train.save_at, to its own folder or branch (step500-tokens1M)",
         False,
     )
-    name: Name | None = _doc("name of the model in its card; null: the name of the run")
+    name: Name | None = _doc("model name in the card; null: the name of the run")
     license: License | None = _doc("license in the model card, such as apache-2.0; null: not stated")
     language: Language | Sequence[Language] | None = _doc(
         "language of the texts in the model card, such as en or [en,de]; null: not stated"
     )
-    results: str | None = _doc("folder of runs; the model card lists the scores of runs that started from this run")
-    overwrite: bool = _doc("true: replace an existing export, and the files of the hub's branch", False)
+    results: str | None = _doc("folder of runs; the model card lists the scores of those that started from this run")
+    overwrite: bool = _doc("true: replace an existing export, and the files on the hub's branch", False)
     push: str | None = _doc(
-        "repository of the hub to upload to, such as my-name/my-model; it is made if it does not exist"
+        "repository on the hub to upload to, such as my-name/my-model; it is created if it does not exist"
     )
-    dry_run: bool = _doc("true: list what push would send, and send nothing", False)
-    hub: HubSettings = HubSettings()
+    dry_run: bool = _doc("true: list what push would send, but send nothing", False)
+    hub: ExportHubSettings = ExportHubSettings()
     data_root: Folder | None = _doc(
-        "folder with data; some lines of the run's own text are checked too, if they are found there"
+        "folder with data; if it contains the run's own text, the export is also checked on some lines of this text"
     )
 
 
@@ -574,7 +586,7 @@ class InspectSettings(PretrainSettings):
 
     rows: Annotated[int, Ge(0), Le(10_000)] = _doc("number of rows of the first step to show in full", 3)
     strips: Annotated[int, Ge(0), Le(10_000)] = _doc(
-        "number of rows of the first step to show with one character for each token", 8
+        "number of rows of the first step to show with one character per token", 8
     )
     sample: Annotated[int, Ge(1), Le(1_000_000)] = _doc(
         "number of rows sampled from the epoch to compute the rates", 2000
@@ -583,7 +595,7 @@ class InspectSettings(PretrainSettings):
     measure: bool = _doc(
         "true: run a few training steps to estimate time and memory; false: count parameters only", True
     )
-    name: Name | None = _doc("as in pretrain; inspect makes no run directory")  # type: ignore[assignment]
+    name: Name | None = _doc("as in pretrain; inspect creates no run directory")  # type: ignore[assignment]
     task: Component = None
 
 
@@ -600,9 +612,9 @@ class ListSettings(Settings):
 class PrepareSettings(_WithData):
     """Settings of ``prepare``."""
 
-    cache_dir: Folder | None = _doc("folder for tokenizers and tokenised corpora; null: ~/.cache/lmtransfer")
+    cache_dir: Folder | None = _doc("folder for tokenizers and tokenized corpora; null: ~/.cache/lmtransfer")
     num_workers: Processes | None = _doc(
-        "number of processes that tokenise; null: one for each core; the result is the same for any number"
+        "number of processes that tokenize, which does not affect the result; null: one per core"
     )
     corpus: Component = None
     tokenizer: Component = None
@@ -613,17 +625,19 @@ class ServeSettings(_OfARun):
     """Settings of ``serve``."""
 
     host: str = _doc(
-        "address to listen on; other machines reach one that is not local, which needs allow_remote=true", "127.0.0.1"
+        "address to listen on; an address that other machines can reach needs allow_remote=true", "127.0.0.1"
     )
     port: Annotated[int, Ge(0), Le(65_535)] = _doc("port of the page; 0: any free port", 8000)
     allow_remote: bool = _doc(
-        "true: listen on an address that other machines reach; the page has no password and no encryption", False
+        "true: allow an address that other machines can reach; the page has no password and no encryption", False
     )
-    evidence: bool = _doc("false: no evidence of words", True)
+    evidence: bool = _doc("false: do not show the evidence of each word", True)
     ensemble: bool = _doc(_ENSEMBLE, False)
     top_k: TopK = _doc("number of candidates for each [MASK]", 5)
-    max_bytes: Annotated[int, Ge(100), Le(2**31)] = _doc("largest request; a longer text is refused", 50_000)
-    max_seconds: Positive = _doc("longest time to an answer; half of it for the evidence of words", 20.0)
+    max_bytes: Annotated[int, Ge(100), Le(2**31)] = _doc(
+        "maximum size of a request in bytes; longer texts are rejected", 50_000
+    )
+    max_seconds: Positive = _doc("maximum seconds for an answer, half of them for the evidence of words", 20.0)
     hardware: HardwareSettings = HardwareSettings()
 
 
@@ -631,42 +645,40 @@ class StudyPretrainSettings(_Budget):
     """``pretrain`` in a study: settings that all recipes share."""
 
     corpus: str | None = _doc("corpus of every recipe")
-    seeds: Seeds | None = _doc(
-        "number of pretraining seeds of each recipe; each one is transferred with each seed of the transfers"
-    )
-    words: str | Sequence[str] = _doc("further overrides of every `pretrain` command", ())
+    seeds: Seeds | None = _doc("number of pretraining seeds per recipe; each is transferred with every transfer seed")
+    words: str | Sequence[str] = _doc("further overrides for every `pretrain` command", ())
 
 
 class StudySettings(_WithRuns):
     """Settings of ``study``."""
 
-    question: str | None = _doc("the title of its figures")
+    question: str | None = _doc("title of the figures")
     name: Name | None = _doc("name of the folder <output_root>/study/<name>; null: the name of the study")
     only: str | Sequence[str] | None = _doc("run only these recipes, such as [bert,gpt]")
     recipes: Component = _doc(
-        "name of a recipe: overrides of its `pretrain` command, or {pretrain: ..., <transfer>: ...} with overrides of "
+        "recipes by name: overrides for the `pretrain` command, or {pretrain: ..., <transfer>: ...} with overrides for "
         "each command"
     )
     pretrain: StudyPretrainSettings = _doc("settings that all recipes share", StudyPretrainSettings())
-    transfer_seeds: Seeds | None = _doc("number of seeds of every transfer; null: the `seeds` of each transfer")
+    transfer_seeds: Seeds | None = _doc("number of seeds for every transfer; null: the `seeds` of each transfer")
     transfers: Component = _doc(
-        "name of a transfer: its command (probe or finetune), task, num_train, split, seeds, control and words "
-        "(further overrides)"
+        "transfers by name: command (probe or finetune), task, num_train, split, seeds, control and words (further "
+        "overrides)"
     )
     figures: Component = _doc(
-        "name: x (recipe, num_train, layer, parameters, tokens, seconds, flops, or a key such as objective.mask_prob), "
-        "y, lines, against"
+        "figures by name: x (recipe, num_train, layer, parameters, tokens, seconds, flops, or a key such as "
+        "objective.mask_prob), y, lines, against"
     )
     jobs: SmallCount = _doc(
-        "transfers that run at the same time, each on its share of the CPU threads, after all pretraining, whose runs "
-        "stay alone",
+        "number of transfers that run at the same time, each on its share of the CPU threads, after all pretraining "
+        "runs, which run one by one",
         1,
     )
     cluster: ClusterSettings | None = _doc(_CLUSTER)
     keep_weights: bool = _doc(
-        "false: transfers of several seeds delete the weights of each seed and control once they are scored", True
+        "false: transfers with several seeds delete the weights of each seed and control once they are scored", True
     )
-    demonstration: bool = _doc("true: the runs are too short for verdicts; the sentences give only numbers", False)
+    demonstration: bool = _doc("true: the runs are too short for verdicts, so the sentences give only numbers", False)
     study: Component = None
 
 
@@ -689,7 +701,7 @@ COMMANDS: Mapping[str, type[Settings]] = {
 }
 
 
-#: Patterns of dotted keys.
+#: Patterns of dotted keys that do not affect the result of a run.
 WITHOUT_EFFECT = (
     "name",
     "resume",

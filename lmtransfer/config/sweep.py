@@ -56,7 +56,7 @@ PACKAGES = {
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")
 
 
-def not_found(launcher: str) -> str:
+def explain_missing_launcher(launcher: str) -> str:
     """Return the message for an unknown launcher: which package to install, or the nearest name."""
     package = PACKAGES.get(launcher)
     if package is None:
@@ -65,6 +65,6 @@ def not_found(launcher: str) -> str:
     return f"hydra/launcher={launcher}: the package {package} is not installed: pip install {package}"
 
 
-def unknown_setting(key: str) -> str:
+def explain_unknown_setting(key: str) -> str:
     """Return the message for a setting, such as ``hydra.launcher.n_jobs``, that the chosen launcher does not have."""
-    return f"{key}: the launcher has no such key; choose the launcher that has it, such as hydra/launcher=joblib"
+    return f"{key}: the launcher has no such key; choose a launcher that has it, such as hydra/launcher=joblib"

@@ -14,20 +14,18 @@ def _usable_name(value: str) -> str:
     longest = max(len(part.encode("utf-8", "surrogatepass")) for part in value.split("/"))
     if longest > _LONGEST_NAME:
         raise ValueError(
-            f"{value[:20]}... is a name of {longest} bytes; at most {_LONGEST_NAME} are allowed (between slashes)"
+            f"{value[:20]}... is a name of {longest} bytes, but at most {_LONGEST_NAME} are allowed between slashes"
         )
     if any(ord(character) < 32 for character in value):
         raise ValueError(f"{value[:60]!r} contains a control character, which is not allowed in a name")
     if any(part.strip() in ("", ".", "..") for part in value.split("/")):
-        raise ValueError(
-            f"{value[:60]!r} is not a valid name of a run: use letters, digits, '-', '_', and '/' for folders"
-        )
+        raise ValueError(f"{value[:60]!r} is not a valid run name: use letters, digits, '-', '_', and '/' for folders")
     return value
 
 
 def _not_empty(value: str) -> str:
     if not value:
-        raise ValueError("is empty: give a folder")
+        raise ValueError("the path is empty: set a folder")
     return value
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
-from lmtransfer.system.optional import optional
-from lmtransfer.system.safe_files import not_regular, read_json
+from lmtransfer.system.optional import import_optional
+from lmtransfer.system.safe_files import irregularity, read_json
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -93,7 +93,7 @@ class _ZstdFile(io.RawIOBase):
     """The decompressed bytes of a zstd file with one or more frames; a damaged or incomplete frame raises EOFError."""
 
     def __init__(self, source: BinaryIO, path: Path) -> None:
-        zstandard = optional("zstandard", work=f"{path}", error=DataError)
+        zstandard = import_optional("zstandard", work=f"{path}", error=DataError)
         self._source = source
         self._error = zstandard.ZstdError
         self._new = zstandard.ZstdDecompressor().decompressobj
@@ -191,7 +191,7 @@ def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
         DataError: the file cannot be read, is damaged or is truncated.
     """
     try:
-        problem = not_regular(path)
+        problem = irregularity(path)
         if problem is not None:
             raise DataError(f"{path}: {problem}")
         packed = _CountingFile(path, meter or Meter())

@@ -27,7 +27,7 @@ from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.file_formats.blimp import MinimalPair
 from lmtransfer.tasks.text.minimal_pairs import CHANCE, MinimalPairs
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
 
@@ -191,9 +191,9 @@ def _scores(
         device=hardware.device,
         autocast=hardware.precision.autocast,
     )
-    rank, world_size = distributed.rank(), distributed.world_size()
+    rank, world_size = process_group.rank(), process_group.world_size()
     own = pairs[rank::world_size]
-    parts = distributed.gather(scorer.score([sentence for pair in own for sentence in (pair.good, pair.bad)]))
+    parts = process_group.gather(scorer.score([sentence for pair in own for sentence in (pair.good, pair.bad)]))
     together = np.zeros((len(pairs), 2))
     for number, part in enumerate(parts):
         together[number::world_size] = part.log_probabilities.reshape(-1, 2)

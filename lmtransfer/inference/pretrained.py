@@ -16,7 +16,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective, known_objectives
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
-from lmtransfer.pretraining.parts import learned
+from lmtransfer.pretraining.parts import load_learner
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
@@ -199,7 +199,7 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
         )
     config: Any = OmegaConf.create(saved.config)
     config.init = None  # the weights come from the run itself, not from its init
-    parts, learner = learned(saved, config)
+    parts, learner = load_learner(saved, config)
     frame = Frame(tokenizer=saved.tokenizer, encoder=learner.encoder, rows=parts.rows)
     return Pretrained(learner.to(hardware.device).eval(), frame)
 

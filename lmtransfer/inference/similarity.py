@@ -14,7 +14,7 @@ from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.similarity import CHANCE, SentenceSimilarity
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.embedder import Embedded, Embedder, finished
@@ -67,8 +67,8 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
 def _embed(pairs: Sequence[TextExample], embedder: Embedder) -> Embedded:
     """Embed both sentences of each pair, in turn; each rank embeds a share."""
     sentences = [sentence for pair in pairs for sentence in pair.content]
-    rank, world_size = distributed.rank(), distributed.world_size()
-    parts = distributed.gather(embedder.embed(sentences[rank::world_size]))
+    rank, world_size = process_group.rank(), process_group.world_size()
+    parts = process_group.gather(embedder.embed(sentences[rank::world_size]))
     vectors = np.zeros((len(sentences), embedder.dim), dtype=np.float32)
     for number, part in enumerate(parts):
         vectors[number::world_size] = part.vectors

@@ -22,11 +22,11 @@ from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
-from lmtransfer.system.units import in_percent, shown
+from lmtransfer.system.units import format_metric, in_percent
 from lmtransfer.tasks.metrics.scored_examples import Predictions, undefined_metrics
 from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
 from lmtransfer.tasks.text.similarity import SentenceSimilarity
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.transfer.open_embedder import run_to_embed
 
 _COMMANDS = ("pretrain", "import", "probe", "finetune")
@@ -48,14 +48,14 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     saved = run_to_embed(str(cfg.run), trust=cfg.trust)
     hardware = eager_hardware(cfg)
     task: MinimalPairs | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
-    with distributed.process_group():
+    with process_group.join():
         if isinstance(task, MinimalPairs):
             scores = score_minimal_pairs(task, cfg.split, saved, hardware)
         else:
             scores = score_similarity(task, cfg.split, saved, hardware)
         with open_dict(cfg):
-            cfg.run = saved.given
-        name = sweep_name(cfg.name or f"{_run_name(Path(saved.given))}-{task.name}-{cfg.split}")
+            cfg.run = saved.reference
+        name = sweep_name(cfg.name or f"{_run_name(Path(saved.reference))}-{task.name}-{cfg.split}")
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
@@ -95,11 +95,11 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
             for is_control, examples in ((False, scores.examples), (True, scores.control_examples))
             if examples is not None and is_kept(examples)
         }
-        if distributed.is_main() and answers:
+        if process_group.is_main() and answers:
             files = {file_name(predictions, alone=len(answers) == 1): predictions for predictions in answers.values()}
             write_predictions(directory.path, files)
         directory.write_result(result)
-        if distributed.is_main():
+        if process_group.is_main():
             _print(result, scores, saved, directory, Console(highlight=False))
     return directory.path
 
@@ -120,12 +120,12 @@ def _print(
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
     table.add_column("")
     table.add_column("", justify="right")
-    table.add_row("chance", shown(scores.chance, metric))
+    table.add_row("chance", format_metric(scores.chance, metric))
     if scores.control is not None:
-        table.add_row("random weights", shown(scores.control[metric], metric))
-    table.add_row(saved.name, shown(scores.metrics[metric], metric), style="bold")
+        table.add_row("random weights", format_metric(scores.control[metric], metric))
+    table.add_row(saved.name, format_metric(scores.metrics[metric], metric), style="bold")
     for name, label in scores.shown.items():
-        table.add_row(f"  {label}", shown(scores.metrics[name], name))
+        table.add_row(f"  {label}", format_metric(scores.metrics[name], name))
     console.print(table)
     console.print("; ".join([scores.method, *scores.notes, *result.more.get("undefined", ())]), soft_wrap=True)
     console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

@@ -10,10 +10,10 @@ from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.interop.hub import repository_of
 from lmtransfer.interop.published_folder import COMMIT, PREFIX, find_published, is_hub_name
-from lmtransfer.runs.result import RunResult, few_steps
+from lmtransfer.runs.result import RunResult, few_steps_warning
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, read_saved, seed_folders
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 
 
 def run_folder(path: str | Path, *, key: str) -> RunDirectory:
@@ -31,7 +31,7 @@ def run_folder(path: str | Path, *, key: str) -> RunDirectory:
         if published.is_run:
             return RunDirectory.open(published.path)
         folder, imported = import_into_cache(published)
-        if imported is not None and distributed.is_main():
+        if imported is not None and process_group.is_main():
             for line in [*imported_lines(imported), f"kept in the cache: {folder}"]:
                 print(line, file=sys.stderr)
         return RunDirectory.open(folder)
@@ -67,19 +67,19 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
     """
     _, revision = split_revision(str(path))
     _warn_of_few_steps(path, key)
-    return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust, revision=revision)
+    return read_saved(run_folder(path, key=key), reference=path, key=key, trust=trust, revision=revision)
 
 
 @cache  # a command opens a run more than once
 def _warn_of_few_steps(path: str | Path, key: str) -> None:
     """Warn if the run was hardly trained."""
-    if key != "init" or str(path).startswith(PREFIX) or not distributed.is_main():
+    if key != "init" or str(path).startswith(PREFIX) or not process_group.is_main():
         return
     file = run_folder(path, key=key).path / "result.json"
     if not file.is_file():
         return
     try:
-        warning = few_steps(RunResult.read(file))
+        warning = few_steps_warning(RunResult.read(file))
     except RunDirectoryError:  # a damaged result is reported where it is needed
         return
     if warning:

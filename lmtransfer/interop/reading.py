@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from lmtransfer.errors import CheckpointError, ConfigError, listed
+from lmtransfer.errors import CheckpointError, ConfigError, list_problems
 from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
 from lmtransfer.interop.families.family import Family, GeneratorFormat, PretrainingHead, TaskKind, target_of
 from lmtransfer.interop.families.index import family_of_config
@@ -370,7 +370,7 @@ def _arguments(family: Family, config: Mapping[str, Any], source: Path, notes: l
     if not isinstance(vocab_size, int) or isinstance(vocab_size, bool) or not 0 < vocab_size < 2**31:
         problems.append(f"vocab_size={vocab_size!r} is not a valid number of tokens")
     if problems:
-        raise CheckpointError(listed(f"{source}: lmtransfer cannot build this encoder:", problems))
+        raise CheckpointError(list_problems(f"{source}: lmtransfer cannot build this encoder:", problems))
     notes.extend(f"config.json: {remark}" for remark in remarks)
     return arguments, cast(int, vocab_size)
 

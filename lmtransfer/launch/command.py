@@ -12,7 +12,7 @@ from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
 from lmtransfer.config.effective import complete_values
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs.lock import failed_starts_removed
+from lmtransfer.runs.create_and_lock import remove_failed_starts
 from lmtransfer.system import machine
 
 
@@ -32,7 +32,7 @@ def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     try:
         return run_as_is(command, cfg, **arguments)
     except Exception as error:
-        described = as_user_error(error, cfg)
+        described = to_user_error(error, cfg)
         if described is error:
             raise
         raise described from error
@@ -41,7 +41,7 @@ def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
 def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
     complete_values(cfg, command)
-    with failed_starts_removed():
+    with remove_failed_starts():
         return module_of(command).run(cfg, **arguments)
 
 
@@ -55,8 +55,8 @@ def settings_check(command: str) -> Callable[[DictConfig], object] | None:
     return getattr(module_of(command), "check_settings", None)
 
 
-def as_user_error(error: Exception, cfg: DictConfig) -> Exception:
-    """Turn a missing value, a broken reference or a machine error into a message; keep other errors."""
+def to_user_error(error: Exception, cfg: DictConfig) -> Exception:
+    """Turn a missing value, a broken reference or a machine error into an error for the user; return other errors."""
     if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
         where = f"{error.full_key}: " if error.full_key else ""
         described = ConfigError(where + str(error).splitlines()[0])

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.config import config_files, help_page, overrides, paths
-from lmtransfer.config.composing import in_force
+from lmtransfer.config import command_help, config_files, overrides, paths
+from lmtransfer.config.composing import running_config
 from lmtransfer.config.config_files import drop_null_groups
-from lmtransfer.config.in_short import expanded
+from lmtransfer.config.short_forms import expand_task_groups
 from lmtransfer.config.sweep import in_sweep
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.command import run_once
@@ -35,15 +35,15 @@ def run_command(command: str, words: Sequence[str]) -> int:
     """
     line = overrides.read(words)
     settings, folders = overrides_and_folders(command, line)
-    one_each = expanded(settings, folders)
-    if one_each != settings and not line.is_sweep:
+    words = expand_task_groups(settings, folders)
+    if words != settings and not line.is_sweep:
         line.options.append("--multirun")
         line.is_sweep = True
-    settings = one_each
-    help_page.register(command)
+    settings = words
+    command_help.register(command)
     is_plain = _is_plain(line, settings)
     if is_plain:  # composes once; Hydra's own command line would compose twice
-        with in_force(command, settings, config_dir=line.config_dir) as cfg:
+        with running_config(command, settings, config_dir=line.config_dir) as cfg:
             if not in_sweep():  # a config may ask for a sweep
                 run_once(command, cfg)
                 return 0
@@ -64,21 +64,23 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
 
     Raises:
         ConfigError: the settings ask for a sweep or for a command line option.
-        LmtransferError: a mistake of the user, or an error of the command.
+        LmtransferError: a user's mistake, or an error of the command.
     """
     with _one_call:
         words, folders = overrides_and_folders(command, line)
-        for word, one_each in zip(words, expanded(words, folders), strict=True):
-            if one_each != word:
-                raise ConfigError(f"{word}: a call makes one run; call {command} once for each of {one_each}")
+        for word, expansion in zip(words, expand_task_groups(words, folders), strict=True):
+            if expansion != word:
+                raise ConfigError(f"{word}: a call performs one run; call {command} once for each of {expansion}")
         if not _is_plain(line, words):
             raise ConfigError(
-                f"{' '.join([*line.options, *words])}: a call makes one run, without sweeps, options and settings of "
-                f"hydra; call {command} once for each value, or use the command line"
+                f"{' '.join([*line.options, *words])}: a call performs one run, without sweeps, options and Hydra "
+                f"settings; call {command} once for each value, or use the command line"
             )
-        with in_force(command, words, config_dir=line.config_dir) as cfg:
+        with running_config(command, words, config_dir=line.config_dir) as cfg:
             if in_sweep():
-                raise ConfigError("hydra.mode: a config asks for a sweep, but a call makes one run: use -m there")
+                raise ConfigError(
+                    "hydra.mode: a config asks for a sweep, but a call performs one run: use -m on the command line"
+                )
             return run_once(command, cfg, **arguments)
 
 
@@ -123,8 +125,8 @@ def _bare_words(command: str, bare: Sequence[str]) -> list[str]:
 def _check_config_dir(folder: Path) -> None:
     if not folder.is_dir():
         raise ConfigError(f"--config-dir: there is no folder {folder}")
-    for path in paths.shadowed(folder):
+    for path in paths.shadowed_configs(folder):
         print(
-            f"lmtransfer: warning: {folder / path} is ignored, because lmtransfer has its own {path}; rename yours",
+            f"lmtransfer: warning: {folder / path} is ignored, because lmtransfer has its own {path}; rename your file",
             file=sys.stderr,
         )

@@ -22,15 +22,15 @@ from omegaconf import DictConfig
 from rich.text import Text
 
 from lmtransfer.config.config_files import own_folder
-from lmtransfer.config.overrides import key_of, named_keys, of_command_line
-from lmtransfer.config.plain import resolved
+from lmtransfer.config.overrides import command_line_overrides, key_of, override_keys
+from lmtransfer.config.plain import resolve_config
 from lmtransfer.errors import ConfigError, Interrupted
-from lmtransfer.runs import lock
+from lmtransfer.runs.create_and_lock import writer
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.cores import usable_cores
-from lmtransfer.system.interrupts import FOLLOW, collected
-from lmtransfer.system.optional import missing, optional
+from lmtransfer.system.interrupts import FOLLOW, collect_signals
+from lmtransfer.system.optional import import_optional, install_hint
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.units import duration
 
@@ -45,11 +45,11 @@ class Job:
         key: its name in messages, unique among the jobs that run together.
         command: name of the command.
         overrides: its settings.
-        result: the file, in the job's run directory, whose existence means that the job has finished.
+        result: a file in the job's run directory, which exists once the job has finished.
         log: file for the output.
         needs: keys of the jobs that must finish first.
-        alone: whether nothing else may run on the same machine at the same time, because its budget may be a time.
-        further: settings that do not affect the result.
+        alone: whether no other job may run on the same machine at the same time, because its budget may be a duration.
+        extra: settings that do not affect the result.
     """
 
     key: str
@@ -59,17 +59,17 @@ class Job:
     log: Path
     needs: tuple[str, ...] = ()
     alone: bool = False
-    further: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
 
     @property
     def is_finished(self) -> bool:
         """Whether the result exists."""
         return self.result.is_file()
 
-    def words(self, *further: str) -> tuple[str, ...]:
-        """Return the command line, with those ``further`` settings that the job does not set itself."""
-        own = named_keys(self.overrides)
-        return (self.command, *self.overrides, *(word for word in further if word.partition("=")[0] not in own))
+    def words(self, *extra: str) -> tuple[str, ...]:
+        """Return the command line, including the ``extra`` settings that the job does not set itself."""
+        own = override_keys(self.overrides)
+        return (self.command, *self.overrides, *(word for word in extra if word.partition("=")[0] not in own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ class Place:
     """Where jobs run.
 
     Attributes:
-        at_once: maximum number of jobs at the same time on this machine.
+        max_jobs: maximum number of jobs at the same time on this machine.
         cluster: settings of a cluster (``config.settings.ClusterSettings``); None for this machine.
-        options: further words of every command, such as the user's config folder.
+        options: additional words of every command line, such as the user's config folder.
     """
 
-    at_once: int = 1
+    max_jobs: int = 1
     cluster: Mapping[str, Any] | None = None
     options: tuple[str, ...] = ()
 
@@ -92,15 +92,15 @@ class Place:
 
         Args:
             cfg: settings of the command.
-            command: its name, if the jobs are parts of it; None if they are other commands.
+            command: name of the command, if the jobs are parts of it; None if the jobs are other commands.
 
         Raises:
             ConfigError: submitit is not installed, or the command runs under torchrun.
         """
         if (cfg.jobs > 1 or cfg.get("cluster") is not None) and ranks.world_size() > 1:
-            raise ConfigError("jobs and cluster start processes of their own: leave them out under torchrun")
-        cluster = None if cfg.get("cluster") is None else resolved(cfg.cluster)
-        if cluster is not None and (problem := missing("submitit")):
+            raise ConfigError("jobs and cluster start their own processes: leave both out under torchrun")
+        cluster = None if cfg.get("cluster") is None else resolve_config(cfg.cluster)
+        if cluster is not None and (problem := install_hint("submitit")):
             raise ConfigError(f"cluster={cluster['executor']}: {problem}")
         folder = own_folder()
         options = [] if folder is None else ["-cd", folder]
@@ -112,7 +112,7 @@ class Place:
     @property
     def is_here(self) -> bool:
         """Whether jobs run in the current process if possible."""
-        return self.at_once == 1 and self.cluster is None
+        return self.max_jobs == 1 and self.cluster is None
 
     @property
     def shares_machine(self) -> bool:
@@ -121,20 +121,20 @@ class Place:
 
     def start(self, job: Job) -> Process:
         """Start a job."""
-        shares_cores = self.at_once > 1 and self.shares_machine and not job.alone
-        threads = [f"hardware.threads={max(1, usable_cores() // self.at_once)}"] if shares_cores else []
-        words = job.words(*job.further, *threads)
+        shares_cores = self.max_jobs > 1 and self.shares_machine and not job.alone
+        threads = [f"hardware.threads={max(1, usable_cores() // self.max_jobs)}"] if shares_cores else []
+        words = job.words(*job.extra, *threads)
         log = job.log
         log.parent.mkdir(parents=True, exist_ok=True)
         words = (*words, *self.options)
-        return _LocalProcess(words, log) if self.cluster is None else _submitted(words, log, self.cluster)
+        return _LocalProcess(words, log) if self.cluster is None else _submit(words, log, self.cluster)
 
 
 class Process(Protocol):
     """A started job."""
 
-    def exit_code(self, *, within: float) -> int | None:
-        """Wait for at most ``within`` seconds and return the exit code; None if the job is still running."""
+    def exit_code(self, *, timeout: float) -> int | None:
+        """Wait for at most ``timeout`` seconds and return the exit code; None if the job is still running."""
 
     def terminate(self) -> None:
         """Ask the job to save and stop."""
@@ -157,8 +157,8 @@ def run_jobs(
 ) -> dict[str, str]:
     """Run the unfinished jobs; a failed job stops only those that need it.
 
-    On Ctrl-C (even if repeated), SIGTERM or SIGHUP, when a job was interrupted on its own, or if this process dies,
-    each running job is asked to save and stop, and no other job starts.
+    On Ctrl-C (even if repeated), SIGTERM or SIGHUP, if a job is interrupted by itself, or if this process dies, each
+    running job is asked to save and stop, and no other job starts.
 
     Args:
         jobs: the jobs, in order of preference for starting.
@@ -203,7 +203,7 @@ class _Runner:
 
     def run(self) -> dict[str, str]:
         ending = False
-        with collected() as signals, self._console.status("") as status:
+        with collect_signals() as signals, self._console.status("") as status:
             try:
                 while True:
                     ending = ending or bool(signals)
@@ -216,18 +216,18 @@ class _Runner:
                         continue
                     if ending:
                         self._terminate()
-                    lines = [one.line(self._heading(one.job), self._console.width) for one in self._running]
+                    lines = [running.line(self._heading(running.job), self._console.width) for running in self._running]
                     status.update(Text("\n").join(lines))
-                    for one in list(self._running):
-                        code = one.process.exit_code(within=_LOOK_EVERY_SECONDS / len(self._running))
+                    for running in list(self._running):
+                        code = running.process.exit_code(timeout=_LOOK_EVERY_SECONDS / len(self._running))
                         if code is not None:
-                            self._running.remove(one)
-                            one.process.release()
+                            self._running.remove(running)
+                            running.process.release()
                             ending = ending or bool(signals) or code == Interrupted.exit_code
-                            self._end(one, code, interrupted=ending)
+                            self._end(running, code, interrupted=ending)
             finally:
-                for one in self._running:
-                    one.process.release()
+                for running in self._running:
+                    running.process.release()
         if ending:
             raise Interrupted("interrupted; run the same command again to continue")
         return self._failed
@@ -239,9 +239,9 @@ class _Runner:
                 self._say(job, f"finished{self._where.get(job.key, '')}")
                 self._waiting.remove(job)
                 return True
-            lost = next((key for key in job.needs if key in self._failed), None)
-            if lost is not None:
-                self._failed[job.key] = f"{lost} failed"
+            failed_key = next((key for key in job.needs if key in self._failed), None)
+            if failed_key is not None:
+                self._failed[job.key] = f"{failed_key} failed"
                 self._waiting.remove(job)
                 return True
             if self._can_start(job):
@@ -255,32 +255,33 @@ class _Runner:
         return False
 
     def _can_start(self, job: Job) -> bool:
-        if lock.writer(job.result.parent) is not None:
+        if writer(job.result.parent) is not None:
             return False
-        waits = {other.key for other in self._waiting} | {one.job.key for one in self._running}
-        if any(key in waits for key in job.needs):
+        unfinished = {other.key for other in self._waiting} | {running.job.key for running in self._running}
+        if any(key in unfinished for key in job.needs):
             return False
         if not self._place.shares_machine:
             return True
-        alone = job.alone or any(one.job.alone for one in self._running)
-        return not self._running if alone else len(self._running) < self._place.at_once
+        alone = job.alone or any(running.job.alone for running in self._running)
+        return not self._running if alone else len(self._running) < self._place.max_jobs
 
-    def _end(self, one: _Running, code: int, *, interrupted: bool) -> None:
-        seconds = self._record(one.job, time.monotonic() - one.started_at, one.resumed)
+    def _end(self, running: _Running, code: int, *, interrupted: bool) -> None:
+        job, seconds = running.job, time.monotonic() - running.started_at
+        seconds = self._record(job, seconds, running.resumed)
         if interrupted:
             return
-        if code == 0 and one.job.is_finished:
-            self._say(one.job, duration(seconds))
+        if code == 0 and job.is_finished:
+            self._say(job, duration(seconds))
         else:
-            reason = f"{last_words(one.job.log)} ({short_path(one.job.log)})"
-            self._failed[one.job.key] = reason
-            self._say(one.job, f"failed: {reason}")
+            reason = f"{last_message(job.log)} ({short_path(job.log)})"
+            self._failed[job.key] = reason
+            self._say(job, f"failed: {reason}")
 
     def _terminate(self) -> None:
-        for one in self._running:
-            if not one.terminated:
-                one.process.terminate()
-                one.terminated = True
+        for running in self._running:
+            if not running.terminated:
+                running.process.terminate()
+                running.terminated = True
 
     def _heading(self, job: Job) -> str:
         return f"[{self._jobs.index(job) + 1}/{len(self._jobs)}] {job.key}"
@@ -312,9 +313,9 @@ class _LocalProcess:
         finally:
             os.close(followed)
 
-    def exit_code(self, *, within: float) -> int | None:
+    def exit_code(self, *, timeout: float) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout=within)
+            return self._process.wait(timeout=timeout)
         return None
 
     def terminate(self) -> None:
@@ -325,7 +326,7 @@ class _LocalProcess:
 
 
 @dataclass
-class Submission:
+class JobSubmission:
     """A command that submitit runs on a cluster machine.
 
     Attributes:
@@ -340,7 +341,7 @@ class Submission:
         """Run the command and return its exit code."""
         self._process = _LocalProcess(self.words, self.log)
         try:
-            while (code := self._process.exit_code(within=60.0)) is None:
+            while (code := self._process.exit_code(timeout=60.0)) is None:
                 pass
         except BaseException:
             self._save()
@@ -350,11 +351,11 @@ class Submission:
     def checkpoint(self) -> Any:
         """Requeue the job; called by submitit before its time limit or on preemption."""
         self._save()
-        return _submitit().helpers.DelayedSubmission(Submission(self.words, self.log))
+        return _submitit().helpers.DelayedSubmission(JobSubmission(self.words, self.log))
 
     def _save(self) -> None:
         self._process.terminate()
-        while self._process.exit_code(within=60.0) is None:
+        while self._process.exit_code(timeout=60.0) is None:
             pass
 
 
@@ -364,9 +365,9 @@ class _SubmittedJob:
     def __init__(self, job: Any, log: Path) -> None:
         self._job, self._log = job, log
 
-    def exit_code(self, *, within: float) -> int | None:
+    def exit_code(self, *, timeout: float) -> int | None:
         if not self._job.done():  # asks Slurm at most once a minute
-            time.sleep(within)
+            time.sleep(timeout)
             return None
         try:
             return int(self._job.result())
@@ -382,7 +383,7 @@ class _SubmittedJob:
         pass
 
 
-def _submitted(words: tuple[str, ...], log: Path, settings: Mapping[str, Any]) -> Process:
+def _submit(words: tuple[str, ...], log: Path, settings: Mapping[str, Any]) -> Process:
     """Submit a job, or take it over if an earlier runner's Slurm submission of it is still pending or running."""
     folder, number = log.parent / "submitit", log.with_suffix(".job")
     if settings["executor"] == "slurm" and number.is_file():
@@ -392,25 +393,25 @@ def _submitted(words: tuple[str, ...], log: Path, settings: Mapping[str, Any]) -
     executor = _submitit().AutoExecutor(folder=folder, cluster=settings["executor"])
     parameters = {key: value for key, value in settings.items() if key != "executor" and value is not None}
     executor.update_parameters(name="lmtransfer", **parameters)
-    job = executor.submit(Submission(words, log))
+    job = executor.submit(JobSubmission(words, log))
     number.write_text(job.job_id, encoding="ascii")
     return _SubmittedJob(job, log)
 
 
 def _submitit() -> Any:
-    return optional("submitit", work="cluster", error=ConfigError)
+    return import_optional("submitit", work="cluster", error=ConfigError)
 
 
-def overrides_below(root: Path | str, name: str, *own: str) -> tuple[str, ...]:
-    """Return the running command's settings, for a job that is a part of it.
+def inherit_overrides(root: Path | str, name: str, *own: str) -> tuple[str, ...]:
+    """Return the running command's overrides, for a job that performs a part of this command.
 
     Args:
         root: output root of the part.
         own: settings specific to the part.
     """
     own = (f"output_root={Path(root).absolute()}", f"name={name}", "resume=true", *own)
-    replaced = {*named_keys(own), "jobs", "part", "cluster"}
-    words = [word for word in of_command_line() if key_of(word) not in replaced]
+    replaced = {*override_keys(own), "jobs", "part", "cluster"}
+    words = [word for word in command_line_overrides() if key_of(word) not in replaced]
     return (*(word for word in words if not key_of(word).startswith("cluster.")), *own)
 
 
@@ -420,7 +421,7 @@ def _command_line(words: Sequence[str]) -> list[str]:
 
 
 def _importable() -> dict[str, str]:
-    """Return the environment in which a child process finds this lmtransfer if it lies next to the user's files."""
+    """Return environment variables with which a child process finds this lmtransfer if it is not installed."""
     package_root = str(Path(__file__).absolute().parents[2])
     if package_root in sys.path:
         return {}
@@ -428,8 +429,8 @@ def _importable() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([package_root, *([before] if before else [])])}
 
 
-def last_words(log: Path) -> str:
-    """Say why a job failed: its error message, else the last line of its log."""
+def last_message(log: Path) -> str:
+    """Return the error message of a failed job, or else the last line of its log."""
     lines = _last_lines(log)
     errors = [place for place, line in enumerate(lines) if line.startswith("lmtransfer: ")]
     last = lines[errors[-1] :] if errors else lines[-1:]
@@ -438,7 +439,7 @@ def last_words(log: Path) -> str:
 
 def was_interrupted(log: Path) -> bool:
     """Whether the error message in a log is that of an interruption, so that the job will continue."""
-    return bool(re.match(r"interrupted$|interrupted;|[^:]*: stopped after step ", last_words(log)))
+    return bool(re.match(r"interrupted$|interrupted;|[^:]*: stopped after step ", last_message(log)))
 
 
 def _last_lines(log: Path) -> list[str]:

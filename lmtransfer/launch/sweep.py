@@ -19,23 +19,23 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lmtransfer.config import help_page, overrides, paths
-from lmtransfer.config.composing import REFUSALS, as_typed, compose_files, diagnose, in_force
+from lmtransfer.config import command_help, overrides, paths
+from lmtransfer.config.composing import REFUSALS, compose_files, diagnose, quote_texts, running_config
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
-from lmtransfer.launch.command import as_user_error, run_as_is, run_once, settings_check
+from lmtransfer.launch.command import run_as_is, run_once, settings_check, to_user_error
 from lmtransfer.launch.sweep_points import (
-    Plan,
-    Point,
+    SweepPlan,
+    SweepPoint,
     exchange_folder,
-    launcher_stopped,
+    launcher_error,
     plan_of,
     points_of,
     print_progress,
     progress_line,
     read_points,
-    watched,
+    watch_points,
 )
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system import cores, interrupts, machine
@@ -57,7 +57,7 @@ def stop(folder: Path) -> None:
 
 
 @contextmanager
-def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
+def forward_signals(plan: SweepPlan, folder: Path) -> Iterator[None]:
     """Inside the block, forward the first signal to the running points and wait for them.
 
     The points save and stop, and no other point starts. A second signal ends this process immediately. If the points
@@ -79,7 +79,7 @@ def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
         first.append(time.monotonic())
         stop(folder)
         with contextlib.suppress(OSError):
-            os.write(2, b"\nthe running points of the sweep save and end; a second signal ends them at once\n")
+            os.write(2, b"\nthe running points of the sweep are saving; a second signal ends them immediately\n")
         for path in folder.glob(f"{_RUNNING}*"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(path.name.removeprefix(_RUNNING)), signal.SIGTERM)
@@ -87,18 +87,18 @@ def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
     if not (plan.is_parallel and plan.is_local) or threading.current_thread() is not threading.main_thread():
         yield
         return
-    trapped = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # ignored under nohup
-    for number in trapped:
+    numbers = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # ignored under nohup
+    for number in numbers:
         signal.signal(number, handle)
     try:
         yield
     finally:
-        for number in trapped:
+        for number in numbers:
             signal.signal(number, before[number])
 
 
 @contextmanager
-def as_point(folder: Path) -> Iterator[None]:
+def guard_point(folder: Path) -> Iterator[None]:
     """Inside the block, handle signals as in a single command, and stop if the parent process is gone."""
     running = folder / f"{_RUNNING}{os.getpid()}"
     running.touch()
@@ -106,7 +106,7 @@ def as_point(folder: Path) -> Iterator[None]:
     parent = os.getppid()
     threading.Thread(target=_follow, args=(parent, over), daemon=True).start()
     try:
-        with interrupts.trapped():
+        with interrupts.trap_signals():
             yield
     finally:
         over.set()
@@ -143,7 +143,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
 
     Args:
         words: the overrides in Hydra's form.
-        is_sweep: whether there are several runs.
+        is_sweep: whether the command line is for several runs.
 
     Returns:
         0, or 1 if a point of a sweep failed.
@@ -154,22 +154,22 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
         LmtransferError: the command of a single run failed.
     """
     if any(word.startswith("hydra.sweep.") for word in words):
-        raise ConfigError("hydra.sweep.dir and .subdir are set by lmtransfer: leave them out, and set output_root")
+        raise ConfigError("lmtransfer itself sets hydra.sweep.dir and .subdir: leave both out, and set output_root")
     failure: list[Exception] = []
     primary = line.config_name or command
     asks_help = not {"--help", "-h"}.isdisjoint(line.options)
-    words = as_typed(words, command=primary, config_dir=line.config_dir)
-    plan = plan_of(primary, [*words, *_not_in_sweep(words)], config_dir=line.config_dir) if is_sweep else Plan()
+    words = quote_texts(words, command=primary, config_dir=line.config_dir)
+    plan = plan_of(primary, [*words, *_not_in_sweep(words)], config_dir=line.config_dir) if is_sweep else SweepPlan()
     if is_sweep:
         _check_points(command, words, primary=primary, config_dir=line.config_dir)
     with exchange_folder(plan) as folder:
         task = functools.partial(_perform_or_note, command, failure, plan)
-        settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_not_in_sweep(words)]
+        settings = [*_HYDRA_SETTINGS, overrides.quote_value(f"hydra.sweep.dir={folder}"), *_not_in_sweep(words)]
         argv = [f"lmtransfer {command}", *line.options, *settings, *words]
         try:
-            with _hydra_as_library(argv), passed_on(plan, folder), watched(plan, folder):
+            with _hydra_as_library(argv), forward_signals(plan, folder), watch_points(plan, folder):
                 if asks_help:
-                    print(help_page.page(primary, words, config_dir=line.config_dir))
+                    print(command_help.page(primary, words, config_dir=line.config_dir))
                 else:
                     hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
             if is_stopping(folder):
@@ -189,7 +189,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
             _finish_sweep(command, read_points(folder))
             if stopped:
                 raise Interrupted("the sweep was interrupted; run the same command again to continue it") from error
-            raise launcher_stopped(plan, error, folder) from error
+            raise launcher_error(plan, error, folder) from error
         points = read_points(folder)
     if failure:
         raise failure[0]
@@ -210,7 +210,7 @@ def _check_points(command: str, command_line: Sequence[str], *, primary: str, co
     for point in points:
         words = [word for word in point if not word.startswith("hydra")]
         try:
-            with in_force(primary, words, config_dir=config_dir) as cfg:
+            with running_config(primary, words, config_dir=config_dir) as cfg:
                 complete_values(cfg, command)
                 check(cfg)
         except LmtransferError as error:
@@ -229,7 +229,7 @@ def _in_points(problem: str, labels: Sequence[str], total: int) -> str:
     return f"{labels[0]}{others}: {problem}"
 
 
-def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: DictConfig) -> float:
+def _perform_or_note(command: str, failure: list[Exception], plan: SweepPlan, cfg: DictConfig) -> float:
     """Run the command or a sweep's point; Hydra calls this, possibly in another process.
 
     Returns:
@@ -239,7 +239,7 @@ def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: Di
         folder = Path(HydraConfig.get().sweep.dir)
         if not (plan.is_parallel and plan.is_local):
             return _perform_point(command, plan, folder, cfg)
-        with as_point(folder), cores.shared_by(plan.workers or 1):
+        with guard_point(folder), cores.share_cores(plan.workers or 1):
             if not is_stopping(folder):
                 return _perform_point(command, plan, folder, cfg)
         return math.nan
@@ -250,10 +250,10 @@ def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: Di
     return math.nan
 
 
-def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> float:
+def _perform_point(command: str, plan: SweepPlan, folder: Path, cfg: DictConfig) -> float:
     job = HydraConfig.get().job
     label = job.override_dirname.replace("'", "") or f"name={cfg.get('name')}"
-    point = Point(number=int(job.num), label=label)
+    point = SweepPoint(number=int(job.num), label=label)
     print(f"\nsweep, run {point.number + 1}: {label} ({progress_line(plan, read_points(folder))})", flush=True)
     start_time = time.time()
     try:
@@ -266,13 +266,13 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> f
             return math.nan
         point.error = "interrupted; run the same command again to continue"
     except Exception as raised:
-        described = as_user_error(raised, cfg)
+        described = to_user_error(raised, cfg)
         if isinstance(described, LmtransferError):
             point.error = str(described)
             print(f"lmtransfer: {described}", file=sys.stderr)
         else:
             point.error = f"{type(raised).__name__}: {raised}"
-            print(f"lmtransfer: {machine.bug(raised, [command, *overrides.of_command_line()])}", file=sys.stderr)
+            print(f"lmtransfer: {machine.bug(raised, [command, *overrides.command_line_overrides()])}", file=sys.stderr)
     point.measure_seconds(start_time)
     point.write(folder)
     print_progress(plan, read_points(folder))
@@ -299,8 +299,8 @@ def _run(command: str, cfg: DictConfig) -> Path | None:
     return None
 
 
-def _finish_sweep(command: str, points: list[Point]) -> int:
-    """Print the table of the points and list the failed ones; return 1 if there are any, else 0."""
+def _finish_sweep(command: str, points: list[SweepPoint]) -> int:
+    """Print the table of the points and list the failed points; return 1 if any point failed, else 0."""
     run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
     failed = [point for point in points if point.error is not None]
     if run_dirs:

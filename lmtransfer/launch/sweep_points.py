@@ -30,13 +30,13 @@ from lmtransfer.system.units import duration, time_unit
 if TYPE_CHECKING:
     from lmtransfer.reporting.table import Table
 
-#: Maximum number of points for which labels are kept for the table.
-_MOST_LISTED = 40
+#: Maximum number of points that the table lists.
+_MAX_POINTS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is known about a sweep in advance; sent to the processes of its points.
+class SweepPlan:
+    """The facts about a sweep that are known in advance; sent to the processes of its points.
 
     Attributes:
         launcher: name of Hydra's launcher; "basic" runs the points one after the other in this process.
@@ -63,7 +63,7 @@ class Plan:
         return self.launcher in ON_THIS_MACHINE
 
 
-def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None) -> Plan:
+def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None) -> SweepPlan:
     """Build the plan of a sweep from the configuration of its first point.
 
     Args:
@@ -75,7 +75,7 @@ def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None
         parsed = [overrides.parse(word) for word in words]
         cfg = compose_files(primary, overrides.first_values(words), config_dir=config_dir)
     except (ConfigError, *REFUSALS):
-        return Plan()  # Hydra raises the same error when the sweep starts
+        return SweepPlan()  # Hydra raises the same error when the sweep starts
     choices, excluded = cfg.hydra.runtime.choices, cfg.hydra.job.config.override_dirname.exclude_keys
     launcher = str(choices["hydra/launcher"])
     total: int | None = None
@@ -83,7 +83,7 @@ def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None
     if choices["hydra/sweeper"] == "basic":
         own = [override for override in parsed if not override.is_hydra_override()]
         total, labels = _points([*_of_config(cfg), *own], frozenset(map(str, excluded)))
-    return Plan(
+    return SweepPlan(
         launcher=launcher,
         total=total,
         labels=labels,
@@ -123,7 +123,7 @@ def _points(parsed: Iterable[Override], excluded: frozenset[str]) -> tuple[int |
     if not all(columns.values()):
         return None, ()
     total = math.prod(map(len, columns.values()))
-    if shuffled or total > _MOST_LISTED:
+    if shuffled or total > _MAX_POINTS:
         return total, ()
     return total, tuple(_label(words, excluded) for words in itertools.product(*columns.values()))
 
@@ -146,7 +146,7 @@ def _workers(launcher: str, settings: DictConfig, total: int | None) -> int | No
 
 
 @dataclass(slots=True)
-class Point:
+class SweepPoint:
     """The outcome of one run of a sweep, saved as a file because some launchers run points in other processes.
 
     Attributes:
@@ -178,15 +178,15 @@ class Point:
             staged.replace(folder / f"point-{self.number}.json")
 
 
-def read_points(folder: Path) -> list[Point]:
+def read_points(folder: Path) -> list[SweepPoint]:
     """Read the points that have ended, in the order of the sweep."""
     contents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("point-*.json")]
-    points = [Point(**item | {"run_dir": Path(item["run_dir"]) if item["run_dir"] else None}) for item in contents]
+    points = [SweepPoint(**item | {"run_dir": Path(item["run_dir"]) if item["run_dir"] else None}) for item in contents]
     return sorted(points, key=lambda point: point.number)
 
 
 @contextmanager
-def exchange_folder(plan: Plan) -> Iterator[Path]:
+def exchange_folder(plan: SweepPlan) -> Iterator[Path]:
     """Create a folder that all points of a sweep can write; remove it at the end.
 
     On a cluster the folder is in ``output_root``, which all machines can see. If the block raises, the folder stays
@@ -203,22 +203,22 @@ def exchange_folder(plan: Plan) -> Iterator[Path]:
         yield folder
     except BaseException:
         if not _has_jobs(folder):
-            _removed(folder)
+            _remove(folder)
         raise
-    _removed(folder)
+    _remove(folder)
 
 
-def _removed(folder: Path) -> None:
+def _remove(folder: Path) -> None:
     remove(folder)
     with suppress(OSError):  # the root holds runs
         folder.parent.rmdir()
 
 
-def launcher_stopped(plan: Plan, error: BaseException, folder: Path) -> LmtransferError:
-    """Return the error for a launcher that failed, for example because a worker was killed, or that left its jobs."""
+def launcher_error(plan: SweepPlan, error: BaseException, folder: Path) -> LmtransferError:
+    """Return the error for a launcher that failed, for example because a worker was killed, or that was interrupted."""
     message = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
     if type(error).__name__ == "TerminatedWorkerError":
-        message = "a process of the sweep was killed, perhaps because memory ran out: lower hydra.launcher.n_jobs"
+        message = "a process of the sweep was killed, possibly for lack of memory: lower hydra.launcher.n_jobs"
     logs = f"; the logs of the jobs are in {folder}" if _has_jobs(folder) else ""
     again = "finished points are kept, and the same command continues the sweep"
     if isinstance(error, KeyboardInterrupt):
@@ -231,31 +231,31 @@ def _has_jobs(folder: Path) -> bool:
     return (folder / ".submitit").is_dir()
 
 
-def progress_line(plan: Plan, points: Sequence[Point]) -> str:
+def progress_line(plan: SweepPlan, points: Sequence[SweepPoint]) -> str:
     """Report the progress of a sweep: ``3 of 12 finished, 1 failed, about 6 min left``.
 
     Args:
         points: the points that have ended.
     """
     failed = sum(point.error is not None for point in points)
-    of = "" if plan.total is None else f" of {plan.total}"
-    parts = [f"{len(points) - failed}{of} finished"]
+    total = "" if plan.total is None else f" of {plan.total}"
+    parts = [f"{len(points) - failed}{total} finished"]
     parts += [f"{failed} failed"] if failed else []
     left = seconds_left(plan, points)
     parts += [f"about {_rounded(left)} left"] if left else []
     return ", ".join(parts)
 
 
-def seconds_left(plan: Plan, points: Sequence[Point]) -> float | None:
+def seconds_left(plan: SweepPlan, points: Sequence[SweepPoint]) -> float | None:
     """Estimate the seconds left from the finished points' mean duration and the number of workers; None if unknown."""
-    measure_seconds = [point.seconds for point in points if point.seconds is not None and point.error is None]
-    if plan.total is None or plan.workers is None or not measure_seconds:
+    durations = [point.seconds for point in points if point.seconds is not None and point.error is None]
+    if plan.total is None or plan.workers is None or not durations:
         return None
     left = plan.total - len(points)
-    return sum(measure_seconds) / len(measure_seconds) * left / max(1, min(plan.workers, left))
+    return sum(durations) / len(durations) * left / max(1, min(plan.workers, left))
 
 
-def print_progress(plan: Plan, points: Sequence[Point]) -> None:
+def print_progress(plan: SweepPlan, points: Sequence[SweepPoint]) -> None:
     """Print the progress line and, on a terminal, the table of all points if they run one after the other."""
     if points and plan.labels and not plan.is_parallel and sys.stdout.isatty():
         from lmtransfer.reporting.render.terminal import print_table, report_console
@@ -265,7 +265,7 @@ def print_progress(plan: Plan, points: Sequence[Point]) -> None:
 
 
 @contextmanager
-def watched(plan: Plan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
+def watch_points(plan: SweepPlan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
     """Inside the block, print the progress line whenever points end, if the points' own output goes to job logs.
 
     Args:
@@ -275,12 +275,12 @@ def watched(plan: Plan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        known, ended = 0, False
+        num_known, ended = 0, False
         while not ended:
             ended = over.wait(every)
             points = read_points(folder)
-            if len(points) > known:
-                known = len(points)
+            if len(points) > num_known:
+                num_known = len(points)
                 print_progress(plan, points)
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -295,7 +295,7 @@ def watched(plan: Plan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
             thread.join()
 
 
-def points_table(plan: Plan, points: Sequence[Point]) -> Table:
+def points_table(plan: SweepPlan, points: Sequence[SweepPoint]) -> Table:
     """Build a table with a row for each point: its label, its state, its main score and its duration.
 
     Args:
@@ -309,7 +309,7 @@ def points_table(plan: Plan, points: Sequence[Point]) -> Table:
     return plain_table("Points", ("point", "state", "score", "time"), rows)
 
 
-def _cells(label: str, point: Point | None) -> tuple[str, str, str, str]:
+def _cells(label: str, point: SweepPoint | None) -> tuple[str, str, str, str]:
     if point is None:
         return label, "waiting", "", ""
     time = "" if point.seconds is None else duration(point.seconds)

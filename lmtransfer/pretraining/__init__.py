@@ -1,1 +1,1 @@
-"""The work of ``pretrain``: assemble text, tokenizer, encoder and objectives; run several seeds; evaluate."""
+"""The work of ``pretrain``: preparing the text, building the parts of the model, training the phases, evaluating."""

@@ -1,4 +1,4 @@
-"""Check the config of a pretraining run before any text is read."""
+"""Checks the config of a pretraining run before any text is read."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build, resolve
-from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.config.phases import Phase, complete_phases, phases_of
 from lmtransfer.config.settings import TrainSettings
+from lmtransfer.config.short_forms import expand_overlap, expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.fit import check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
-from lmtransfer.pretraining.continued import given_keys, go_on_from
+from lmtransfer.pretraining.continued import command_line_keys, continue_from
 from lmtransfer.pretraining.parts import parts_of_phases, parts_over
 from lmtransfer.pretraining.save_points import save_points
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.training.averaging import averaging
+from lmtransfer.training.averaging import weight_average
 
 _LIKELY_SIZE = 8192
 
@@ -62,22 +62,22 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)
     train = TrainSettings.from_config(cfg.train)
-    averaging(ema_decay=train.ema_decay, average_last=train.average_last)
+    weight_average(ema_decay=train.ema_decay, average_last=train.average_last)
     save_points(train)
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
         raise ConfigError([f"{key}=null is not allowed: leave it out, or choose a value" for key in nulls])
     without = [phase.objective for phase in phases if not OmegaConf.select(cfg, f"{phase.objective}.losses")]
     if without:
-        choose = "lists no loss; choose an objective (lmtransfer list objectives)"
-        raise ConfigError([f"{key}.losses: {choose}" for key in without])
+        advice = "there is no loss; choose an objective (lmtransfer list objectives)"
+        raise ConfigError([f"{key}.losses: {advice}" for key in without])
     if cfg.hardware.shard and len(phases) > 1:
         raise ConfigError("hardware.shard=true: a run with phases cannot be sharded; set it to false, or phases=null")
     contiguous = any(OmegaConf.select(cfg, f"{phase.objective}.rows.contiguous") for phase in phases)
     if cfg.corpus.get("parts") and contiguous:
         raise ConfigError(CONTIGUOUS_MIXTURE)
     if cfg.get("init"):
-        go_on_from(open_saved(cfg.init, key="init"), cfg)
+        continue_from(open_saved(cfg.init, key="init"), cfg)
     else:
         _check_characters(cfg)
     _check_parts(cfg)
@@ -95,7 +95,7 @@ def _check_characters(cfg: DictConfig) -> None:
     if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "provides_characters", False):
         raise ConfigError(
             f"tokenizer: {tokenizer.__name__} splits words into pieces, but {model.__name__} reads whole words as "
-            "characters: use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"
+            "characters: use tokenizer=words, or keep this tokenizer with model=elmo_subword_laptop"
         )
 
 
@@ -111,7 +111,7 @@ def _check_parts(cfg: DictConfig) -> None:
             check_order(objectives=parts.objectives, rows=parts.rows)
             if not any(objective.weight for objective in parts.objectives):
                 raise ConfigError(
-                    f"{phase.objective}.losses: every loss has weight=0, so the model learns nothing; raise one of them"
+                    f"{phase.objective}.losses: every loss has weight=0, so the model learns nothing; raise a weight"
                 )
     build(cfg.schedule)
 
@@ -122,19 +122,19 @@ def _complete_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
         return
     problem = ""
     if cfg.get("init"):
-        problem = "with init= the token embeddings come from the run; leave it out"
+        problem = "with init= the token embeddings come from the run; leave embeddings= out"
     elif encoder.token_embedding is None and not encoder.reads_characters:
         problem = f"{type(encoder).__name__} has no table of token embeddings: use another model, or embeddings=null"
-    if problem and any(key.partition(".")[0] == "embeddings" for key in given_keys()):
+    if problem and any(key.partition(".")[0] == "embeddings" for key in command_line_keys()):
         raise ConfigError(f"embeddings: {problem}")
     if problem:
         cfg.embeddings = None
 
 
 class _UntrainedTokenizer:
-    """A placeholder for a tokenizer that is not trained yet: it has the right size, and each piece is one word.
+    """A placeholder for a tokenizer that is not trained yet, with the right vocabulary size and one word per piece.
 
-    It cannot encode. It serves to check that the parts can be built.
+    It cannot encode text; it only serves to check that the parts can be built.
 
     Args:
         node: ``cfg.tokenizer``.
@@ -149,5 +149,5 @@ class _UntrainedTokenizer:
         self.starts_word = np.ones(self.vocab_size, dtype=bool)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the same capitalised word for any ids."""
+        """Return the same capitalized word for any ids."""
         return "Word"

@@ -1,4 +1,4 @@
-"""Continue a run in pretraining: adopt its model, the arguments of its heads, and the head weights that fit."""
+"""Continues a run in pretraining: takes over its model, the arguments of its heads, and the head weights that fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor
 
-from lmtransfer.config.overrides import of_command_line, parse
+from lmtransfer.config.overrides import command_line_overrides, parse
 from lmtransfer.config.phases import phases_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import Objective
@@ -18,10 +18,10 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.labels import model_label
 from lmtransfer.runs.saved import SavedRun
 
-_OF_THE_GENERATOR = ("generator_start", "generator_size")
+_GENERATOR_KEYS = ("generator_start", "generator_size")
 
 
-def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
+def continue_from(saved: SavedRun, cfg: DictConfig) -> None:
     """Change the config so that it continues a run.
 
     The model is taken from the run. Only its dropout can be overridden, because dropout has no weights. A loss that the
@@ -34,7 +34,7 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
     Raises:
         ConfigError: the user overrides the model or the tokenizer, which are both taken from the run.
     """
-    typed_keys = given_keys()
+    typed_keys = command_line_keys()
     model = dict(saved.config["model"])
     problems = []
     for key, text in typed_keys.items():
@@ -54,7 +54,7 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
     if problems:
         raise ConfigError(problems)
     with open_dict(cfg):
-        cfg.init = saved.given
+        cfg.init = saved.reference
         cfg.model = OmegaConf.create(model)
         for phase in phases_of(cfg):
             _take_arguments(
@@ -74,55 +74,55 @@ def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, typed_keys
             if losses[loss].get("tie_output") is False:
                 arguments.pop("tie_output", None)  # false is not the default, so a phase or a recipe has set it
             if losses[loss].get("generator_start") == "encoder":  # not the default either
-                arguments = {name: value for name, value in arguments.items() if name not in _OF_THE_GENERATOR}
+                arguments = {name: value for name, value in arguments.items() if name not in _GENERATOR_KEYS}
             losses[loss] = {**losses[loss], **arguments}
 
 
 def recipe_remark() -> str | None:
     """Return the note for a run that continues with the default recipe, meant for random weights; else None."""
-    chosen = {key.partition(".")[0] for key in given_keys()}
-    if not chosen or chosen & {"experiment", "optimizer"}:
+    groups = {key.partition(".")[0] for key in command_line_keys()}
+    if not groups or groups & {"experiment", "optimizer"}:
         return None
     return (
-        "the default recipe is made for random weights, and its learning rates make a pretrained encoder forget: "
-        "experiment=adapt has lower learning rates"
+        "the default recipe is designed for random weights, and its learning rates make a pretrained encoder forget: "
+        "use experiment=adapt, which has lower learning rates"
     )
 
 
-def given_keys() -> dict[str, str]:
+def command_line_keys() -> dict[str, str]:
     """Return the overrides on the command line, by key or group."""
-    words = [parse(word) for word in of_command_line()]
+    words = [parse(word) for word in command_line_overrides()]
     return {word.key_or_group: str(word.input_line) for word in words}
 
 
 @dataclass(frozen=True, slots=True)
-class TakenHeads:
+class InheritedHeads:
     """The objectives that received head weights from the continued run.
 
     Attributes:
-        taken: objectives that received all their weights from the run.
-        in_part: objectives that received some of their weights from the run.
-        new: objectives that keep their random weights.
+        loaded: objectives that received all their weights from the run.
+        partly_loaded: objectives that received some of their weights from the run.
+        random: objectives that keep their random weights.
     """
 
-    taken: tuple[str, ...]
-    in_part: tuple[str, ...]
-    new: tuple[str, ...]
+    loaded: tuple[str, ...]
+    partly_loaded: tuple[str, ...]
+    random: tuple[str, ...]
 
     def __str__(self) -> str:
-        groups = (("loaded", self.taken), ("loaded in part", self.in_part), ("start at random", self.new))
+        groups = (("loaded", self.loaded), ("loaded in part", self.partly_loaded), ("start at random", self.random))
         return "heads: " + "; ".join(f"{', '.join(names)} {what}" for what, names in groups if names)
 
 
 @torch.no_grad()
-def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> TakenHeads:
+def inherit_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> InheritedHeads:
     """Copy the head weights of another run into the objectives, where names and shapes fit.
 
     Args:
         learner: the new learner; its encoder already has that run's weights.
         heads: weights of that run's heads, by name under ``objectives`` (``mlm.dense.weight``).
     """
-    names_of_kinds: dict[str, list[str]] = {"taken": [], "in_part": [], "new": []}
+    names_of_kinds: dict[str, list[str]] = {"loaded": [], "partly_loaded": [], "random": []}
     own_encoder = {id(tensor) for tensor in learner.encoder.state_dict(keep_vars=True).values()}
     for objective in learner.listed():
         name = objective.name
@@ -138,9 +138,9 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
             fitting = [key for key in fitting if key not in together]
         for key in fitting:
             own[key].copy_(tensors[key])
-        kind = "taken" if len(fitting) == len(own) else "in_part" if fitting else "new"
+        kind = "loaded" if len(fitting) == len(own) else "partly_loaded" if fitting else "random"
         names_of_kinds[kind].append(name)
-    return TakenHeads(**{kind: tuple(names) for kind, names in names_of_kinds.items()})
+    return InheritedHeads(**{kind: tuple(names) for kind, names in names_of_kinds.items()})
 
 
 def _shared_head(objective: Objective, heads: Mapping[str, Tensor]) -> dict[str, Tensor]:

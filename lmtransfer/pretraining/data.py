@@ -12,10 +12,10 @@ from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.parts import Parts
+from lmtransfer.pretraining.parts import PretrainingParts
 from lmtransfer.pretraining.text import Text
 from lmtransfer.tokenizers.base import characters_of
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 
@@ -32,17 +32,19 @@ class PretrainingData:
     """The text as batches that suit the hardware: one size for compiled models, few sizes on a CPU.
 
     Args:
-        text: the tokenised corpus.
+        text: the tokenized corpus.
         parts: the rows and the corruption: how text is cut, and which tokens are masked.
         train: batch sizes.
         hardware: device and precision.
         seed: seed of rows, masks and order.
 
     Attributes:
-        stream: the optimiser steps of this rank.
+        stream: the optimizer steps of this rank.
     """
 
-    def __init__(self, text: Text, parts: Parts, *, train: TrainSettings, hardware: Hardware, seed: int) -> None:
+    def __init__(
+        self, text: Text, parts: PretrainingParts, *, train: TrainSettings, hardware: Hardware, seed: int
+    ) -> None:
         self.parts, self.hardware = parts, hardware
         parts.corruption.observe(text.prepared.train)
         self.held_out = text.prepared.validation
@@ -55,8 +57,8 @@ class PretrainingData:
             batch_tokens=train.batch_tokens,
             micro_batch_tokens=train.micro_batch_tokens,
             num_workers=hardware.num_workers,
-            rank=distributed.rank(),
-            world_size=distributed.world_size(),
+            rank=process_group.rank(),
+            world_size=process_group.world_size(),
             pin_memory=hardware.device.type == "cuda",
             contiguous=parts.rows.contiguous,
         )
@@ -69,7 +71,9 @@ class PretrainingData:
         In a mixture, parts whose held-out text yields no rows are excluded from validation.
         """
         if not isinstance(self.held_out, MixedStore):
-            return self._has_rows(self.held_out, lambda why: note(f"no validation, and no best checkpoint: {why}"))
+            return self._has_rows(
+                self.held_out, lambda why: note(f"there is no validation, and so no best checkpoint: {why}")
+            )
         parts = {
             name: store
             for name, store in self.held_out.parts.items()
@@ -89,13 +93,13 @@ class PretrainingData:
         """Compute the losses on held-out text by name, on at most ``most_tokens`` tokens; None uses all."""
 
         def measure(store: TokenStore, most_tokens: int | None) -> dict[str, float]:
-            fitting = min(self.stream.micro_batch_tokens or _EVALUATION_MICRO_BATCH, _EVALUATION_MICRO_BATCH)
+            limit = min(self.stream.micro_batch_tokens or _EVALUATION_MICRO_BATCH, _EVALUATION_MICRO_BATCH)
             batches = evaluation_batches(
                 self._validation(store),
-                micro_batch_tokens=self.training.capacity or fitting,
+                micro_batch_tokens=self.training.capacity or limit,
                 max_tokens=most_tokens,
-                rank=distributed.rank(),
-                world_size=distributed.world_size(),
+                rank=process_group.rank(),
+                world_size=process_group.world_size(),
                 num_streams=_EVALUATION_STREAMS if self.parts.rows.contiguous else None,
             )
             return evaluate_losses(learner, batches, device=self.hardware.device, precision=self.hardware.precision)
@@ -120,7 +124,7 @@ class PretrainingData:
 
 
 def _note_of_part(note: Callable[[str], None], part: str, why: str) -> None:
-    note(f"no validation on {part}: {why}")
+    note(f"there is no validation on {part}: {why}")
 
 
 def validate(measure: Measure, held_out: TokenStore | MixedStore, *, most_tokens: int | None) -> dict[str, float]:
@@ -138,12 +142,12 @@ def validate(measure: Measure, held_out: TokenStore | MixedStore, *, most_tokens
     if isinstance(held_out, TokenStore):
         return measure(held_out, most_tokens)
     share = None if most_tokens is None else max(most_tokens // len(held_out.parts), 1)
-    measured = {name: measure(part, share) for name, part in held_out.parts.items()}
-    names = list(dict.fromkeys(name for losses in measured.values() for name in losses))
+    losses_of = {name: measure(part, share) for name, part in held_out.parts.items()}
+    names = list(dict.fromkeys(name for losses in losses_of.values() for name in losses))
     means: dict[str, float] = {}
-    alone: dict[str, float] = {}
+    by_part: dict[str, float] = {}
     for name in names:
-        values = {part: losses[name] for part, losses in measured.items() if name in losses}
+        values = {part: losses[name] for part, losses in losses_of.items() if name in losses}
         means[name] = sum(values.values()) / len(values)
-        alone |= {f"{name}/{part}": value for part, value in values.items()}
-    return means | alone
+        by_part |= {f"{name}/{part}": value for part, value in values.items()}
+    return means | by_part

@@ -1,8 +1,8 @@
 """Messages during pretraining: whether the loss is below the unigram entropy, and how much the budget may help.
 
 A budget in seconds gives a different number of tokens on every machine. ``TABLE`` was measured with masked language
-modelling and Muon on the Python documentation, from random embeddings (``experiment=demo embeddings=null``, with
-``tokenizer.vocab_size=4096``, and ``laptop``), followed by ``experiment=few_labels``: the accuracy on 100 labelled
+modeling and Muon on the Python documentation, from random embeddings (``experiment=demo embeddings=null``, with
+``tokenizer.vocab_size=4096``, and ``laptop``), followed by ``experiment=few_labels``: the accuracy on 100 labeled
 docstrings, compared with the same encoder without pretraining. Each row is one pretraining run with three finetuning
 seeds, on two cores that report AVX2. ``scripts/bench/worth.py`` measures more such rows. These messages are not shown
 if embeddings start from counts, because such embeddings transfer before the loss falls below the unigram entropy.
@@ -18,13 +18,13 @@ from torch import nn
 
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.pretraining.save_points import not_reached
+from lmtransfer.pretraining.save_points import explain_unreached
 from lmtransfer.training.callbacks import Callback, TokenForecast, UnigramPlateau, millions
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import Muon
 
 
-def watchers_of(
+def callbacks_of(
     learner: PretrainingLearner,
     *,
     seconds: float | None,
@@ -48,18 +48,18 @@ def watchers_of(
         callbacks.append(UnigramPlateau(entropy=entropy, loss=masked, warns=from_scratch, remedies=remedies))
     if seconds is None:
         return callbacks
-    measured = masked == "mlm" and from_scratch
+    is_comparable = masked == "mlm" and from_scratch
     num_weights = block_weights(learner.encoder)
 
     def forecast(tokens: float, rate: float) -> list[str]:
-        means = meaning(tokens, rate, num_weights=num_weights) if measured else ()
-        return [*means, *not_reached(save_at, tokens)]
+        means = meaning(tokens, rate, num_weights=num_weights) if is_comparable else ()
+        return [*means, *explain_unreached(save_at, tokens)]
 
     return [*callbacks, TokenForecast(seconds=seconds, meaning=forecast)]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredBudget:
     """One budget: tokens, accuracy gain over the control in points, and its standard error over finetuning seeds."""
 
     tokens: int
@@ -81,7 +81,7 @@ class Measurements:
     encoder: str
     num_weights: int
     plateau_tokens: int
-    budgets: tuple[Measured, ...]
+    budgets: tuple[MeasuredBudget, ...]
 
 
 TABLE = (
@@ -89,13 +89,17 @@ TABLE = (
         encoder="BERT 3 x 192",
         num_weights=1_327_104,
         plateau_tokens=420_000,
-        budgets=(Measured(819_000, 10.5, 1.7), Measured(1_000_000, 14.2, 2.0), Measured(1_450_000, 17.2, 1.9)),
+        budgets=(
+            MeasuredBudget(819_000, 10.5, 1.7),
+            MeasuredBudget(1_000_000, 14.2, 2.0),
+            MeasuredBudget(1_450_000, 17.2, 1.9),
+        ),
     ),
     Measurements(
         encoder="BERT 4 x 256",
         num_weights=3_145_728,
         plateau_tokens=440_000,
-        budgets=(Measured(2_770_000, 30.0, 4.0),),
+        budgets=(MeasuredBudget(2_770_000, 30.0, 4.0),),
     ),
 )
 
@@ -104,7 +108,7 @@ _ALIKE = 4.0
 
 
 def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
-    """Return what the measurements predict for a budget, as lines for the user; none for encoders of other sizes.
+    """Return the prediction of the measurements for a budget, as lines for the user; none for encoders of other sizes.
 
     Args:
         tokens: number of tokens that the run will see.
@@ -117,18 +121,18 @@ def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
     if tokens < nearest.plateau_tokens:
         seconds = nearest.plateau_tokens / rate
         return [
-            f"warning: {millions(tokens)} tokens are too few: in our measurements {nearest.encoder} needed "
+            f"warning: {millions(tokens)} tokens are too few: in our measurements, {nearest.encoder} needed "
             f"{millions(nearest.plateau_tokens)} to learn more than token frequencies, and hardly helped before that. "
-            f"On this machine this takes about {seconds:,.0f} seconds; set more than twice as many "
-            f"(train.seconds={_rounded(2.5 * seconds)})"
+            f"This takes about {seconds:,.0f} seconds on this machine; set a budget more than twice as large "
+            f"(train.seconds={_round_up(2.5 * seconds)})"
         ]
     least = [row for row in nearest.budgets if row.tokens <= tokens]
     if not least:
         return ()
     best = least[-1]
     return [
-        f"in our measurements {millions(best.tokens)} tokens gave {best.points:+.0f} +- {best.standard_error:.0f} "
-        f"points to {nearest.encoder} (100 labelled docstrings, compared with random weights); your text may differ"
+        f"in our measurements, {millions(best.tokens)} tokens improved {nearest.encoder} by {best.points:+.0f} +- "
+        f"{best.standard_error:.0f} points (100 labeled docstrings, compared with random weights); your text may differ"
     ]
 
 
@@ -138,7 +142,7 @@ def block_weights(encoder: nn.Module) -> int:
     return sum(p.numel() for p in encoder.parameters() if p.ndim > 1 and id(p) not in tables)
 
 
-def _rounded(seconds: float) -> int:
+def _round_up(seconds: float) -> int:
     """Round up to two significant figures."""
     unit = 10 ** max(0, math.floor(math.log10(seconds)) - 1)
     return math.ceil(seconds / unit) * unit

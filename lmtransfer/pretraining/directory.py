@@ -16,7 +16,7 @@ from lmtransfer.runs.trust import is_own, mark_as_own
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 
 #: Patterns of the keys that name the folders of the text.
 TEXT_PATHS = ("corpus.path", "corpus.parts.*.path")
@@ -28,7 +28,7 @@ def run_to_resume(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: 
     if not (path / "config.yaml").is_file():
         return None
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
-    check_resumable(directory.read_config(), plain, allowed=_moved(directory, _origin(cfg)))
+    check_resumable(directory.read_config(), plain, allowed=_movable_keys(directory, _origin(cfg)))
     return directory
 
 
@@ -37,7 +37,7 @@ def _origin(cfg: DictConfig) -> str | None:
     return origin_of(open_saved(cfg.init, key="init")) if cfg.init else None
 
 
-def _moved(directory: RunDirectory, origin: str | None) -> list[str]:
+def _movable_keys(directory: RunDirectory, origin: str | None) -> list[str]:
     """Return the keys whose paths may change if a run continues on another machine, because content is compared."""
     data = directory.read_versions().get("data") or {}
     texts = TEXT_PATHS if data.get("corpus") and not is_own(directory) else ()
@@ -47,7 +47,7 @@ def _moved(directory: RunDirectory, origin: str | None) -> list[str]:
 def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> RunDirectory:
     """Create the run directory, after reading the corpus and building all parts, so that errors leave no folder."""
     directory = RunDirectory.create(cfg.output_root, "pretrain", name)
-    if distributed.is_main():
+    if process_group.is_main():
         with naming(directory.tokenizer):
             text.tokenizer.save(directory.tokenizer)
     origin = _origin(cfg)
@@ -59,19 +59,19 @@ def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> Ru
 
 
 def check_text(run: RunDirectory, text: Text) -> None:
-    """Raise if the text or the tokenizer is not the one with which the run was started.
+    """Check that the run is resumed with the text and the tokenizer with which it started.
 
     Raises:
         ConfigError: the settings are the same, but the text or the tokenizer has changed.
     """
-    started_with = (run.read_versions().get("data") or {}).get("corpus")
-    if started_with is not None and started_with != text.corpus.fingerprint():
+    fingerprint = (run.read_versions().get("data") or {}).get("corpus")
+    if fingerprint is not None and fingerprint != text.corpus.fingerprint():
         raise ConfigError(
-            f"corpus: its text differs from the text at the start of {run.path}: the files have changed since then; "
-            "restore them, or start a run with another name="
+            f"corpus: the text differs from the text with which {run.path} started: the files have changed since then; "
+            "restore the files, or start a run with another name="
         )
     if run.tokenizer.is_dir() and load_tokenizer(run.tokenizer).fingerprint != text.tokenizer.fingerprint:
         raise ConfigError(
-            f"the tokenizer of {run.path} differs from the one that corpus, init and tokenizer.add give now: the "
-            "files have changed since the run was started; restore them, or start a run with another name="
+            f"the tokenizer of {run.path} differs from the tokenizer that corpus, init and tokenizer.add give now: the "
+            "files have changed since the run started; restore the files, or start a run with another name="
         )

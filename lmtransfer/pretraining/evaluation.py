@@ -1,4 +1,4 @@
-"""Measure a pretraining run's losses on its held-out text, optionally with other memory lengths."""
+"""Measures a pretraining run's losses on its held-out text, optionally with other memory lengths."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.plain import resolved
+from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.pretraining.data import PretrainingData
-from lmtransfer.pretraining.memory_lengths import Measurement, checked_lengths, losses_by_memory
-from lmtransfer.pretraining.parts import learned
+from lmtransfer.pretraining.memory_lengths import Measurement, losses_by_memory, read_lengths
+from lmtransfer.pretraining.parts import load_learner
 from lmtransfer.pretraining.text import absolute_corpus, read_text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware
-from lmtransfer.runs.trust import same_text
+from lmtransfer.runs.trust import check_same_text
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
 
@@ -46,9 +46,9 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
         The run directory.
     """
     saved = open_saved(cfg.run, key="run", trust=cfg.trust)
-    lengths = checked_lengths(cfg)
+    lengths = read_lengths(cfg)
     hardware = eager_hardware(cfg)
-    with distributed.process_group():
+    with process_group.join():
         measurement = _measurement(cfg, saved, hardware)
         start_time = time.monotonic()
         if lengths is None:
@@ -61,12 +61,12 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             )
             notes: list[str] = []
             if not data.has_validation(note=notes.append):
-                why = "; ".join(notes) or "there is none"
+                why = "; ".join(notes) or "there is no held-out text"
                 raise DataError(
-                    f"run={short_path(saved.path)}: its held-out text gives no rows ({why}): give corpus=..., with "
-                    "corpus.validation_fraction above 0 and a document of some sentences"
+                    f"run={short_path(saved.path)}: the held-out text yields no rows ({why}): set corpus=..., with "
+                    "corpus.validation_fraction above 0 and a document of several sentences"
                 )
-            for note in notes if distributed.is_main() else ():
+            for note in notes if process_group.is_main() else ():
                 print(f"warning: {note}", file=sys.stderr)
             metrics = data.validate(measurement.learner, most_tokens=measurement.most_tokens)
             more: dict[str, Any] = {}
@@ -75,10 +75,10 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             metrics = {"loss": losses[-1]} | {f"loss/memory {n}": loss for n, loss in zip(lengths, losses, strict=True)}
             more = {"curve": {"key": "memory_length", "values": lengths, "losses": losses}}
         with open_dict(cfg):
-            cfg.run = saved.given
+            cfg.run = saved.reference
         name = sweep_name(cfg.name or _default_name(cfg, saved, lengths))
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
-        plain = resolved(cfg)
+        plain = resolve_config(cfg)
         if plain.get("corpus") is not None:
             plain["corpus"] = absolute_corpus(plain["corpus"])
         directory.write_config(plain)
@@ -97,22 +97,22 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
                 more={"higher_is_better": False, **more},
             )
         )
-        if distributed.is_main():
+        if process_group.is_main():
             _print(metrics, saved, directory, Console(highlight=False))
     return directory.path
 
 
 def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -> str:
-    """Return the run's name, plus any other corpus that is given, plus ``memory`` if memory lengths are given."""
+    """Return the run's name, followed by the name of another corpus, if set, and ``memory`` for memory lengths."""
     parts = ["pretrain", saved.name]
     parts += [str(cfg.corpus.name)] if cfg.get("corpus") is not None else []
     return "-".join([*parts, *(["memory"] if lengths is not None else [])])
 
 
 def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurement:
-    """Combine the run's model and its corpus, or ``cfg.corpus`` if set, tokenised by the run's tokenizer."""
+    """Combine the run's model and its corpus, or ``cfg.corpus`` if set, tokenized by the run's tokenizer."""
     config: Any = OmegaConf.create(saved.config)
-    config.init = saved.given
+    config.init = saved.reference
     config.data_root = cfg.data_root or saved.data_root
     config.cache_dir = config.get("cache_dir") if saved.trusted else None
     config.tokenizer = None  # use the run's saved tokenizer
@@ -120,15 +120,15 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
         config.corpus, config.screening = cfg.corpus, None
     elif config.get("corpus") is None:
         raise ConfigError(
-            f"run={cfg.run}: was imported, so its training text is unknown: set a text to measure it on, such as "
-            "corpus=text corpus.path=my/texts (its held-out part is used), or a task=..."
+            f"run={cfg.run} was imported, so its training text is unknown: set a text to score it on, such as "
+            "corpus=text corpus.path=my/texts (of which the held-out part is used), or a task=..."
         )
     elif not saved.trusted:
-        same_text(saved.config, saved.directory, data_root=config.data_root)
+        check_same_text(saved.config, saved.directory, data_root=config.data_root)
         config.screening = None  # it only reports; do not read the files that it names
     text = read_text(config)
     config.init = None
-    parts, learner = learned(saved, config)
+    parts, learner = load_learner(saved, config)
     return Measurement(learner.to(hardware.device), parts, text, hardware, cfg.eval_tokens)
 
 

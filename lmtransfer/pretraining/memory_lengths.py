@@ -16,10 +16,10 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.parts import Parts
+from lmtransfer.pretraining.parts import PretrainingParts
 from lmtransfer.pretraining.text import Text
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Learner, Loss
@@ -41,13 +41,13 @@ class Measurement:
     """
 
     learner: PretrainingLearner
-    parts: Parts
+    parts: PretrainingParts
     text: Text
     hardware: Hardware
     most_tokens: int | None
 
 
-def checked_lengths(cfg: DictConfig) -> list[int] | None:
+def read_lengths(cfg: DictConfig) -> list[int] | None:
     """Return the memory lengths to measure, sorted, or None if none are given.
 
     Raises:
@@ -56,7 +56,7 @@ def checked_lengths(cfg: DictConfig) -> list[int] | None:
     numbers = ("segment_length", "clamp_length", "eval_tokens")
     wrong = {key: cfg[key] for key in numbers if cfg[key] is not None and not _is_count(cfg[key], least=1)}
     if wrong:
-        raise ConfigError([f"{key}={value} is not allowed: use a number of tokens" for key, value in wrong.items()])
+        raise ConfigError([f"{key}={value} must be a number of tokens" for key, value in wrong.items()])
     if cfg.memory_lengths is None:
         idle = [key for key in ("segment_length", "clamp_length", "same_length") if cfg[key]]
         if idle:
@@ -66,7 +66,7 @@ def checked_lengths(cfg: DictConfig) -> list[int] | None:
     values = setting if isinstance(setting, list) else [setting]
     if not values or not all(_is_count(value, least=0) for value in values):
         raise ConfigError(
-            f"memory_lengths={setting} is not allowed: list numbers of tokens, such as memory_lengths=[0,64,256,640]"
+            f"memory_lengths={setting} must be a list of token counts, such as memory_lengths=[0,64,256,640]"
         )
     return sorted(set(values))
 
@@ -97,8 +97,8 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
     held_out = measurement.text.prepared.validation
     if not isinstance(held_out, TokenStore) or not held_out.num_tokens:
         raise DataError(
-            "memory_lengths: the run's corpus is a mixture or has no held-out part; use a run with one corpus and a "
-            "held-out part"
+            "memory_lengths: the run's corpus is a mixture or has no held-out part; use a run with a single corpus and "
+            "a held-out part"
         )
     source = _contiguous_source(measurement, held_out, measurement.text.tokenizer, segment_length)
     num_windows = int((source.plan(0).lengths == segment_length).sum())
@@ -117,8 +117,8 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
             source,
             micro_batch_tokens=num_streams * segment_length,
             max_tokens=_with_warm_up(measurement.most_tokens, warm_up, windows=num_streams * segment_length),
-            rank=distributed.rank(),
-            world_size=distributed.world_size(),
+            rank=process_group.rank(),
+            world_size=process_group.world_size(),
             num_streams=num_streams,
         )
         losses.append(_mean_loss(measurement, batches, warm_up=warm_up))

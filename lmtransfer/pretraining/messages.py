@@ -9,13 +9,13 @@ from rich.table import Table
 
 from lmtransfer.config.revisions import count_text, with_revision
 from lmtransfer.pretraining.counted.start import Start
-from lmtransfer.pretraining.parts import Parts
+from lmtransfer.pretraining.parts import PretrainingParts
 from lmtransfer.pretraining.phases import Pretraining
 from lmtransfer.pretraining.text import Text
-from lmtransfer.runs.result import RunResult, few_steps
+from lmtransfer.runs.result import RunResult, few_steps_warning
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
-from lmtransfer.system.units import count, shown
+from lmtransfer.system.units import count, format_metric
 
 #: For encoders with fewer parameters, the closing message suggests the laptop recipes, which have high learning rates.
 _SMALL = 30_000_000
@@ -27,7 +27,7 @@ _LARGE_SHARE, _SMALL_VOCABULARY = 0.6, 8192
 _SAMPLED = 4096
 
 
-def opening(path: Path, pretraining: Pretraining) -> str:
+def opening_message(path: Path, pretraining: Pretraining) -> str:
     """Return the opening message: model, losses, corpus, budget, hardware and run directory."""
     text, phases, average = pretraining.text, pretraining.phases, pretraining.average
     encoder = phases[-1].parts.encoder
@@ -37,7 +37,7 @@ def opening(path: Path, pretraining: Pretraining) -> str:
         names = ", then ".join(f"{_losses(phase.parts)} ({phase.name}, {100 * phase.share:.3g} %)" for phase in phases)
     budgets = ((kind, getattr(pretraining.train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
     budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
-    averaged = "" if average is None else f"\nweights are averaged ({average}); the average is validated and saved"
+    averaged = "" if average is None else f"\nthe average of the weights is validated and saved ({average})"
     return (
         f"pretraining {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
         f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens, a vocabulary of "
@@ -46,7 +46,7 @@ def opening(path: Path, pretraining: Pretraining) -> str:
     )
 
 
-def counting(start: Start, *, budget: float | None) -> str:
+def counting_message(start: Start, *, budget: float | None) -> str:
     """Return the message on counted embeddings: the number of tokens, and the time that counting took.
 
     Args:
@@ -61,37 +61,37 @@ def counting(start: Start, *, budget: float | None) -> str:
             f"their variance from characters; this took {seconds:.1f} s"
         )
     if start.cut:
-        return f"{message}; the rest of the text is not counted, so that half of train.seconds={budget:g} is left"
+        return f"{message}; the rest of the text is not counted, to leave half of train.seconds={budget:g} for training"
     if budget is None or seconds < budget / 2:
         return message
     return (
         f"{message}\nwarning: this is {100 * seconds / budget:.0f} % of train.seconds={budget:g}: raise train.seconds, "
-        "count less with embeddings=counted or embeddings.max_tokens, or start at random with embeddings=null"
+        "count less with embeddings=counted or embeddings.max_tokens, or use random embeddings with embeddings=null"
     )
 
 
-def large_output(share: float, text: Text) -> str | None:
+def large_output_note(share: float, text: Text) -> str | None:
     """Suggest a sample or a smaller vocabulary if predicting a large one takes most of the arithmetic.
 
     Args:
         share: share of the FLOP in the output matrices, 0 to 1.
-        text: the tokenised corpus.
+        text: the tokenized corpus.
     """
     num_pieces = text.tokenizer.num_pieces
     if share < _LARGE_SHARE or num_pieces <= _SMALL_VOCABULARY:
         return None
     return (
-        f"{100 * share:.0f} % of the arithmetic is the prediction of {num_pieces:,} pieces; each step takes less time "
-        f"with a sampled softmax (objective.losses.<loss>.num_sampled={_SAMPLED}) or with a vocabulary of "
-        f"{_SMALL_VOCABULARY:,} (tokenizer.vocab_size={_SMALL_VOCABULARY})"
+        f"predicting {num_pieces:,} pieces takes {100 * share:.0f} % of the arithmetic; steps are faster with a "
+        f"sampled softmax (objective.losses.<loss>.num_sampled={_SAMPLED}) or a vocabulary of {_SMALL_VOCABULARY:,} "
+        f"pieces (tokenizer.vocab_size={_SMALL_VOCABULARY})"
     )
 
 
-def _losses(parts: Parts) -> str:
+def _losses(parts: PretrainingParts) -> str:
     return " + ".join(objective.name for objective in parts.objectives)
 
 
-def closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, console: Console) -> None:
+def print_closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, console: Console) -> None:
     """Print the result as a table, and the commands to run next."""
     table = Table(box=None, show_header=False)
     of_parts: dict[str, dict[str, float]] = {}
@@ -121,7 +121,7 @@ def closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, co
         speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, with evaluation and saving"
         table.add_row("speed", speed)
     console.print(table)
-    if warning := few_steps(result):
+    if warning := few_steps_warning(result):
         console.print(f"warning: {warning}", markup=False, soft_wrap=True)
     if of_parts:
         names = list(dict.fromkeys(name for losses in of_parts.values() for name in losses))
@@ -133,15 +133,17 @@ def closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, co
     console.print("\n" + "\n".join(next_lines(path, corpus, small=small, output_root=output_root)), soft_wrap=True)
 
 
-def closing_of_seeds(path: Path, result: RunResult, *, output_root: Path, console: Console) -> None:
+def print_seeds_closing(path: Path, result: RunResult, *, output_root: Path, console: Console) -> None:
     """Print one row per seed and the commands to run next."""
     metric = result.main_metric
     if metric:
         table = Table("seed", f"validation {metric}", box=box.SIMPLE_HEAD)
         for seed in result.more["seeds"]:
-            table.add_row(str(seed["seed"]), shown(seed["metrics"][metric], metric))
-        deviation, mean = result.more["deviation"], shown(result.more["mean"], metric)
-        table.add_row("mean", mean if deviation is None else f"{mean} +- {shown(deviation, metric)}", style="bold")
+            table.add_row(str(seed["seed"]), format_metric(seed["metrics"][metric], metric))
+        deviation, mean = result.more["deviation"], format_metric(result.more["mean"], metric)
+        table.add_row(
+            "mean", mean if deviation is None else f"{mean} +- {format_metric(deviation, metric)}", style="bold"
+        )
         console.print(table)
     run = short_path(path)
     console.print(
@@ -152,7 +154,7 @@ def closing_of_seeds(path: Path, result: RunResult, *, output_root: Path, consol
 
 
 def next_lines(path: Path, corpus: str, *, small: bool, output_root: Path) -> list[str]:
-    """Return the commands that show whether pretraining helped: on a task of the same kind, or on the user's own.
+    """Return the commands that show whether pretraining helped: on a similar task, or on the user's own task.
 
     Args:
         small: whether the encoder has the size for which the laptop recipes are designed.

@@ -25,13 +25,13 @@ from lmtransfer.objectives.corruption.base import Corruption
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
-from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
+from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PretrainingParts:
     """Encoder, rows, corruption and objectives.
 
     Attributes:
@@ -49,24 +49,24 @@ class Parts:
     heads: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
+def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> PretrainingParts:
     """Build encoder, rows, corruption and objectives."""
     heads: dict[str, Tensor] = {}
     if cfg.get("init"):
-        hold_encoder(open_saved(cfg.init, key="init"))
+        read_encoder(open_saved(cfg.init, key="init"))
     encoder = new_encoder(cfg.model, tokenizer, seed=cfg.seed)
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
     return parts_over(cfg.objective, encoder, tokenizer, heads)
 
 
-def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[Parts]:
+def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[PretrainingParts]:
     """Build the parts of each phase: one encoder; consecutive phases with the same losses share their objectives."""
     last = build_parts(cfg, tokenizer)
     return parts_of_phases(cfg, last, tokenizer)
 
 
-def parts_of_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[Parts]:
+def parts_of_phases(cfg: DictConfig, last: PretrainingParts, tokenizer: Tokenizer) -> list[PretrainingParts]:
     """Build the parts of every phase, given those of the last phase.
 
     Raises:
@@ -84,7 +84,7 @@ def parts_of_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[
     return of_phases
 
 
-def _of_phase(cfg: DictConfig, phase: Phase, last: Parts, tokenizer: Tokenizer) -> Parts:
+def _of_phase(cfg: DictConfig, phase: Phase, last: PretrainingParts, tokenizer: Tokenizer) -> PretrainingParts:
     """Build the parts of a phase before the last; objectives without attention train only the token embeddings."""
     node, encoder = OmegaConf.select(cfg, phase.objective), last.encoder
     directions = {direction for loss in node.losses.values() for direction in _directions(loss)}
@@ -105,7 +105,9 @@ def losses_of(cfg: DictConfig, phase: Phase) -> object:
     return OmegaConf.to_container(OmegaConf.select(cfg, phase.objective).losses, resolve=True)
 
 
-def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
+def parts_over(
+    objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]
+) -> PretrainingParts:
     """Build the parts of an objective for an existing encoder, and check that they fit it and one another.
 
     Args:
@@ -115,7 +117,7 @@ def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, he
     Raises:
         ConfigError: parts do not fit one another, the encoder or the tokenizer.
     """
-    parts = Parts(
+    parts = PretrainingParts(
         encoder=encoder,
         rows=build(objective.rows, tokenizer=tokenizer),
         corruption=build(objective.corruption, tokenizer=tokenizer),
@@ -125,7 +127,7 @@ def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, he
     check_fit(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
     if parts.corruption.uses_mask and "mask" in tokenizer.missing_roles:
         raise ConfigError(
-            "objective.corruption replaces tokens by [MASK], but the tokenizer has no such token: use an objective "
+            "objective.corruption replaces tokens with [MASK], but the tokenizer has no such token: use an objective "
             "that masks no tokens (objective=lm)"
         )
     return parts
@@ -150,7 +152,7 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
     return heads
 
 
-def learned(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearner]:
+def load_learner(saved: SavedRun, config: DictConfig) -> tuple[PretrainingParts, PretrainingLearner]:
     """Load the parts of a pretraining run, and its learner with the trained weights.
 
     Args:
@@ -162,11 +164,11 @@ def learned(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLear
     losses = [saved.component(f"objective.losses.{name}", "tokenizer") for name in saved.config["objective"]["losses"]]
     tensors = read_weights(folder)
 
-    def made() -> PretrainingLearner:
+    def build_learner() -> PretrainingLearner:
         objectives = [build(node, tokenizer=saved.tokenizer) for node in losses]
         return PretrainingLearner(new_encoder(model, saved.tokenizer, seed=0), objectives)
 
-    saved.hold_against(made, tensors, checkpoint=folder, keys="model and objective")
+    saved.check_fit(build_learner, tensors, checkpoint=folder, keys="model and objective")
     parts = build_parts(config, saved.tokenizer)
     learner = PretrainingLearner(parts.encoder, list(parts.objectives))
     load_weights(learner, tensors, source=str(folder))

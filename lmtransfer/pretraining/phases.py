@@ -5,9 +5,9 @@ builds what a phase trains, then trains it and all later phases. These carry ove
 
 - the encoder;
 - the heads, by name, where they fit;
-- the state of the optimiser, if the losses and the kind of optimiser stay the same;
+- the state of the optimizer, if the losses and the kind of optimizer stay the same;
 - the average of the weights, if the losses stay the same; otherwise a new average begins;
-- the position in the text, in passes;
+- the position in the text, as a number of passes;
 - step numbers, tokens, seconds and the budget.
 
 The next phase starts from the weights themselves, never from their average. Losses of different phases cannot be
@@ -32,18 +32,18 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.models.token_vectors import TokenVectors, standardise
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.pretraining.continued import TakenHeads, take_heads
+from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
 from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.data import PretrainingData
-from lmtransfer.pretraining.diagnostics import watchers_of
-from lmtransfer.pretraining.parts import Parts
-from lmtransfer.pretraining.save_points import check_reached, passed, save_points
+from lmtransfer.pretraining.diagnostics import callbacks_of
+from lmtransfer.pretraining.parts import PretrainingParts
+from lmtransfer.pretraining.save_points import check_reached, explain_missed, save_points
 from lmtransfer.pretraining.text import Text
-from lmtransfer.pretraining.utilisation import pretraining_flops
-from lmtransfer.randomness import derived_seed
+from lmtransfer.pretraining.utilization import pretraining_flops
+from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import build_optimizer, prepare_encoders, trainer_config
-from lmtransfer.training.averaging import Average, Newest
+from lmtransfer.training.averaging import Average, UpdateWeight
 from lmtransfer.training.callbacks import Callback, PhaseName
 from lmtransfer.training.data_parallel import shard
 from lmtransfer.training.flops import peak_flops
@@ -52,7 +52,7 @@ from lmtransfer.training.loop import Output, Trainer, TrainerConfig
 from lmtransfer.training.model_selection import ModelSelection, Validation
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
-from lmtransfer.training.progress import Progress
+from lmtransfer.training.progress import ProgressLine
 from lmtransfer.training.state import PhaseStart, TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import weights
@@ -64,8 +64,8 @@ class Transition:
 
     Attributes:
         same_losses: whether the phase has the same objectives.
-        same_optimizer: whether the phase has the same optimiser, with the same settings.
-        same_kind: whether the phase has the same kind of optimiser, possibly with other settings.
+        same_optimizer: whether the phase has the same optimizer, with the same settings.
+        same_kind: whether the phase has the same kind of optimizer, possibly with other settings.
         restarts: whether the learning rate schedule restarts.
     """
 
@@ -79,11 +79,11 @@ class Transition:
 _BEGINNING = Transition(same_losses=False, same_optimizer=False, same_kind=False, restarts=True)
 
 
-def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[Parts]) -> list[Transition]:
+def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[PretrainingParts]) -> list[Transition]:
     """Return the transition to each phase.
 
     Args:
-        cfg: the settled configuration, which contains the optimiser of each phase.
+        cfg: the completed configuration, which contains the optimizer of each phase.
         phases: the phases, in their order.
         parts: the parts of each phase; phases with the same losses share their objectives.
 
@@ -107,16 +107,16 @@ def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[Par
     return transitions
 
 
-def span_of_schedule(phases: Sequence[Phase], transitions: Sequence[Transition], place: int) -> tuple[int, float]:
+def schedule_span(phases: Sequence[Phase], transitions: Sequence[Transition], place: int) -> tuple[int, float]:
     """Return where the learning rate schedule of phase ``place`` begins and ends.
 
     Returns:
         The place of the phase that began the schedule, and the share of the budget at which it ends: where the next
         phase restarts it, or 1.
     """
-    first = max(one for one in range(place + 1) if transitions[one].restarts)
+    first = max(index for index in range(place + 1) if transitions[index].restarts)
     later = range(place + 1, len(phases))
-    return first, next((phases[one].begins for one in later if transitions[one].restarts), 1.0)
+    return first, next((phases[index].begins for index in later if transitions[index].restarts), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,16 +128,16 @@ class TrainingPhase:
         share: its share of the budget.
         parts: encoder, rows, corruption and objectives; consecutive phases with the same losses share their objectives.
         data: the stream of training steps, and the batches for validation.
-        optimizer: component node of the optimiser.
+        optimizer: component node of the optimizer.
         trainer: settings of the loop; the number of steps before the schedule is known only when the phase starts.
         schedule_phase: place of the phase that starts the learning rate schedule.
-        transition: what remains the same as in the preceding phase.
+        transition: the transition from the preceding phase.
         embedding_after: change of the token embeddings at its end.
     """
 
     name: str
     share: float
-    parts: Parts
+    parts: PretrainingParts
     data: PretrainingData
     optimizer: Mapping[str, Any]
     trainer: TrainerConfig
@@ -147,13 +147,13 @@ class TrainingPhase:
 
 
 def describe_phases(
-    cfg: DictConfig, parts: Sequence[Parts], text: Text, *, train: TrainSettings, hardware: Hardware
+    cfg: DictConfig, parts: Sequence[PretrainingParts], text: Text, *, train: TrainSettings, hardware: Hardware
 ) -> list[TrainingPhase]:
     """Describe the phases of a run, in their order.
 
     Args:
         parts: encoder, rows, corruption and objectives of each phase.
-        text: the tokenised corpus.
+        text: the tokenized corpus.
         train: budget, batch sizes, and how often to log, validate and save.
         hardware: device and number format.
 
@@ -167,7 +167,7 @@ def describe_phases(
     for place, phase in enumerate(phases):
         sizes = train.model_copy(update=phase.train or {})
         data = PretrainingData(text, parts[place], train=sizes, hardware=hardware, seed=cfg.seed)
-        schedule_phase, schedule_ends = span_of_schedule(phases, transitions, place)
+        schedule_phase, schedule_ends = schedule_span(phases, transitions, place)
         schedule = PartOfBudget(build(cfg.schedule), begins=phases[schedule_phase].begins, ends=schedule_ends)
         trainer = trainer_config(train, hardware, stream=data.stream, schedule=schedule, seed=cfg.seed)
         descriptions.append(
@@ -204,27 +204,27 @@ def find_phase(
     """
     seconds = 0.0 if start is None else start.seconds
     state = TrainState(seconds=seconds, prepared=seconds)
-    newest = None if run is None or len(phases) == 1 else run.checkpoints.newest_complete()[0]
+    newest = None if run is None or len(phases) == 1 else run.checkpoints.recover_newest()[0]
     if newest is None:
         return phases[0], state
     state.phases = list(newest.state.get("phases", []))
-    started, names = [one["name"] for one in state.phases], [phase.name for phase in phases]
+    started, names = [phase["name"] for phase in state.phases], [phase.name for phase in phases]
     if started != names[: len(started)]:
         raise CheckpointError(
             f"{newest.folder} has the phases {', '.join(started)}, but the run has {', '.join(names)}: restore the "
-            "folder from a copy"
+            "folder from a backup"
         )
     return phases[max(len(started) - 1, 0)], state
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a phase trains, with everything that remembers earlier steps; the run's state is separate.
+    """The learner of a phase and everything that depends on earlier steps; the run's state is separate.
 
     Attributes:
         phase: the phase.
         learner: encoder and objectives.
-        optimizer: the optimiser of their parameters.
+        optimizer: the optimizer of their parameters.
         average: the average of their weights; None if the run does not average weights.
         callbacks: the callbacks on the numbers of every step.
     """
@@ -242,7 +242,7 @@ class Pretraining:
 
     Attributes:
         phases: the phases, in their order.
-        text: the tokenised corpus.
+        text: the tokenized corpus.
         train: budget, and how often to validate.
         hardware: device and number format.
         seed: seed of the run.
@@ -257,30 +257,30 @@ class Pretraining:
     train: TrainSettings
     hardware: Hardware
     seed: int
-    average: Newest | None
+    average: UpdateWeight | None
     start: Start | None
     entropy: float | None
     from_scratch: bool
 
-    def build_learner(self, phase: TrainingPhase) -> tuple[PretrainingLearner, TakenHeads]:
+    def build_learner(self, phase: TrainingPhase) -> tuple[PretrainingLearner, InheritedHeads]:
         """Build the learner of a phase, and report which heads of ``init`` it received."""
         encoder, hardware = phase.parts.encoder, self.hardware
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derived_seed(self.seed, "heads"))
+            torch.manual_seed(derive_seed(self.seed, "heads"))
             learner = PretrainingLearner(encoder, list(phase.parts.objectives)).to(hardware.device)
         if self.start is not None:
             for objective in learner.listed():
                 self.start.fill_head(objective)
-        heads = take_heads(learner, phase.parts.heads)
+        heads = inherit_heads(learner, phase.parts.heads)
         prepare_encoders(learner, hardware)
         if hardware.shard:
             shard(learner, hardware.device)
         return learner, heads
 
     def build_training(self, phase: TrainingPhase, learner: PretrainingLearner) -> Training:
-        """Build a learner's optimiser, average and callbacks."""
+        """Build a learner's optimizer, average and callbacks."""
         optimizer = build_optimizer(phase.optimizer, learner)
-        callbacks = watchers_of(
+        callbacks = callbacks_of(
             learner,
             seconds=self.train.seconds if len(self.phases) == 1 else None,  # the speed of steps differs between phases
             entropy=self.entropy,
@@ -300,7 +300,7 @@ class Pretraining:
             if phase.parts.encoder.pooler is not None:
                 phase.parts.encoder.pooler.requires_grad_(True)  # the learner freezes it if no objective trains it
             learner, _ = self.build_learner(phase)
-            take_heads(learner, _heads_of(training.learner))
+            inherit_heads(learner, _heads_of(training.learner))
             return self.build_training(phase, learner)
         if phase.transition.same_optimizer:
             return replace(training, phase=phase)
@@ -332,7 +332,7 @@ class Pretraining:
         if resume:
             trainer.resume()
             seen, revisions = state.tokens if state.step else -1, directory.checkpoints.revisions()
-            for note in passed(phase.trainer.save_at, tokens=seen, revisions=revisions):
+            for note in explain_missed(phase.trainer.save_at, tokens=seen, revisions=revisions):
                 trainer.progress.note(note)
         trainer.train()
         for later in self.phases[self.phases.index(phase) + 1 :]:
@@ -360,7 +360,7 @@ class Pretraining:
         peak = peak_flops(self.hardware.device)
         known = peak is not None and not isinstance(phase.parts.encoder, TokenVectors)
         flops = pretraining_flops(phase.data, learner) if known else None
-        progress = Progress(flops_per_token=flops, peak_flops=peak)
+        progress = ProgressLine(flops_per_token=flops, peak_flops=peak)
         return Trainer(
             learner=learner,
             stream=RenumberedStream(phase.data.stream, begins=start["stream_step"], number=start["step"]),
@@ -377,7 +377,7 @@ class Pretraining:
             state=state,
         )
 
-    def _validation(self, training: Training, progress: Progress) -> Validation | None:
+    def _validation(self, training: Training, progress: ProgressLine) -> Validation | None:
         """Describe the validation; only the last phase chooses the best checkpoint. None without held-out text."""
         phase, data = training.phase, training.phase.data
         if not data.has_validation(note=progress.note):
@@ -392,9 +392,9 @@ class Pretraining:
 
 def _start_of(phase: TrainingPhase, state: TrainState) -> PhaseStart:
     """Return where a phase starts, or started if it is resumed; the state records it for a named phase."""
-    started = [one for one in state.phases if one["name"] == phase.name]
-    if started:
-        return started[0]
+    starts = [start for start in state.phases if start["name"] == phase.name]
+    if starts:
+        return starts[0]
     start: PhaseStart = {
         "name": phase.name,
         "step": state.step,

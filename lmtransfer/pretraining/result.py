@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lmtransfer.data.store.token_shares import part_shares
 from lmtransfer.pretraining.phases import Pretraining
-from lmtransfer.runs.result import RunResult, largest
+from lmtransfer.runs.result import RunResult, largest_values
 from lmtransfer.training.state import TrainState
 
 
@@ -77,7 +77,7 @@ def joint_result(results: Mapping[int, RunResult]) -> RunResult:
         tokens=sum(float(result.tokens or 0) for result in each),
         more={
             **first.more,
-            **largest(each, "peak_memory"),
+            **largest_values(each, "peak_memory"),
             **{
                 key: statistics.fmean(result.more[key] for result in each)
                 for key in ("checkpoint_step", "steps", "epochs")

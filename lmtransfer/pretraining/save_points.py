@@ -23,7 +23,7 @@ def save_points(train: TrainSettings) -> tuple[int, ...]:
         tokens = read_count(point)
         if tokens is None or tokens < 0:
             problems.append(
-                f"train.save_at: {point!r} is not a number of tokens; use 0 (the initial weights) or more, such as "
+                f"train.save_at: {point!r} is not a number of tokens; use 0 (for the initial weights) or more, such as "
                 "100000, 100k, 1M or 2.5B"
             )
         else:
@@ -65,22 +65,24 @@ def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_ep
         )
 
 
-def not_reached(points: Sequence[int], tokens: float) -> list[str]:
+def explain_unreached(points: Sequence[int], tokens: float) -> list[str]:
     """Return a line for the user on the points that a run of ``tokens`` tokens does not reach; empty if none."""
     missing = [count_text(point) for point in points if point > tokens]
     if not missing:
         return []
-    return [f"warning: train.save_at: {', '.join(missing)} will probably not be reached: raise train.seconds"]
+    points_text = ", ".join(missing)
+    return [f"warning: train.save_at: the run will probably not reach {points_text} tokens: raise train.seconds"]
 
 
-def passed(points: Sequence[int], *, tokens: int, revisions: Collection[int]) -> list[str]:
+def explain_missed(points: Sequence[int], *, tokens: int, revisions: Collection[int]) -> list[str]:
     """Return a line for the user on the points that a resumed run passed without keeping its model; empty if none.
 
     Args:
         tokens: the number of tokens seen before the run was interrupted.
         revisions: the points at which the model was kept.
     """
-    lost = [count_text(point) for point in points if point <= tokens and point not in revisions]
-    if not lost:
+    missed = [count_text(point) for point in points if point <= tokens and point not in revisions]
+    if not missed:
         return []
-    return [f"train.save_at: {', '.join(lost)} cannot be kept: the run had seen {count_text(tokens)} tokens already"]
+    seen = count_text(tokens)
+    return [f"train.save_at: the model cannot be saved at {', '.join(missed)}: the run has already seen {seen} tokens"]

@@ -17,13 +17,13 @@ from lmtransfer.data.documents import Corpus
 from lmtransfer.data.screening.findings import list_path
 from lmtransfer.data.screening.screening import ScreenedCorpus, Screening
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.system.optional import optional
+from lmtransfer.system.optional import import_optional
 
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
 
 #: Number of characters of a text shown in a terminal line.
-_SHOWN = 60
+_MAX_CHARACTERS = 60
 
 
 def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
@@ -32,10 +32,10 @@ def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
     if node is None:
         return None
     if node.get("min_jaccard") is not None:  # fail before all the texts are read
-        optional("datasketch", work="screening.min_jaccard", error=ConfigError)
+        import_optional("datasketch", work="screening.min_jaccard", error=ConfigError)
     texts: dict[str, list[str]] = {}
-    for name, named in (node.get("overlap_with") or {}).items():
-        source = build(named, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    for name, source_node in (node.get("overlap_with") or {}).items():
+        source = build(source_node, data_root=cfg.data_root, cache_dir=str(cache_dir))
         texts |= {str(name): _lines(source)} if isinstance(source, Corpus) else _held_out_texts(str(name), source)
     screening: Screening = build(node, overlap_with=texts, cache_dir=str(cache_dir))
     return screening
@@ -62,7 +62,7 @@ def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
         why = next(iter(missing.values()), f"it has only the splits {', '.join(task.splits)}")
         raise DataError(f"screening.overlap_with: task {name} has no dev or test texts here: {why}")
     for split, reason in missing.items():
-        print(f"screening: {name} {split} is not searched for: {reason}", file=sys.stderr)
+        print(f"screening: texts of {name} {split} are not searched for: {reason}", file=sys.stderr)
     return texts
 
 
@@ -76,7 +76,7 @@ def notes_on(corpus: Corpus) -> Iterator[str]:
     """Yield one line on each screened corpus."""
     for name, part in screened_parts(corpus).items():
         findings = part.findings
-        what = "left out" if part.screening.action == "drop" else "found (and kept)"
+        what = "removed" if part.screening.action == "drop" else "found (but kept)"
         yield (
             f"screening of {name}: {what} {findings.near_duplicates:,} near-duplicates and {findings.overlapping:,} "
             f"documents with evaluation texts, of {findings.documents:,} documents"
@@ -84,9 +84,9 @@ def notes_on(corpus: Corpus) -> Iterator[str]:
 
 
 def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
-    """Build a table of what the screening of a corpus found, with the first documents."""
+    """Build a table with the findings of a corpus's screening."""
     screening, findings = corpus.screening, corpus.findings
-    action = "left out" if screening.action == "drop" else "kept (screening=report)"
+    action = "removed" if screening.action == "drop" else "kept (screening=report)"
     table = Table(
         title=f"screening of {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False
     )
@@ -95,10 +95,10 @@ def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
     table.add_column()
     table.add_row("documents", f"{findings.documents:,}", f"{findings.words:,} words")
     if screening.min_jaccard is not None:
-        limit = f"Jaccard similarity of {screening.shingle_words}-word shingles from {screening.min_jaccard:g}"
+        limit = f"Jaccard similarity of {screening.shingle_words}-word shingles at least {screening.min_jaccard:g}"
         table.add_row("near-duplicates", f"{findings.near_duplicates:,}", f"of earlier documents: {limit}")
         table.add_row("", f"{findings.same_shingles:,}", "with the same shingles")
-        table.add_row("", f"{findings.across_split:,}", "with one of the two held out for validation")
+        table.add_row("", f"{findings.across_split:,}", "of which one document is held out for validation")
     for set_name, overlap in findings.overlaps.items():
         short = f"; {overlap.texts - overlap.searched:,} of {overlap.texts:,} texts are too short to search for"
         table.add_row(set_name, f"{overlap.found:,}", f"texts in {overlap.documents:,} documents{short}")
@@ -110,13 +110,13 @@ def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
 def examples_of(corpus: ScreenedCorpus) -> Iterator[str]:
     """Yield lines with the first matching documents, and the location of the whole list."""
     for line in corpus.findings.examples:
-        yield f"  {line['key']}: {_reason(line)}: {line['text'][:_SHOWN]!r}"
+        yield f"  {line['key']}: {_reason(line)}: {line['text'][:_MAX_CHARACTERS]!r}"
     if corpus.findings.found:
-        yield f"all of them: {list_path(corpus.found_in)}"
+        yield f"complete list: {list_path(corpus.found_in)}"
 
 
 def _reason(line: Mapping[str, Any]) -> str:
     if "near_duplicate_of" in line:
         return f"Jaccard {line['jaccard']:.2f} with {line['near_duplicate_of']}"
     more = f" and {len(line['holds']) - 1} more" if len(line["holds"]) > 1 else ""
-    return f"holds {line['holds'][0]['text'][:_SHOWN]!r} of {line['holds'][0]['set']}{more}"
+    return f"contains {line['holds'][0]['text'][:_MAX_CHARACTERS]!r} from {line['holds'][0]['set']}{more}"

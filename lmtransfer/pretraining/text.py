@@ -61,7 +61,7 @@ class Text:
 
 
 def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
-    """Tokenise the corpus, or read it from the cache."""
+    """Tokenize the corpus, or read its tokens from the cache."""
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     corpus = build_corpus(cfg, cache_dir=cache_dir)
     words = (cfg.get("tokenizer") or {}).get("add")
@@ -88,24 +88,24 @@ def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
         ConfigError: a setting does not fit.
         DataError: a source is missing; the message says how to get it.
     """
-    known: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
+    arguments: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
     screening = build_screening(cfg, cache_dir=cache_dir)
 
-    def screened(corpus: Corpus) -> Corpus:
+    def screen(corpus: Corpus) -> Corpus:
         return corpus if screening is None else ScreenedCorpus(corpus, screening)
 
     parts: Any = cfg.corpus.get("parts")
     if not parts:
-        return screened(build(cfg.corpus, **known))
-    built, missing = {}, []
+        return screen(build(cfg.corpus, **arguments))
+    corpora, missing = {}, []
     for name, node in parts.items():
         try:
-            built[str(name)] = screened(build(node, **known))
+            corpora[str(name)] = screen(build(node, **arguments))
         except DataError as error:
             missing.append(f"corpus.parts.{name}: {error}")
     if missing:
         raise DataError("\n".join(missing))
-    mixture: Corpus = build(cfg.corpus, parts=built)
+    mixture: Corpus = build(cfg.corpus, parts=corpora)
     return mixture
 
 

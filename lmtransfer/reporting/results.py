@@ -12,7 +12,7 @@ from lmtransfer.reporting.runs.rows import Row
 from lmtransfer.reporting.runs.scores import higher_is_better, number
 from lmtransfer.reporting.table import Cell, Column, Group, Line, Table
 from lmtransfer.reporting.verdict_text import detectable_text, needed_text
-from lmtransfer.system.units import count, duration, shown
+from lmtransfer.system.units import count, duration, format_metric
 
 _DIFFERENCE = Column("difference to control", ("difference", "({interval})"))
 
@@ -137,7 +137,7 @@ def _line(row: Row) -> Line:
         "seeds": "" if score is None else str(score.n),
         "several seeds": str(score.n) if score is not None and several else "",
         "metric": metric_heading(metric, of_pretraining=row.group == "pretraining"),
-        "median": shown(score.median, metric) if score is not None and several else "",
+        "median": format_metric(score.median, metric) if score is not None and several else "",
         "smallest detectable": detectable_text(row.difference, metric),
         "smallest detectable for now": detectable_text(row.difference, metric) if needed else "",
         "seeds needed": needed,

@@ -17,7 +17,7 @@ from lmtransfer.reporting.runs.sweeps import Point, Sweep, make_sweep, named_val
 from lmtransfer.reporting.table import Cell, Column, Group, Line, Table, plain_table
 from lmtransfer.reporting.verdict_text import short
 from lmtransfer.runs.result import RunResult
-from lmtransfer.system.units import count, shown
+from lmtransfer.system.units import count, format_metric
 from lmtransfer.verdicts.holm import corrected
 
 
@@ -110,10 +110,10 @@ def _transfers(run_dirs: Sequence[Path], failed: Sequence[str]) -> Table:
     rows = []
     for (label, result), difference in zip(results, differences, strict=True):
         metric = str(result["main_metric"])
-        deviation = "" if result["deviation"] is None else shown(result["deviation"], metric)
-        cells = [shown(result["mean"], metric), deviation, str(result["n"])]
+        deviation = "" if result["deviation"] is None else format_metric(result["deviation"], metric)
+        cells = [format_metric(result["mean"], metric), deviation, str(result["n"])]
         if difference is not None:
-            cells += [shown(result["control"]["mean"], metric), short(next(together), metric)]
+            cells += [format_metric(result["control"]["mean"], metric), short(next(together), metric)]
         rows.append([label, *([] if one_task else [metric]), *cells])
     rows += [[label, *([] if one_task else [""]), "failed"] for label in failed]
     mean = metrics.pop() if one_task else "mean"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmtransfer.system.units import in_percent, shown, shown_difference
+from lmtransfer.system.units import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference, Verdict
 
 
@@ -11,7 +11,7 @@ def interval_text(difference: Difference, metric: str) -> str:
     if difference.interval is None:
         return ""
     low, high = difference.interval
-    return f"{shown_difference(low, metric)} to {shown_difference(high, metric)}"
+    return f"{format_difference(low, metric)} to {format_difference(high, metric)}"
 
 
 def grounds(difference: Difference, metric: str, *, of: str = "these examples") -> str:
@@ -41,11 +41,12 @@ def reach(difference: Difference, metric: str) -> str:
     if difference.verdict not in VERDICTS or difference.detectable is None:
         return ""
     points = " points" if in_percent(metric) else ""
-    text = f"a difference of {shown(difference.detectable, metric)}{points} or more would be found in 80 of 100 cases"
+    detectable = format_metric(difference.detectable, metric)
+    text = f"a difference of {detectable}{points} or more would be found in 80 of 100 cases"
     if difference.verdict != "no difference shown" or difference.num_seeds == (0, 0):
         return text
     needed = difference.seeds_needed
-    delta = shown_difference(difference.delta, metric)
+    delta = format_difference(difference.delta, metric)
     if needed is None:
         return f"{text}; no number of seeds could confirm {delta}"
     return f"{text}; about {needed} seeds could confirm {delta}"
@@ -54,7 +55,7 @@ def reach(difference: Difference, metric: str) -> str:
 def detectable_text(difference: Difference | None, metric: str) -> str:
     """State the smallest detectable difference, for a table."""
     detectable = None if difference is None or difference.verdict not in VERDICTS else difference.detectable
-    return "" if detectable is None else shown(detectable, metric)
+    return "" if detectable is None else format_metric(detectable, metric)
 
 
 def needed_text(difference: Difference | None) -> str:
@@ -83,14 +84,14 @@ def verdict_text(difference: Difference | None, metric: str | None = None) -> st
 
 def short(difference: Difference, metric: str) -> str:
     """State a difference and its verdict in a few words: ``+2.8 (better)``."""
-    delta = shown_difference(difference.delta, metric)
+    delta = format_difference(difference.delta, metric)
     return delta if difference.standard_error is None else f"{delta} ({difference.verdict})"
 
 
 def verdict_lines(difference: Difference, metric: str, *, to: str = "the control") -> list[str]:
     """State a difference for the console: the verdict with its basis, then what is detectable."""
     points = " points" if in_percent(metric) else ""
-    start = f"difference to {to} {shown_difference(difference.delta, metric)}{points}"
+    start = f"difference to {to} {format_difference(difference.delta, metric)}{points}"
     if difference.standard_error is None:
         return [f"{start}: no verdict, because one seed has no spread; use seeds=5"]
     if difference.verdict not in VERDICTS:

@@ -23,7 +23,7 @@ from lmtransfer.reporting.runs.rows import Row, table_rows
 from lmtransfer.reporting.runs.sweeps import Sweep, outside
 from lmtransfer.reporting.sections import Section
 from lmtransfer.reporting.sweep_table import sweep_table, without_runs
-from lmtransfer.system.durable import made, write_text
+from lmtransfer.system.durable import ensure_folder, write_text
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
 
@@ -82,7 +82,7 @@ def write_report(
         RunDirectoryError: the folder cannot be written.
     """
     try:
-        with made(folder):
+        with ensure_folder(folder):
             drawn_figures = draw_figures(entries, sweeps, folder / "figures") if figures else []
             pages = {
                 "report.html": html_report(entries, sweeps, drawn_figures, title=title, sections=sections, texts=texts),

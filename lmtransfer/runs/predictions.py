@@ -1,4 +1,4 @@
-"""Kept predictions as parquet files: a row per example, with its gold answer and the run's answer.
+"""Saved predictions as parquet files: one row per example, with its gold answer and the run's answer.
 
 ``pandas.read_parquet`` reads them: ``id``, ``gold``, ``answer`` (label, list of labels or tags, score, or text),
 ``probability`` of the answer (a list for tags, and for each label of a set), ``start`` of a span, ``class``; then
@@ -89,8 +89,8 @@ def write_predictions(run: Path, predictions: Mapping[str, Predictions]) -> None
         predictions: predictions by file name, without suffix.
     """
     with staged_folder(run / FOLDER) as folder:
-        for name, one in predictions.items():
-            (folder / f"{name}{_SUFFIX}").write_bytes(_packed(one))
+        for name, content in predictions.items():
+            (folder / f"{name}{_SUFFIX}").write_bytes(_pack(content))
 
 
 def read_predictions(path: Path) -> Predictions:
@@ -100,12 +100,12 @@ def read_predictions(path: Path) -> Predictions:
         RunDirectoryError: the file is missing, damaged, or too large.
     """
     try:
-        return _unpacked(path)
+        return _unpack(path)
     except (RunDirectoryError, *_DAMAGED) as error:
         reason = getattr(error, "strerror", None) or str(error).removeprefix(f"{path}: ") or type(error).__name__
         raise RunDirectoryError(
-            f"{path}: cannot read the predictions ({printable(reason)[:200]}); remove the file to continue without "
-            "them, or score the run again with lmtransfer evaluate"
+            f"{path}: cannot read the predictions ({printable(reason)[:200]}); delete the file to continue without "
+            "predictions, or score the run again with lmtransfer evaluate"
         ) from error
 
 
@@ -147,7 +147,7 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def _packed(predictions: Predictions) -> bytes:
+def _pack(predictions: Predictions) -> bytes:
     examples = predictions.examples
     about = {
         "format": _FORMAT,
@@ -158,7 +158,7 @@ def _packed(predictions: Predictions) -> bytes:
         "positive": examples.positive,
         "metrics": list(examples.ratios),
     }
-    classes = [examples.class_names[one] if one >= 0 else None for one in examples.classes.tolist()]
+    classes = [examples.class_names[index] if index >= 0 else None for index in examples.classes.tolist()]
     columns: dict[str, Any] = {
         "id": list(examples.ids),
         "class": classes,
@@ -218,7 +218,7 @@ def _in_lists(examples: ScoredExamples, values: np.ndarray) -> list[np.ndarray]:
     return np.split(values, examples.offsets[1:-1]) if len(examples) else []
 
 
-def _unpacked(path: Path) -> Predictions:
+def _unpack(path: Path) -> Predictions:
     raw = read_bytes(path, error=RunDirectoryError, most=_MOST_BYTES)
     with pq.ParquetFile(pa.BufferReader(raw)) as file:
         described = (file.metadata.metadata or {}).get(_ABOUT)
@@ -230,17 +230,17 @@ def _unpacked(path: Path) -> Predictions:
         about: _About = printable_values(parse_json(described, _About, source=source, error=RunDirectoryError))
         _check_size(file.metadata)
         kind, metrics = about["kind"], about["metrics"]
-        wanted = _types(kind, metrics)
+        types = _types(kind, metrics)
         optional = {"probability": _probability(kind), "start": pa.int64()}
-        wanted |= {name: optional[name] for name in optional if name in file.schema_arrow.names}
-        _check_columns(file.schema_arrow, wanted)
-        table = file.read(columns=list(wanted)).combine_chunks()
-    columns = {name: _column(table, name) for name in wanted}
+        types |= {name: optional[name] for name in optional if name in file.schema_arrow.names}
+        _check_columns(file.schema_arrow, types)
+        table = file.read(columns=list(types)).combine_chunks()
+    columns = {name: _column(table, name) for name in types}
     none = np.zeros(0, dtype=np.int64)
     gold, offsets = _numbers(kind, columns.get("gold", []), about["labels"])
-    predicted, also = _numbers(kind, columns.get("answer", []), about["labels"])
-    if not np.array_equal(offsets, also):
-        raise ValueError("gold has other entries than answer")
+    predicted, answer_offsets = _numbers(kind, columns.get("answer", []), about["labels"])
+    if not np.array_equal(offsets, answer_offsets):
+        raise ValueError("gold and answer have different numbers of entries")
     probabilities = columns.get("probability", none)
     examples = ScoredExamples(
         kind=kind,
@@ -287,7 +287,7 @@ def _places(names: Sequence[str | None], labels: Sequence[str]) -> np.ndarray:
     printable_names = [None if name is None else printable(name) for name in names]
     unknown = next((name for name in printable_names if name not in places), None)
     if unknown is not None:
-        raise ValueError(f"{unknown[:40]!r} is none of its labels or classes")
+        raise ValueError(f"{unknown[:40]!r} is not one of its labels or classes")
     return np.array([places[name] for name in printable_names], dtype=np.int64)
 
 
@@ -301,14 +301,14 @@ def _check_size(metadata: pq.FileMetaData) -> None:
         raise ValueError(f"it has more than {MOST_EXAMPLES:,} examples or {MOST_ANSWERS:,} answers")
 
 
-def _check_columns(schema: pa.Schema, wanted: Mapping[str, pa.DataType]) -> None:
+def _check_columns(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> None:
     """Check the names and types of the columns."""
-    for name, kind in wanted.items():
+    for name, kind in types.items():
         places = schema.get_all_field_indices(name)
         if len(places) != 1:
             raise ValueError(f"it has {'no column' if not places else 'several columns'} {name}")
         if (column_type := schema.field(places[0]).type) != kind:
-            raise ValueError(f"the column {name} holds {column_type}, but {kind} is needed")
+            raise ValueError(f"the column {name} has the type {column_type}, but must have the type {kind}")
 
 
 def _column(table: pa.Table, name: str) -> Any:
@@ -344,12 +344,12 @@ def _check(examples: ScoredExamples) -> None:
             raise ValueError(f"weight/{name} contains a number below 0 or near 0")
     labels = examples.labels
     if len(labels) > _MOST_LABELS or not 0 <= examples.positive <= max(1, len(labels) - 1):
-        raise ValueError(f"labels has more than {_MOST_LABELS:,} labels, or positive is none of them")
+        raise ValueError(f"labels has more than {_MOST_LABELS:,} entries, or positive is not one of them")
     if len(set(labels)) != len(labels):
-        raise ValueError("labels has a name twice")
+        raise ValueError("labels contains the same name twice")
     if not ((examples.confidences >= 0) & (examples.confidences <= 1)).all():
-        raise ValueError("probability contains a number that is no probability")
+        raise ValueError("probability contains a number that is not between 0 and 1")
     if len(examples.confidences) not in (0, answers):
-        raise ValueError("probability has not one entry for each answer")
+        raise ValueError("probability does not have one entry per answer")
     if len(np.unique(examples.keys)) != size:
-        raise ValueError("key has an example twice")
+        raise ValueError("key contains the same example twice")

@@ -94,7 +94,7 @@ class _AllSeeds(_OverSeeds):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What every command reports about a run; None where an entry does not apply.
+    """The facts that every command reports about a run; entries that do not apply are None.
 
     Attributes:
         command: name of the command, such as "pretrain".
@@ -104,7 +104,7 @@ class RunResult:
         split: the measured split of the task or corpus.
         metrics: values by name, each in the metric's own unit.
         main_metric: name of the metric that verdicts and selection use.
-        control: statistics of the runs from random initialisation; True if this run is one of them.
+        control: statistics of the runs from random initialization; True if this run is one of them.
         seconds: duration of the training or evaluation; the total over several seeds, without their controls.
         tokens: number of tokens read, excluding filler.
         num_parameters: number of parameters of everything that was trained or scored.
@@ -142,13 +142,13 @@ class RunResult:
 
     def values(self) -> dict[str, Any]:
         """Return the entries of ``result.json``."""
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "more"}
+        own = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "more"}
         return {"format": FORMAT} | own | {"tokens_per_second": self.tokens_per_second, **self.more}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Build a result from the entries of a file."""
-        names = {one.name for one in fields(cls)} - {"more"}
+        names = {entry.name for entry in fields(cls)} - {"more"}
         own = {name: value for name, value in values.items() if name in names}
         own |= {"metrics": own.get("metrics") or {}}
         rest = {name: value for name, value in values.items() if name not in names | {"format", "tokens_per_second"}}
@@ -176,7 +176,7 @@ class SeedResult(RunResult):
 
     Attributes:
         seed: seed of the run.
-        pretraining_seed: seed of the encoder that the run started from; None for random initialisation.
+        pretraining_seed: seed of the encoder that the run started from; None for random initialization.
         learning_rate: peak learning rate; None if the head was fitted to its optimum instead of trained.
         collapsed: whether the run gives every example the same answer.
         higher_is_better: direction of the main metric.
@@ -249,23 +249,23 @@ def check_format(values: Mapping[str, Any], path: Path) -> None:
     if number != FORMAT:
         which = "no format" if number is None else f"the format {str(number)[:40]}"
         raise RunDirectoryError(
-            f"{path}: has {which}, but this version of lmtransfer reads format {FORMAT}: make the run again, or "
-            "read it with the version that made it"
+            f"{path} has {which}, but this version of lmtransfer reads format {FORMAT}: repeat the run, or read it "
+            "with the version that wrote it"
         )
 
 
-def largest(results: Sequence[RunResult], *names: str) -> dict[str, Any]:
-    """Return the largest value of each named entry over the results that have it."""
+def largest_values(results: Sequence[RunResult], *names: str) -> dict[str, Any]:
+    """Return the largest value of each entry in ``names`` over the results that have the entry."""
     values_of = {name: [result.more[name] for result in results if name in result.more] for name in names}
     return {name: max(values) for name, values in values_of.items() if values}
 
 
-def few_steps(result: RunResult) -> str | None:
+def few_steps_warning(result: RunResult) -> str | None:
     """Return a warning if a pretraining run took so few steps that its weights have hardly changed."""
     steps = result.more.get("steps")
     if result.command != "pretrain" or not isinstance(steps, int) or steps >= _FEW_STEPS:
         return None
     return (
-        f"this run made only {steps} {'step' if steps == 1 else 'steps'}, so its weights are nearly those that it "
-        "started from: pretrain with a larger budget (train.steps, train.tokens or train.seconds)"
+        f"this run took only {steps} {'step' if steps == 1 else 'steps'}, so its weights have hardly changed: pretrain "
+        "with a larger budget (train.steps, train.tokens or train.seconds)"
     )

@@ -11,7 +11,7 @@ from lmtransfer.runs.labels import flatten
 
 
 def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> list[str]:
-    """One message for every key whose value must not change on resume but did.
+    """Return one message for every key whose value must not change on resume but did.
 
     Args:
         old: the configuration with which the run started, as plain values.
@@ -25,8 +25,8 @@ def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed:
         was, now = before.get(key, _Absent), after.get(key, _Absent)
         if was != now:
             problems.append(
-                f"{key} was {_as_text(was)} when the run was started and is {_as_text(now)} now: it must not change on "
-                "resume; set it back, or start a run with another name="
+                f"{key} was {_as_text(was)} when the run started, but is {_as_text(now)} now: it must not change on "
+                "resume; restore the old value, or start a run with another name="
             )
     return problems
 
@@ -51,5 +51,5 @@ def _as_text(value: Any) -> str:
 
 
 def _lists(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys and values, with tuples as lists."""
+    """Return the dotted keys and values, with tuples as lists."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in flat.items()}

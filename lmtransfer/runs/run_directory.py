@@ -28,13 +28,13 @@ from typing_extensions import TypedDict
 from lmtransfer.config.revisions import count_text
 from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.runs.lock import acquire
+from lmtransfer.runs.create_and_lock import create_run_folder
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import remove, write_text
 from lmtransfer.system.mappings import interpolations
 from lmtransfer.system.safe_files import check_folder, read_json, read_yaml
-from lmtransfer.training import distributed
-from lmtransfer.training.checkpoints import Checkpoints, deleted
+from lmtransfer.training import process_group
+from lmtransfer.training.checkpoints import Checkpoints, explain_deletion
 
 R = TypeVar("R", bound=RunResult)
 
@@ -112,10 +112,12 @@ class RunDirectory:
         parts = Path(name).parts
         if not name or Path(name).is_absolute() or ".." in parts or parts != tuple(name.split("/")):
             raise RunDirectoryError(
-                f"name={name!r} is not a valid name of a run: use letters, digits, '-', '_', and '/' for folders"
+                f"name={name!r} is not a valid run name: use letters, digits, '-', '_', and '/' for folders"
             )
         run = cls(Path(root) / command / name)
-        problem = distributed.from_main(acquire(run.path, resume=resume) if distributed.is_main() else None)
+        problem = process_group.broadcast(
+            create_run_folder(run.path, resume=resume) if process_group.is_main() else None
+        )
         if problem is not None:
             raise RunDirectoryError(problem)
         return run
@@ -130,11 +132,11 @@ class RunDirectory:
         run = cls(Path(path))
         if not run.path.is_dir():
             raise RunDirectoryError(
-                f"there is no run directory {run.path}: give the folder of a run, such as runs/pretrain/<name>"
+                f"there is no run directory {run.path}: set the folder of a run, such as runs/pretrain/<name>"
             )
         if not run.config_path.is_file():
             raise RunDirectoryError(
-                f"{run.path} is not a run directory (it has no config.yaml): give the folder of a run, such as "
+                f"{run.path} is not a run directory (it has no config.yaml): set the folder of a run, such as "
                 "runs/pretrain/<name>"
             )
         check_folder(run.path, error=RunDirectoryError)
@@ -198,16 +200,16 @@ class RunDirectory:
         """
         if self.is_finished and self.read_config().get("keep_weights") is False:
             raise RunDirectoryError(
-                f"the run {self.path} has scores but no weights any more: it was made with keep_weights=false; make "
-                "one with keep_weights=true under another name="
+                f"the run {self.path} still has its scores, but not its weights, because it was started with "
+                "keep_weights=false; start a run with keep_weights=true under another name="
             )
 
     def delete_weights(self) -> None:
         """Delete the checkpoints, including those of folds."""
-        if distributed.is_main():
+        if process_group.is_main():
             for folder in [self.path, *self.folds.glob("fold-*")]:
                 remove(folder / "checkpoints")
-        distributed.barrier()
+        process_group.barrier()
 
     def revision(self, tokens: int) -> Path:
         """Return the folder of the revision that was kept at ``tokens`` tokens.
@@ -218,10 +220,12 @@ class RunDirectory:
         revisions = self.checkpoints.revisions()
         if tokens in revisions:
             return revisions[tokens]
-        there = (
-            f"it has {', '.join(map(count_text, revisions))}" if revisions else "it has none (train.save_at keeps them)"
+        existing = (
+            f"its revisions are {', '.join(map(count_text, revisions))}"
+            if revisions
+            else "it has no revisions at all (train.save_at saves them)"
         )
-        raise RunDirectoryError(f"the run {self.path} has no revision {count_text(tokens)}: {there}")
+        raise RunDirectoryError(f"the run {self.path} has no revision {count_text(tokens)}: {existing}")
 
     def check_not_divided(self) -> None:
         """Check that the run was not cross-validated, so that it has a single model.
@@ -231,13 +235,13 @@ class RunDirectory:
         """
         if self.folds.is_dir():
             raise RunDirectoryError(
-                f"the run {self.path} was cross-validated, so it has a model for each fold and none for all examples: "
-                f"give one of them, such as {self.folds / 'fold-0'}, or train a model without task.folds"
+                f"the run {self.path} was cross-validated, so it has one model per fold, but none for all examples: "
+                f"choose a fold, such as {self.folds / 'fold-0'}, or train a model without task.folds"
             )
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Save the resolved configuration as plain values; only rank 0 writes."""
-        if distributed.is_main():
+        if process_group.is_main():
             write_text(self.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
     def read_config(self) -> dict[str, Any]:
@@ -249,14 +253,15 @@ class RunDirectory:
         config = read_yaml(self.config_path, _Config, error=RunDirectoryError)
         for key, value in interpolations(config):
             raise RunDirectoryError(
-                f"{self.config_path}: {key} has the value {value[:60]!r}, which would be replaced by a value of this "
-                "machine, but a run must have plain values: write the value itself, and check who sent you this run"
+                f"{self.config_path}: {key} has the value {value[:60]!r}, which would be replaced by a value from this "
+                "machine, but a run must contain plain values only: write the value itself, and check who sent you "
+                "this run"
             )
         return cast("dict[str, Any]", config)
 
     def write_versions(self, versions: Mapping[str, Any]) -> None:
         """Save the result of ``runs.versions.versions``; only rank 0 writes."""
-        if distributed.is_main():
+        if process_group.is_main():
             write_text(self.path / "versions.json", json.dumps(dict(versions), indent=1) + "\n")
 
     def write_result(self, result: RunResult) -> None:
@@ -265,9 +270,9 @@ class RunDirectory:
         Raises:
             RunDirectoryError: the configuration, without which the run is useless, was deleted in the meantime.
         """
-        if distributed.is_main():
+        if process_group.is_main():
             if not self.config_path.is_file():
-                raise RunDirectoryError(deleted(self.config_path))
+                raise RunDirectoryError(explain_deletion(self.config_path))
             result.write(self.result_path)
 
     def read_versions(self) -> dict[str, Any]:

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from lmtransfer.config.component import build, component_problems, is_component
 from lmtransfer.config.revisions import with_revision
-from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, listed
+from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, list_problems
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merged_tensors
-from lmtransfer.randomness import derived_seed
+from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import is_own
 from lmtransfer.system.mappings import value_at
 from lmtransfer.system.safe_files import read_json
-from lmtransfer.system.validation import shown
+from lmtransfer.system.validation import describe_value
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.checkpoints import STATE
@@ -31,7 +31,7 @@ from lmtransfer.training.weights import check_weights, load_weights, read_weight
 CheckpointName = Literal["best", "last"]
 M = TypeVar("M", bound=nn.Module)
 
-#: What a constructor raises if its arguments have the right types but are inconsistent.
+#: Errors that a constructor raises if its arguments have the right types but are inconsistent.
 _NOT_BUILT = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -55,13 +55,13 @@ class SavedRun:
     revision: int | None = None
 
     @property
-    def given(self) -> str:
-        """The run as a user names it: its path, with ``@`` and the tokens for a revision."""
+    def reference(self) -> str:
+        """The run as a user names it: its path, followed by ``@`` and the token count of a revision."""
         return with_revision(self.path, self.revision)
 
     @property
     def name(self) -> str:
-        """The name of its folder, with ``@`` and the tokens for a revision."""
+        """The name of its folder, followed by ``@`` and the token count of a revision."""
         return with_revision(self.path.name, self.revision)
 
     @property
@@ -92,11 +92,13 @@ class SavedRun:
         node = value_at(self.config, key)
         source = self.directory.config_path
         if not is_component(node):
-            raise RunDirectoryError(f"{source}: {key} is {shown(node)}, but must be a component (a node with _target_)")
+            raise RunDirectoryError(
+                f"{source}: {key} is {describe_value(node)}, but must be a component (a node with _target_)"
+            )
         problems = component_problems(dict(node), key=key, nodes={key: set(supplied)}, complete=True)
         if problems:
             lines = [f"{where}: {problem}" for where, problem in problems.items()]
-            raise RunDirectoryError(f"{source}: {lines[0]}" if len(lines) == 1 else listed(f"{source}:", lines))
+            raise RunDirectoryError(f"{source}: {lines[0]}" if len(lines) == 1 else list_problems(f"{source}:", lines))
         return OmegaConf.create(dict(node))
 
     def with_weights(
@@ -111,12 +113,12 @@ class SavedRun:
             tensors: weights by name.
             keys: the keys that determine the sizes, for messages.
         """
-        self.hold_against(make, tensors, checkpoint=checkpoint, keys=keys)
+        self.check_fit(make, tensors, checkpoint=checkpoint, keys=keys)
         module = make()
         load_weights(module, tensors, source=str(checkpoint))
         return module
 
-    def hold_against(
+    def check_fit(
         self, make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
     ) -> None:
         """Check, without allocating memory, that weights fit a module; raise the same errors as ``with_weights``."""
@@ -140,10 +142,12 @@ class SavedRun:
         folder = self.path / "checkpoints"
         seeds = seed_folders(self.path)
         if seeds and not folder.is_dir():
-            raise RunDirectoryError(f"the run {self.path} has several seeds: choose one of them, such as {seeds[0]}")
+            raise RunDirectoryError(f"the run {self.path} has several seeds: choose a seed, such as {seeds[0]}")
         if self.revision is not None:
             if name is not None:
-                raise RunDirectoryError(f"{self.given} names a revision, so checkpoint={name} has no effect: keep one")
+                raise RunDirectoryError(
+                    f"{self.reference} names a revision, so checkpoint={name} has no effect: leave it out"
+                )
             folder = self.directory.revision(self.revision)
         else:
             folder = self.directory.best_checkpoint() if name is None else folder / name
@@ -158,25 +162,27 @@ class SavedRun:
         if not phases or not (folder / STATE).is_file():
             return
         started = read_json(folder / STATE, SavedState, error=CheckpointError, finite=False).get("phases") or []
-        if started and len(started) < len(phases) and self.revision is not None:
+        if not started or len(started) >= len(phases):
+            return
+        phase = describe_value(started[-1]["name"])
+        if self.revision is not None:
             raise RunDirectoryError(
-                f"{self.given}: was kept in the phase {shown(started[-1]['name'])}, before the phase with the main "
-                "objective of the run: choose a later revision"
+                f"{self.reference} was saved in the phase {phase}, before the phase with the run's main objective: "
+                "choose a later revision"
             )
-        if started and len(started) < len(phases):
-            raise RunDirectoryError(
-                f"the run {self.path} was interrupted in its phase {shown(started[-1]['name'])}, before the phase with "
-                "its main objective: continue it with resume=true"
-            )
+        raise RunDirectoryError(
+            f"the run {self.path} was interrupted in its phase {phase}, before the phase with its main objective: "
+            "continue it with resume=true"
+        )
 
 
 def read_saved(
-    directory: RunDirectory, *, given: str | Path, key: str, trust: bool = False, revision: int | None = None
+    directory: RunDirectory, *, reference: str | Path, key: str, trust: bool = False, revision: int | None = None
 ) -> SavedRun:
     """Read a run directory.
 
     Args:
-        given: the user's name for the run, for messages.
+        reference: the user's name for the run, for messages.
         key: the configuration key that names the run, for messages.
         trust: whether the user trusts the run, whoever produced it.
         revision: the revision that the user chose, in tokens seen; None for the trained model.
@@ -188,8 +194,8 @@ def read_saved(
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
         raise RunDirectoryError(
-            f"{key}={given}: has no model with a tokenizer; give a run of pretrain, import, probe or finetune, "
-            "such as runs/pretrain/<name>"
+            f"{key}={reference} contains no model with a tokenizer; choose a run of pretrain, import, probe or "
+            "finetune, such as runs/pretrain/<name>"
         )
     return SavedRun(directory, config, load_tokenizer(directory.tokenizer), trust or is_own(directory), revision)
 
@@ -210,21 +216,21 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
     folders = seed_folders(run.path)
     if not folders or "task" in run.config or (run.path / "checkpoints").is_dir():
         return [run]
-    wanted = run.config.get("seeds")
-    if isinstance(wanted, int) and len(folders) < wanted:
+    num_seeds = run.config.get("seeds")
+    if isinstance(num_seeds, int) and len(folders) < num_seeds:
         raise RunDirectoryError(
-            f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: continue it with resume=true, or "
-            f"choose one of them, such as {folders[0]}"
+            f"the run {run.path} has {len(folders)} of its {num_seeds} seeds so far: continue it with resume=true, or "
+            f"choose a seed, such as {folders[0]}"
         )
     seeds = [
-        read_saved(RunDirectory.open(folder), given=folder, key="init", revision=run.revision) for folder in folders
+        read_saved(RunDirectory.open(folder), reference=folder, key="init", revision=run.revision) for folder in folders
     ]
-    for one in seeds:
-        one.checkpoint()
-        if one.tokenizer.fingerprint != run.tokenizer.fingerprint:
+    for seed in seeds:
+        seed.checkpoint()
+        if seed.tokenizer.fingerprint != run.tokenizer.fingerprint:
             raise RunDirectoryError(
-                f"the seeds of {run.path} have different tokenizers ({one.path.name} has another one): choose one of "
-                f"them, such as {one.path}"
+                f"the seeds of {run.path} have different tokenizers, for example {seed.path.name}: choose a single "
+                f"seed, such as {seed.path}"
             )
     return seeds
 
@@ -255,7 +261,7 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
         tokenizer: the tokenizer that provides the vocabulary size.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(seed, "initialisation"))
+        torch.manual_seed(derive_seed(seed, "initialisation"))
         encoder: Encoder = build(model_node, vocab_size=tokenizer.vocab_size)
         return encoder
 
@@ -265,10 +271,10 @@ def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> 
     return merged_tensors(read_weights(run.checkpoint(checkpoint), prefix="encoder."))
 
 
-def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
+def read_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
     """Read a run's encoder tensors, checked against its configuration without memory for a second encoder."""
     node, tensors = run.model_node, encoder_weights(run, checkpoint)
-    run.hold_against(
+    run.check_fit(
         lambda: new_encoder(node, run.tokenizer, seed=0),
         tensors,
         checkpoint=run.checkpoint(checkpoint),

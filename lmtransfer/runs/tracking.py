@@ -14,10 +14,10 @@ from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.trackers.base import Outcome, TrackedRun, Tracker, numbers_in
-from lmtransfer.training.trackers.guarded import Guarded
 from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.service_guard import ServiceGuard
 
 
 def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
@@ -32,8 +32,8 @@ def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
     target = chosen.get("_target_")
     if target is not None:
         raise ConfigError(
-            f"tracker._target_={target}: a tracker has a key of its own, because there can be several: "
-            "write tracker.<name>._target_, as in conf/tracker/wandb.yaml"
+            f"tracker._target_={target}: each tracker has its own key, because there can be several: write "
+            "tracker.<name>._target_, as in conf/tracker/wandb.yaml"
         )
     return {f"tracker.{name!s}": {"folder"} for name in chosen}
 
@@ -43,13 +43,13 @@ class RunTrackers:
 
     Args:
         own: the tracker that writes ``metrics.jsonl``.
-        services: the services that the user has chosen, with their records open.
+        services: the services that the user has chosen, whose records are open.
 
     Attributes:
         all: the trackers that receive the training records.
     """
 
-    def __init__(self, own: Jsonl, services: Sequence[Guarded]) -> None:
+    def __init__(self, own: Jsonl, services: Sequence[ServiceGuard]) -> None:
         self.all: Sequence[Tracker] = (own, *services)
         self._services = services
 
@@ -72,7 +72,7 @@ class RunTrackers:
 
 
 @contextmanager
-def tracked(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: bool = False) -> Iterator[RunTrackers]:
+def open_trackers(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: bool = False) -> Iterator[RunTrackers]:
     """Provide the trackers of a run on rank 0, and none on other ranks.
 
     Args:
@@ -80,12 +80,12 @@ def tracked(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: bool = 
         directory: the run directory, with its configuration.
         quiet: whether to omit the message that says where the records are.
     """
-    if not distributed.is_main():
+    if not process_group.is_main():
         yield RunTrackers(Jsonl(folder=directory.path), ())
         return
     chosen = {name: node for name, node in nodes.items() if resolve(node["_target_"]) is not Jsonl}
-    run = _described(directory) if chosen else None
-    services = [] if run is None else [Guarded(build(node), name=name, run=run) for name, node in chosen.items()]
+    run = _describe(directory) if chosen else None
+    services = [] if run is None else [ServiceGuard(build(node), name=name, run=run) for name, node in chosen.items()]
     console = Console(stderr=True, highlight=False, quiet=quiet)
     for service in services:
         place = service.begin()
@@ -99,7 +99,7 @@ def tracked(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: bool = 
         raise
 
 
-def _described(directory: RunDirectory) -> TrackedRun:
+def _describe(directory: RunDirectory) -> TrackedRun:
     """Describe a run to the services; a study's runs are in ``<output_root>/study/<its name>``."""
     config = directory.read_config()
     root = Path(config["output_root"]).absolute()

@@ -1,4 +1,4 @@
-"""From a configuration to training: the hardware, the loop settings, and the optimiser."""
+"""From a configuration to training: the hardware, the loop settings, and the optimizer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trainer_config(
     Args:
         train: the node ``train``.
         hardware: device and number format.
-        stream: stream of the training data, whose length a budget in epochs needs.
+        stream: stream of the training data; its length is needed for a budget in epochs.
         schedule: factor on the learning rates.
         seed: dropout seed.
     """
@@ -113,7 +113,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
     except ConfigError as error:
         if started_in is None:
             raise
-        raise ConfigError(f"{run} was started in {started_in} and must continue in it: {error}") from error
+        raise ConfigError(f"{run} was started in {started_in} and must continue in this format: {error}") from error
     if started_in is not None:
         hardware = replace(hardware, reason="as at the start of the run")
     with open_dict(cfg):

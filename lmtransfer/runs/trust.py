@@ -32,7 +32,7 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.safe_files import check_folder, read_bytes
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 
 OWN_MARK = "made_here"
 _KEY = "made_here.key"
@@ -40,12 +40,12 @@ _KEY = "made_here.key"
 _FILES = ("path", "files", "folder", "train", "dev", "test")
 _HUB = ("dataset", "hub_dataset", "hub")
 #: Replaces the name of a file that may not be read.
-_NOT_READ = "(not read, because the run was not made here)"
+_NOT_READ = "(not read, because the run was not produced here)"
 
 
 def mark_as_own(directory: RunDirectory) -> None:
     """Mark a run as produced by this user, after its configuration is written; only rank 0 writes."""
-    if not distributed.is_main():
+    if not process_group.is_main():
         return
     with suppress(OSError):  # without a writable cache there is no key, and so no seal
         write_text(directory.path / OWN_MARK, _digest(directory, _key(make=True)) + "\n")
@@ -75,12 +75,12 @@ def _key(*, make: bool) -> bytes:
                 file.write(secrets.token_hex(32).encode())
     key = read_bytes(path, error=RunDirectoryError, most=1024)
     if len(key) < 64:
-        raise RunDirectoryError(f"{path}: is not a valid key: delete it")
+        raise RunDirectoryError(f"{path} is not a valid key: delete this file")
     return key
 
 
-def without_data(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Reduce a task's component node to its labels and head; a text in place of each file name says why."""
+def strip_data(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Reduce a task's component node to its labels and head; an explanation replaces each file name."""
     changed: dict[str, Any] = {name: _NOT_READ for name in ("train", "dev", "test") if node.get(name)}
     if node.get("hub"):
         changed["hub"] = None
@@ -91,7 +91,7 @@ def without_data(node: Mapping[str, Any]) -> dict[str, Any]:
     return {**node, **changed}
 
 
-def local_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> dict[str, Any]:
+def restrict_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> dict[str, Any]:
     """Restrict the node of someone else's task to files in the allowed folders and to no requests to the hub.
 
     Args:
@@ -107,10 +107,10 @@ def local_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: s
     has_files = bool(node.get("files")) or not node.get("hub")
     if not named and has_files:
         return {name: None if name in _HUB else value for name, value in node.items()}
-    raise _refused("task", named or {"hub": node.get("hub")}, directory)
+    raise _refuse("task", named or {"hub": node.get("hub")}, directory)
 
 
-def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> None:
+def check_same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> None:
     """Check that the text of someone else's run is exactly the text that the run was trained on.
 
     Args:
@@ -121,9 +121,9 @@ def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: 
     """
     if (config.get("screening") or {}).get("action") == "drop":
         raise RunDirectoryError(
-            f"{directory.config_path}: screening.action=drop: the run was not made here, or was changed since, and its "
-            "text can only be compared by a screening with what the run names. Give a text of your own "
-            "(corpus=<name>). If you trust the run and everything that its configuration names, set trust=true"
+            f"{directory.config_path}: screening.action=drop: the run was not produced here, or was changed since, and "
+            "its text could only be checked by a screening that reads the files named in the run. Set a text of your "
+            "own (corpus=<name>). If you trust the run and everything that its configuration names, set trust=true"
         )
     node = config["corpus"]
     parts = node.get("parts")
@@ -143,13 +143,13 @@ def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: 
     except (LmtransferError, OSError, TypeError, ValueError):
         fingerprint = None
     if fingerprint is None or fingerprint != (directory.read_versions().get("data") or {}).get("corpus"):
-        raise _refused("corpus", named, directory)
+        raise _refuse("corpus", named, directory)
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
     """Build a corpus from local files without downloads."""
     if node.get("dataset"):
-        raise RunDirectoryError("is on the hub")
+        raise RunDirectoryError("the corpus is on the hub")
     known = {name: None if name == "hub_dataset" else value for name, value in node.items()}
     corpus: Corpus = build(OmegaConf.create(known), data_root=data_root, cache_dir=None)
     return corpus
@@ -177,10 +177,11 @@ def _is_below(name: str, roots: Sequence[Path]) -> bool:
     return True
 
 
-def _refused(what: str, named: Mapping[str, Any], directory: RunDirectory) -> RunDirectoryError:
+def _refuse(what: str, named: Mapping[str, Any], directory: RunDirectory) -> RunDirectoryError:
     (name, value), *_ = named.items()
     return RunDirectoryError(
-        f"{directory.config_path}: {what}.{name} names {str(value)[:80]!r}, but the run was not made here, or was "
-        f"changed since: data that others name are not read. Set the data yourself, such as {what}=<name> "
-        f"{what}.{name}=<file>. If you trust the run and everything that its configuration names, set trust=true"
+        f"{directory.config_path}: {what}.{name} names {str(value)[:80]!r}, but the run was not produced here, or was "
+        "changed since, and data named by other people are not read. Set the data yourself, for example with "
+        f"{what}=<name> {what}.{name}=<file>. If you trust the run and everything that its configuration names, set "
+        "trust=true"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 
 _PACKAGES = (
     "lmtransfer",
@@ -26,7 +26,7 @@ _PACKAGES = (
 
 
 def versions(*, data: dict[str, str] | None = None, folder: Path | None = None) -> dict[str, Any]:
-    """Versions of Python, the important packages and the machine, as plain values.
+    """Return the versions of Python and the important packages, and a description of the machine, as plain values.
 
     Args:
         data: hashes of the corpus, the tokenizer and the task's files, by name.
@@ -39,7 +39,7 @@ def versions(*, data: dict[str, str] | None = None, folder: Path | None = None) 
         "processor": _processor(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
-        "world_size": distributed.world_size(),
+        "world_size": process_group.world_size(),
         "git_commit": _git_commit(folder or Path.cwd()),
         "data": data or {},
     }

@@ -1,1 +1,1 @@
-"""Studies: they plan many runs, run each in its own process, and write one table."""
+"""Studies, which plan many runs, perform each run in its own process, and write one table."""

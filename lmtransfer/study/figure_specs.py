@@ -1,4 +1,4 @@
-"""The figures in a study's YAML file: what is drawn against what."""
+"""The figures in a study's YAML file: the quantities on their axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 
 from lmtransfer.config.nearest import hint
 
-Shown = Literal["score", "loss", "layer_weights"]
+YAxis = Literal["score", "loss", "layer_weights"]
 Lines = Literal["transfer", "recipe", "task", "method", "model"]
 
 #: Names for the x axis that are not configuration keys.
@@ -36,7 +36,7 @@ class FigureSpec:
     name: str
     title: str
     x: str = "recipe"
-    y: Shown = "score"
+    y: YAxis = "score"
     lines: Lines = "transfer"
     against: str | None = None
     recipes: tuple[str, ...] = ()
@@ -55,7 +55,9 @@ def figure_specs(
     """
     figures = content.get("figures") or {}
     if not isinstance(figures, Mapping):
-        problems.append(f"figures={figures}: must be a mapping of names to some of the keys {', '.join(_KEYS)}")
+        problems.append(
+            f"figures={figures}: must be a mapping from names to mappings with some of the keys {', '.join(_KEYS)}"
+        )
         return ()
     title = str(content.get("question") or content.get("name"))
     specs = [_spec(str(name), node, title, recipes, transfers, problems) for name, node in figures.items() if node]
@@ -76,14 +78,14 @@ def _spec(
         return None
     unknown = [key for key in node if key not in _KEYS]
     own_problems = [f"{where}.{key}: there is no such key; {hint(key, _KEYS, what='keys')}" for key in unknown]
-    for key, allowed, default in (("y", get_args(Shown), "score"), ("lines", get_args(Lines), "transfer")):
+    for key, allowed, default in (("y", get_args(YAxis), "score"), ("lines", get_args(Lines), "transfer")):
         if node.get(key, default) not in allowed:
             own_problems.append(f"{where}.{key}={node[key]}: must be one of {', '.join(allowed)}")
-    chosen = {}
+    choices = {}
     for key, names in (("recipes", recipes), ("transfers", transfers)):
-        chosen[key] = tuple(map(str, node.get(key) or ()))
-        missing = [one for one in chosen[key] if one not in names]
-        own_problems += [f"{where}.{key}: there is no {one!r}; {hint(one, names, what=key)}" for one in missing]
+        choices[key] = tuple(map(str, node.get(key) or ()))
+        missing = [name for name in choices[key] if name not in names]
+        own_problems += [f"{where}.{key}: there is no {name!r}; {hint(name, names, what=key)}" for name in missing]
     problems += own_problems
     if own_problems:
         return None
@@ -92,9 +94,9 @@ def _spec(
         name=name,
         title=str(node.get("title") or title),
         x=str(node.get("x", "recipe")),
-        y=cast("Shown", node.get("y", "score")),
+        y=cast("YAxis", node.get("y", "score")),
         lines=cast("Lines", node.get("lines", "transfer")),
         against=None if against is None else str(against),
-        recipes=chosen["recipes"],
-        transfers=chosen["transfers"],
+        recipes=choices["recipes"],
+        transfers=choices["transfers"],
     )

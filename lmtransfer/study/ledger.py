@@ -18,8 +18,8 @@ from lmtransfer.config.overrides import key_of
 from lmtransfer.config.types import NonNegative
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.study.plan import PRETRAIN, Plan, StudyJob, stage_and_recipe
-from lmtransfer.system.durable import clear_abandoned, made, write_text
+from lmtransfer.study.plan import PRETRAIN, StudyJob, StudyPlan, stage_and_recipe
+from lmtransfer.system.durable import clear_abandoned, ensure_folder, write_text
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.safe_files import read_json
 
@@ -29,14 +29,14 @@ _NAME = "study.json"
 _PLACES = ("name", "output_root", "resume", "cache_dir")
 
 
-class Entry(TypedDict, total=False):
+class LedgerEntry(TypedDict, total=False):
     """A run in the ledger; without ``seconds`` if it has not ended yet."""
 
     overrides: Required[list[str]]
     seconds: NonNegative
 
 
-Ledger = dict[str, Entry]
+Ledger = dict[str, LedgerEntry]
 
 
 def read_ledger(folder: Path) -> Ledger:
@@ -45,7 +45,7 @@ def read_ledger(folder: Path) -> Ledger:
     return read_json(path, Ledger, error=RunDirectoryError) if path.exists() else {}
 
 
-def note_overrides(plan: Plan) -> None:
+def note_overrides(plan: StudyPlan) -> None:
     """Save the overrides of each run, and reject runs that began with other overrides.
 
     Raises:
@@ -62,22 +62,22 @@ def note_overrides(plan: Plan) -> None:
         if before is not None and before != list(job.overrides) and job.run.is_dir():
             now, then = (" ".join(sorted(set(a) - set(b))) or "no such setting" for a, b in
                          ((job.overrides, before), (before, job.overrides)))  # fmt: skip
-            also = "".join(f" and {short_path(run)}" for run in _from_it(plan, job))
+            also = "".join(f" and {short_path(run)}" for run in _started_from(plan, job))
             problems.append(
-                f"{job.key}: {short_path(job.run)} was made with {then}, but the study now has {now}: use another "
+                f"{job.key}: {short_path(job.run)} was started with {then}, but the study now has {now}: use another "
                 f"name=, or delete that folder{also}"
             )
-        elif job.stage == PRETRAIN and not job.run.is_dir() and (made_from_it := _from_it(plan, job)):
-            folders = " and ".join(map(short_path, made_from_it))
+        elif job.stage == PRETRAIN and not job.run.is_dir() and (transfers := _started_from(plan, job)):
+            folders = " and ".join(map(short_path, transfers))
             problems.append(
-                f"{job.key}: {short_path(job.run)} is gone, and would be made anew, but {folders} began from it: "
-                "delete these folders too, or use another name="
+                f"{job.key}: {short_path(job.run)} is missing and would be pretrained again, but {folders} started "
+                "from it: delete these folders too, or use another name="
             )
         ledger[job.key] = saved or {"overrides": []}
         ledger[job.key]["overrides"] = list(job.overrides)
     if problems:
         raise ConfigError(problems)
-    with made(plan.folder):
+    with ensure_folder(plan.folder):
         clear_abandoned(plan.folder)
         _write(plan.folder, ledger)
 
@@ -100,7 +100,7 @@ def _write(folder: Path, ledger: Ledger) -> None:
     write_text(folder / _NAME, json.dumps(ledger, indent=1) + "\n")
 
 
-def _from_it(plan: Plan, pretraining: StudyJob) -> list[Path]:
+def _started_from(plan: StudyPlan, pretraining: StudyJob) -> list[Path]:
     """Return the transfer runs that began from the run of a pretraining job; none for other jobs."""
     if pretraining.stage != PRETRAIN:
         return []
@@ -108,7 +108,7 @@ def _from_it(plan: Plan, pretraining: StudyJob) -> list[Path]:
     return [job.run for job in same if job.run.is_dir()]
 
 
-def share_pretraining(plan: Plan) -> Plan:
+def share_pretraining(plan: StudyPlan) -> StudyPlan:
     """Replace pretraining jobs with equal, finished runs of other studies in the same output root.
 
     Two runs are equal if their commands have the same overrides, apart from name and place. A run that the study itself
@@ -120,10 +120,10 @@ def share_pretraining(plan: Plan) -> Plan:
         other_run = others.get(_content(job.overrides)) if job.stage == PRETRAIN and not job.run.exists() else None
         if other_run is not None:
             moved[job.run] = other_run
-    return replace(plan, jobs=tuple(_moved(job, moved) for job in plan.jobs)) if moved else plan
+    return replace(plan, jobs=tuple(_move(job, moved) for job in plan.jobs)) if moved else plan
 
 
-def _finished(plan: Plan) -> Iterator[tuple[Path, frozenset[str]]]:
+def _finished(plan: StudyPlan) -> Iterator[tuple[Path, frozenset[str]]]:
     """Yield the finished pretraining runs of other studies, in reverse order of study names."""
     for folder in sorted(plan.folder.parent.glob("*"), reverse=True):
         if folder == plan.folder or not (folder / "study.json").is_file():
@@ -143,7 +143,7 @@ def _content(overrides: list[str] | tuple[str, ...]) -> frozenset[str]:
     return frozenset(word for word in overrides if key_of(word) not in _PLACES)
 
 
-def _moved(job: StudyJob, moved: dict[Path, Path]) -> StudyJob:
+def _move(job: StudyJob, moved: dict[Path, Path]) -> StudyJob:
     """Move a pretraining job to its new place, or let a transfer begin from there."""
     if job.run in moved:
         return replace(job, result=moved[job.run] / "result.json", shared=True)

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.effective import KINDS
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.overrides import is_of_hydra, key_of, named_keys, of_command_line
-from lmtransfer.config.plain import resolved
+from lmtransfer.config.overrides import command_line_overrides, is_hydra_setting, key_of, override_keys
+from lmtransfer.config.plain import resolve_config
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Job
 from lmtransfer.study.figure_specs import FigureSpec, figure_specs
@@ -24,7 +24,7 @@ PRETRAIN = "pretrain"
 _COMMANDS = ("probe", "finetune")
 _SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
 #: Settings of a run that the study itself sets.
-_OF_THE_STUDY = ("name", "output_root", "resume")
+_STUDY_KEYS = ("name", "output_root", "resume")
 _NAME = re.compile(r"[\w.-]+")
 _LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the started commands
 
@@ -61,7 +61,7 @@ class StudyJob(Job):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StudyPlan:
     """A study.
 
     Attributes:
@@ -86,16 +86,16 @@ class Plan:
     command: str = ""
 
 
-def make_plan(cfg: DictConfig) -> Plan:
+def make_plan(cfg: DictConfig) -> StudyPlan:
     """Build the plan from a configuration.
 
     Raises:
         ConfigError: lists every problem in the study's keys.
     """
-    problems = _transfers_of(cfg)
+    problems = _look_ups(cfg)
     if problems:
         raise ConfigError(problems)
-    content = resolved(cfg)
+    content = resolve_config(cfg)
     for key in ("recipes", "transfers"):
         if not isinstance(content[key], Mapping):
             problems.append(
@@ -119,15 +119,15 @@ def make_plan(cfg: DictConfig) -> Plan:
         pretraining = _job(folder, recipe, PRETRAIN, run, (*own, f"name={recipe}", *everywhere), alone=True)
         jobs.append(pretraining)
         for transfer, (command, settings) in transfers.items():
-            called = recipe if list(transfers) == [transfer] or transfer == command else f"{recipe}-{transfer}"
-            own = [*_with_own(settings, overrides.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
-            further = () if content.get("keep_weights", True) else ("keep_weights=false",)
+            run_name = recipe if list(transfers) == [transfer] or transfer == command else f"{recipe}-{transfer}"
+            own = [*_with_own(settings, overrides.get(transfer, ())), f"init={run}", f"name={run_name}", *everywhere]
+            extra = () if content.get("keep_weights", True) else ("keep_weights=false",)
             needs = (pretraining.key,)
-            jobs.append(_job(folder, recipe, transfer, folder / command / called, own, needs=needs, further=further))
+            jobs.append(_job(folder, recipe, transfer, folder / command / run_name, own, needs=needs, extra=extra))
     if content.get("jobs", 1) > 1 or content.get("cluster") is not None:
         jobs.sort(key=lambda job: job.stage != PRETRAIN)
     commands = {transfer: command for transfer, (command, _) in transfers.items()}
-    return Plan(
+    return StudyPlan(
         name,
         folder,
         tuple(recipes),
@@ -135,7 +135,7 @@ def make_plan(cfg: DictConfig) -> Plan:
         tuple(jobs),
         figures=figures,
         demonstration=bool(content.get("demonstration")),
-        command=shlex.join(["lmtransfer", "study", *of_command_line()]),
+        command=shlex.join(["lmtransfer", "study", *command_line_overrides()]),
     )
 
 
@@ -152,12 +152,13 @@ def _job(folder: Path, recipe: str, stage: str, run: Path, overrides: Sequence[s
     )
 
 
-def _transfers_of(cfg: DictConfig) -> list[str]:
-    """List the texts that OmegaConf would resolve on this machine, which the author of a study must not cause."""
+def _look_ups(cfg: DictConfig) -> list[str]:
+    """List the texts that OmegaConf would resolve on this machine, which a study must not contain, as problems."""
     content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
 
     return [
-        f"{key}: {text[:60]!r} reads a value of this machine, but a study may contain only plain text: write the value"
+        f"{key}: {text[:60]!r} reads a value from this machine, but a study may contain only plain text: write the "
+        "value itself"
         for name in ("name", "only", "recipes", "pretrain", "transfers")
         for key, text in texts(content.get(name), name)
         if _LOOK_UP.search(text)
@@ -167,7 +168,7 @@ def _transfers_of(cfg: DictConfig) -> list[str]:
 def _name(content: Mapping[str, Any], problems: list[str]) -> str:
     name = str(content["name"])
     if content["name"] is None or not _NAME.fullmatch(name):
-        problems.append(f"name={name}: the name of a study may have only letters, digits, '_', '-' and '.'")
+        problems.append(f"name={name}: a study's name may contain only letters, digits, '_', '-' and '.'")
     return name
 
 
@@ -179,7 +180,7 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
         if node is None:
             continue
         if not _NAME.fullmatch(recipe):
-            problems.append(f"{where}: the name of a recipe may have only letters, digits, '_', '-' and '.'")
+            problems.append(f"{where}: a recipe's name may contain only letters, digits, '_', '-' and '.'")
         by_stage = node if isinstance(node, Mapping) else {PRETRAIN: node}
         stages = [PRETRAIN, *content["transfers"]]  # including those that null removes
         problems += [
@@ -191,15 +192,15 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
         recipes[recipe] = {PRETRAIN: [], **named}
     only = content["only"]
     if only is not None:
-        wanted = [str(name) for name in (only if isinstance(only, list) else [only])]
+        names = [str(name) for name in (only if isinstance(only, list) else [only])]
         problems += [
             f"only={name}: there is no such recipe; {hint(name, list(recipes), what='recipes')}"
-            for name in wanted
+            for name in names
             if name not in recipes
         ]
-        recipes = {name: overrides for name, overrides in recipes.items() if name in wanted}
+        recipes = {name: overrides for name, overrides in recipes.items() if name in names}
     if not recipes and not problems:
-        problems.append("recipes: no recipe is given; choose a study (lmtransfer list studies), or give recipes=")
+        problems.append("recipes: there are no recipes; choose a study (lmtransfer list studies), or set recipes=")
     return recipes
 
 
@@ -207,11 +208,11 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
     """Return the overrides common to all pretraining runs."""
     settings = content[PRETRAIN]
     budgets = [kind for kind in KINDS if settings[kind] is not None]
-    named = named_keys()
+    named = override_keys()
     budgets = [kind for kind in budgets if f"{PRETRAIN}.{kind}" in named] or budgets  # the command line wins
     if len(budgets) > 1:
         budgets_text = " and ".join(f"{PRETRAIN}.{kind}={settings[kind]}" for kind in budgets)
-        problems.append(f"{budgets_text}: keep one budget, and set the other to null")
+        problems.append(f"{budgets_text}: keep one budget, and set the others to null")
     overrides = [] if settings["corpus"] is None else [f"corpus={settings['corpus']}"]
     overrides += [f"train.{kind}={settings[kind]}" for kind in budgets]
     overrides += [f"seeds={settings['seeds']}"] if settings.get("seeds") is not None else []
@@ -240,7 +241,7 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
             problems.append(f"{where}.command={command}: must be one of {', '.join(_COMMANDS)}")
         if name == PRETRAIN or not _NAME.fullmatch(str(name)):
             problems.append(
-                f"{where}: the name may have only letters, digits, '_', '-' and '.', and must not be pretrain"
+                f"{where}: the name may contain only letters, digits, '_', '-' and '.', and must not be pretrain"
             )
         keys = {"task": "task", "num_train": "task.num_train", "split": "split", "seeds": "seeds", "control": "control"}
         overrides = [f"{keys[key]}={_text(node[key])}" for key in keys if node.get(key) is not None]
@@ -263,19 +264,19 @@ def _overrides(value: Any, where: str, problems: list[str]) -> list[str]:
         for word in overrides
         if "=" not in word or word.startswith("-")
     ]  # fmt: skip
-    problems += [f"{where}: '{word}' is a setting of Hydra, which a study does not use" for word in overrides
-                 if is_of_hydra(word)]  # fmt: skip
+    problems += [f"{where}: '{word}' is a Hydra setting, which a study cannot use" for word in overrides
+                 if is_hydra_setting(word)]  # fmt: skip
     problems += [
-        f"{where}: {word}: the study sets {key_of(word)} of its runs; leave it out"
+        f"{where}: {word}: the study itself sets {key_of(word)} for its runs; leave it out"
         for word in overrides
-        if key_of(word) in _OF_THE_STUDY
+        if key_of(word) in _STUDY_KEYS
     ]
     return overrides
 
 
 def _with_own(shared: Sequence[str], own: Sequence[str]) -> list[str]:
-    """Join the shared overrides, except those whose key (or budget) the run sets itself, with the run's own."""
-    keys = named_keys(own)
+    """Combine the shared overrides with the run's own, which take precedence for the same key or a budget."""
+    keys = override_keys(own)
     budgets = {f"train.{kind}" for kind in KINDS}
     if keys & budgets:
         keys |= budgets

@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.launch.jobs import last_words, was_interrupted
+from lmtransfer.launch.jobs import last_message, was_interrupted
 from lmtransfer.reporting.runs.collect import COMMANDS
-from lmtransfer.runs.lock import LOCK, writer
+from lmtransfer.runs.create_and_lock import LOCK, writer
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.study.ledger import Entry, read_ledger
+from lmtransfer.study.ledger import LedgerEntry, read_ledger
 from lmtransfer.study.plan import PRETRAIN, job_key, stage_and_recipe
 from lmtransfer.system.console import Console
 from lmtransfer.system.units import duration
@@ -45,7 +45,7 @@ class JobProgress:
         stage: ``pretrain``, or the name of a transfer.
         state: its state.
         seconds: wall-clock duration, so far or in total; None if it has not begun.
-        left: expected seconds until it ends; None if unknown.
+        left: estimated seconds until it ends; None if unknown.
         note: the last line of its output while it runs; the reason if it failed.
     """
 
@@ -68,7 +68,7 @@ def progress_of(folder: Path) -> list[JobProgress]:
     """
     ledger = read_ledger(folder) if folder.is_dir() else {}
     if not ledger:
-        raise RunDirectoryError(f"{folder} is not the folder of a study: it has no study.json with runs")
+        raise RunDirectoryError(f"{folder} is not a study's folder: it has no study.json with runs")
     jobs = [_job(folder, *stage_and_recipe(key), entry) for key, entry in ledger.items()]
     failed = {job.recipe for job in jobs if job.stage == PRETRAIN and job.state == "failed"}
     jobs = [
@@ -77,13 +77,14 @@ def progress_of(folder: Path) -> list[JobProgress]:
         else job
         for job in jobs
     ]
-    taken: dict[str, list[float]] = {}
+    durations: dict[str, list[float]] = {}
     for job in jobs:
         if job.state == "finished" and job.seconds is not None:
-            taken.setdefault(job.stage, []).append(job.seconds)
+            durations.setdefault(job.stage, []).append(job.seconds)
     budgets = {key: _budget(entry["overrides"]) for key, entry in ledger.items()}
     expected = [
-        budgets[job_key(job.stage, job.recipe)] or (statistics.fmean(taken[job.stage]) if job.stage in taken else None)
+        budgets[job_key(job.stage, job.recipe)]
+        or (statistics.fmean(durations[job.stage]) if job.stage in durations else None)
         for job in jobs
     ]
     return [_with_time_left(job, whole) for job, whole in zip(jobs, expected, strict=True)]
@@ -92,19 +93,19 @@ def progress_of(folder: Path) -> list[JobProgress]:
 def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
     """Estimate the seconds until the last run ends; None if a run's duration is unknown.
 
-    This assumes that as many transfers as now run at the same time until the end, and that pretraining runs run alone.
+    This assumes that the number of transfers at the same time stays as it is now, and that pretraining runs run alone.
     """
     unfinished = [job for job in jobs if job.state in ("running", "waiting", "interrupted")]
     if any(job.left is None for job in unfinished):
         return None
     alone = sum(job.left or 0.0 for job in unfinished if job.stage == PRETRAIN)
     transfers = [job for job in unfinished if job.stage != PRETRAIN]
-    at_once = sum(job.state == "running" for job in transfers)
+    num_running = sum(job.state == "running" for job in transfers)
     left = [job.left or 0.0 for job in transfers]
-    return alone + max([sum(left) / max(1, at_once), *left], default=0.0)
+    return alone + max([sum(left) / max(1, num_running), *left], default=0.0)
 
 
-def _job(folder: Path, stage: str, recipe: str, entry: Entry) -> JobProgress:
+def _job(folder: Path, stage: str, recipe: str, entry: LedgerEntry) -> JobProgress:
     """Return the progress of a job."""
     run, before = _run_of(folder, stage, recipe, entry["overrides"]), entry.get("seconds")
     log = folder / "logs" / f"{stage}-{recipe}.log"
@@ -116,10 +117,10 @@ def _job(folder: Path, stage: str, recipe: str, entry: Entry) -> JobProgress:
             return JobProgress(recipe, stage, "failed", note=str(error))
     if run is not None and writer(run) is not None and log.is_file():
         seconds = (before or 0.0) + time.time() - _start_time(log, run)
-        return JobProgress(recipe, stage, "running", seconds, note=last_words(log))
+        return JobProgress(recipe, stage, "running", seconds, note=last_message(log))
     failed = log.is_file() and "\nlmtransfer: " in "\n" + log.read_text(encoding="utf-8", errors="replace")
     if failed and not was_interrupted(log):
-        return JobProgress(recipe, stage, "failed", note=last_words(log))
+        return JobProgress(recipe, stage, "failed", note=last_message(log))
     return JobProgress(recipe, stage, "waiting" if run is None else "interrupted")
 
 
@@ -189,7 +190,7 @@ def progress_table(jobs: Sequence[JobProgress], folder: Path) -> Group:
 
 
 def summary(jobs: Sequence[JobProgress], folder: Path) -> str:
-    """One line: ``masking_rate: 4 of 15 finished, 1 running, 10 waiting; about 31 min left``."""
+    """Summarize the progress in one line: ``masking_rate: 4 of 15 finished, 11 waiting; about 31 min left``."""
     counts = Counter(job.state for job in jobs)
     parts = [f"{counts['finished']} of {len(jobs)} finished"]
     parts += [f"{counts[state]} {state}" for state in ("running", "failed", "interrupted", "waiting") if counts[state]]

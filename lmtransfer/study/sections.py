@@ -15,16 +15,16 @@ from lmtransfer.reporting.runs.scores import higher_is_better, number
 from lmtransfer.reporting.sections import Section
 from lmtransfer.reporting.verdict_text import interval_text, verdict_text
 from lmtransfer.study.figure_specs import FigureSpec
-from lmtransfer.study.plan import Plan
+from lmtransfer.study.plan import StudyPlan
 from lmtransfer.study.table import StudyRow
 from lmtransfer.system.mappings import value_at
-from lmtransfer.system.units import count, in_percent, shown, shown_difference
+from lmtransfer.system.units import count, format_difference, format_metric, in_percent
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
 from lmtransfer.verdicts.holm import corrected
 
 #: Maximum number of lines in a figure that get a sentence.
-_MOST = 6
+_MAX_LINES = 6
 #: Numbers from the first value on are shortened to three digits, from the second on written with an exponent.
 _MANY, _LARGE = 1e5, 1e11
 DEMONSTRATION = "This is a demonstration with short runs, so no verdicts are given."
@@ -40,7 +40,7 @@ _OF_PRETRAINING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FigureLine:
     """Scores that belong together.
 
     Attributes:
@@ -54,14 +54,14 @@ class Line:
     points: tuple[tuple[Place, Entry], ...]
 
 
-def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[Line]:
+def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[FigureLine]:
     """Return the lines of a figure with the finished runs; runs without a place on the x axis are left out."""
     points_of_lines: dict[tuple[str, str], dict[Place, Entry]] = {}
     for row, transfer, entry in _chosen(spec, rows):
         place = _place(spec.x, row, transfer, entry)
         if place is not None and entry.score is not None and entry.metric is not None:
             points_of_lines.setdefault((line_label(spec, row, transfer, entry), entry.metric), {})[place] = entry
-    return [Line(label, metric, in_order(points)) for (label, metric), points in points_of_lines.items()]
+    return [FigureLine(label, metric, in_order(points)) for (label, metric), points in points_of_lines.items()]
 
 
 def _chosen(spec: FigureSpec, rows: Sequence[StudyRow]) -> Iterator[tuple[StudyRow, str, Entry]]:
@@ -109,7 +109,7 @@ def _plain(value: Any) -> Place | None:
     return str(value) if as_number is None else as_number
 
 
-def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = False) -> str:
+def findings(spec: FigureSpec, lines: Sequence[FigureLine], *, demonstration: bool = False) -> str:
     """Write the sentences under a figure.
 
     Each line is compared with itself at one place on the x axis (``against``, by default the first), and the verdicts
@@ -125,11 +125,11 @@ def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = F
     sentences = [
         _sentence(spec, line, differences[place], demonstration=demonstration) for place, line in enumerate(lines)
     ]
-    left_out = [f"{len(lines) - _MOST} more lines are in the table."] if len(lines) > _MOST else []
-    return " ".join([*sentences[:_MOST], *left_out, *([DEMONSTRATION] if demonstration else [])])
+    left_out = [f"{len(lines) - _MAX_LINES} more lines are in the table."] if len(lines) > _MAX_LINES else []
+    return " ".join([*sentences[:_MAX_LINES], *left_out, *([DEMONSTRATION] if demonstration else [])])
 
 
-def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Difference]]:
+def _differences(spec: FigureSpec, lines: Sequence[FigureLine]) -> list[dict[Place, Difference]]:
     """Return the differences of each line from its reference, judged together."""
     differences: list[tuple[int, Place, Difference]] = []
     for line_number, line in enumerate(lines):
@@ -153,63 +153,61 @@ def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Di
     return by_line
 
 
-def _reference(spec: FigureSpec, line: Line) -> Place:
+def _reference(spec: FigureSpec, line: FigureLine) -> Place:
     """Return the place with which the others are compared."""
-    named = [place for place, _ in line.points if place_text(place) == spec.against]
-    return named[0] if named else line.points[0][0]
+    matches = [place for place, _ in line.points if place_text(place) == spec.against]
+    return matches[0] if matches else line.points[0][0]
 
 
-def _sentence(spec: FigureSpec, line: Line, differences: dict[Place, Difference], *, demonstration: bool) -> str:
+def _sentence(spec: FigureSpec, line: FigureLine, differences: dict[Place, Difference], *, demonstration: bool) -> str:
     means = {place: entry.score.mean for place, entry in line.points if entry.score is not None}
     higher = higher_is_better(line.metric, line.points[0][1].run.result)
     best = (max if higher else min)(means, key=lambda place: means[place])
     unit, points = (" %", " points") if in_percent(line.metric) else ("", "")
-    value = f"{shown(means[best], line.metric)}{unit}"
+    value = f"{format_metric(means[best], line.metric)}{unit}"
     control = dict(line.points)[best].control
-    control_text = "" if control is None else f" ({shown(control.mean, line.metric)}{unit} without pretraining)"
+    control_text = "" if control is None else f" ({format_metric(control.mean, line.metric)}{unit} without pretraining)"
     if len(means) == 1:
         return f"{line.label}: {line.metric} {value} at {place_text(best)}{control_text}."
     reference = _reference(spec, line)
     text = f"{line.label}: the best {line.metric} is {value} at {place_text(best)}{control_text}"
-    found_verdicts = differences.get(best)
+    difference = differences.get(best)
     if best == reference:
         text += ", the reference itself"
-    elif found_verdicts is not None:
-        text += f", {shown_difference(found_verdicts.delta, line.metric)}{points} against {place_text(reference)}"
+    elif difference is not None:
+        text += f", {format_difference(difference.delta, line.metric)}{points} against {place_text(reference)}"
         if not demonstration:
-            interval = interval_text(found_verdicts, line.metric)
-            text += (
-                f" ({interval}; {verdict_text(found_verdicts)})" if interval else f" ({verdict_text(found_verdicts)})"
-            )
+            interval = interval_text(difference, line.metric)
+            text += f" ({interval}; {verdict_text(difference)})" if interval else f" ({verdict_text(difference)})"
     text += _counting(dict(line.points)[best], line.metric, higher=higher)
     return text + ("" if demonstration else _counts(differences) + _controls(line)) + "."
 
 
 def _counting(entry: Entry, metric: str, *, higher: bool) -> str:
-    """Say so if a baseline reaches the score of the best place."""
+    """Add a note if a baseline reaches the score at the best place."""
     if entry.baseline is None or entry.score is None:
         return ""
     reached = entry.baseline.mean >= entry.score.mean if higher else entry.baseline.mean <= entry.score.mean
     unit = " %" if in_percent(metric) else ""
-    named = f"{entry.better_baseline}: {shown(entry.baseline.mean, metric)}{unit}"
-    return f"; counting words does as well ({named})" if reached else ""
+    score = f"{entry.better_baseline}: {format_metric(entry.baseline.mean, metric)}{unit}"
+    return f"; counting words does as well ({score})" if reached else ""
 
 
 def _counts(differences: dict[Place, Difference]) -> str:
     """Say how many places differ from the reference."""
-    found_verdicts = [difference.verdict for difference in differences.values() if difference.verdict in VERDICTS]
-    if len(found_verdicts) < 2:
+    verdicts = [difference.verdict for difference in differences.values() if difference.verdict in VERDICTS]
+    if len(verdicts) < 2:
         return ""
-    parts = [f"{found_verdicts.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found_verdicts]
-    return f"; of the {len(found_verdicts)} compared with the reference, {', '.join(parts)}"
+    parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in verdicts]
+    return f"; of the {len(verdicts)} compared with the reference, {', '.join(parts)}"
 
 
-def _controls(line: Line) -> str:
+def _controls(line: FigureLine) -> str:
     """Say at how many places pretraining helped."""
-    compared = [entry.difference.verdict for _, entry in line.points if entry.difference is not None]
-    found_verdicts = [verdict for verdict in compared if verdict in VERDICTS]
-    better = sum(verdict in BETTER for verdict in found_verdicts)
-    return f"; better than without pretraining in {better} of {len(found_verdicts)} cases" if found_verdicts else ""
+    differences = [entry.difference for _, entry in line.points if entry.difference is not None]
+    verdicts = [difference.verdict for difference in differences if difference.verdict in VERDICTS]
+    better = sum(verdict in BETTER for verdict in verdicts)
+    return f"; better than without pretraining in {better} of {len(verdicts)} cases" if verdicts else ""
 
 
 def place_text(place: Place) -> str:
@@ -221,7 +219,7 @@ def place_text(place: Place) -> str:
     return count(place) if place >= _MANY else f"{place:,.10g}"
 
 
-def make_sections(rows: Sequence[StudyRow], plan: Plan) -> list[Section]:
+def make_sections(rows: Sequence[StudyRow], plan: StudyPlan) -> list[Section]:
     """Draw the figures of a study with at least two finished points.
 
     Args:
@@ -237,7 +235,7 @@ def make_sections(rows: Sequence[StudyRow], plan: Plan) -> list[Section]:
     return sections
 
 
-def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tuple[Panel, str] | None:
+def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[Panel, str] | None:
     """Build the panel of scores or losses against the place, and the sentences."""
     lines = lines_of(spec, rows)
     if sum(len(line.points) for line in lines) < 2:
@@ -249,7 +247,7 @@ def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tuple[Pan
     return panel, findings(spec, same, demonstration=plan.demonstration)
 
 
-def _with_controls(lines: Sequence[Line], *, has_controls: bool) -> Iterator[Score]:
+def _with_controls(lines: Sequence[FigureLine], *, has_controls: bool) -> Iterator[Score]:
     """Yield the scores of the lines, then those of their controls."""
     for line in lines:
         yield from ((line.label, False, place, entry.score) for place, entry in line.points if entry.score is not None)
@@ -258,7 +256,7 @@ def _with_controls(lines: Sequence[Line], *, has_controls: bool) -> Iterator[Sco
         yield from ((label, True, place, entry.control) for place, entry in line.points if entry.control is not None)
 
 
-def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tuple[Panel, str] | None:
+def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[Panel, str] | None:
     """Build the panel of each transfer's learned layer mix, and sentences on the largest weights."""
     mixes: list[LayerWeights] = []
     for row, name, entry in _chosen(spec, rows):

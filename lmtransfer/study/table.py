@@ -19,9 +19,9 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.table import PLUS_MINUS, Cell, Column, Group, Line, Table
 from lmtransfer.reporting.verdict_text import verdict_text
-from lmtransfer.study.plan import PRETRAIN, Plan
+from lmtransfer.study.plan import PRETRAIN, StudyPlan
 from lmtransfer.system.durable import write_text
-from lmtransfer.system.units import count, shown
+from lmtransfer.system.units import count, format_metric
 from lmtransfer.verdicts.difference import Difference
 
 #: Losses that are the cross entropy of each token given all preceding (or all following) tokens.
@@ -30,10 +30,10 @@ _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
 _MANY = 3
 _NOTE = (
     f"Mean {PLUS_MINUS} standard deviation over seeds. Control: the same architecture without pretraining. "
-    "Baseline: the better one of those that count words, on the same training examples. "
+    "Baseline: the better of the baselines that count words, on the same training examples. "
     "Difference: with the 95 % interval that decides the verdict, corrected for the whole column (Holm). Cost: "
-    "the share of the parameters that is trained on the task, the largest memory, the time of one seed. Losses of "
-    "different objectives cannot be compared. Perplexities of different vocabularies cannot be compared either."
+    "the share of parameters trained on the task, the peak memory, the time per seed. Losses of different objectives "
+    "cannot be compared, and neither can perplexities of different vocabularies."
 )
 #: The columns of the table with one line per transfer.
 _TRANSFERS = (
@@ -80,7 +80,7 @@ class StudyRow:
         return next(accuracies, None)
 
 
-def read_rows(plan: Plan) -> list[StudyRow]:
+def read_rows(plan: StudyPlan) -> list[StudyRow]:
     """Read the rows of all recipes whose runs have started."""
     if not any(job.run.is_dir() for job in plan.jobs):
         return []
@@ -96,12 +96,12 @@ def read_rows(plan: Plan) -> list[StudyRow]:
     return rows
 
 
-def _has_runs(plan: Plan) -> bool:
+def _has_runs(plan: StudyPlan) -> bool:
     """Whether one of the study's own runs has begun."""
     return any(job.run.is_dir() for job in plan.jobs if not job.shared)
 
 
-def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
+def write_table(rows: Sequence[StudyRow], plan: StudyPlan) -> Path:
     """Write the table as Markdown, CSV and JSON; return the common path without suffix."""
     path = plan.folder / plan.name
     records = [_record(row, plan) for row in rows]
@@ -116,7 +116,7 @@ def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
     return path
 
 
-def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
+def _record(row: StudyRow, plan: StudyPlan) -> dict[str, Any]:
     """Convert a row to plain numbers: fractions, tokens, seconds."""
     record: dict[str, Any] = {"recipe": row.recipe}
     if row.pretraining is not None:
@@ -171,7 +171,7 @@ def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
     return zip(("low", "high"), difference.interval or (None, None), strict=True)
 
 
-def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
+def markdown(rows: Sequence[StudyRow], plan: StudyPlan) -> str:
     """Render the table as Markdown, with one line per recipe; with many transfers, one line per transfer."""
     table = study_table(rows, plan)
     if len(plan.transfers) <= _MANY:
@@ -179,7 +179,7 @@ def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
     return f"{markdown_table(table)}\n{table.note}\n"
 
 
-def study_table(rows: Sequence[StudyRow], plan: Plan) -> Table:
+def study_table(rows: Sequence[StudyRow], plan: StudyPlan) -> Table:
     """Build the table for a terminal 100 characters wide, a group per recipe; with many transfers, a line for each."""
     title = f"study {plan.name}"
     if len(plan.transfers) > _MANY:
@@ -193,7 +193,7 @@ def study_table(rows: Sequence[StudyRow], plan: Plan) -> Table:
     return Table(title, _narrow(rows, plan), groups, title=title, note=_NOTE)
 
 
-def _wide(rows: Sequence[StudyRow], plan: Plan) -> list[Column]:
+def _wide(rows: Sequence[StudyRow], plan: StudyPlan) -> list[Column]:
     """Return the columns for Markdown."""
     names = ("model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy")
     columns = [Column("", ("recipe",)), *map(Column, names)]
@@ -205,7 +205,7 @@ def _wide(rows: Sequence[StudyRow], plan: Plan) -> list[Column]:
     return columns
 
 
-def _narrow(rows: Sequence[StudyRow], plan: Plan) -> tuple[Column, ...]:
+def _narrow(rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[Column, ...]:
     """Return the columns for a terminal."""
     return (
         Column("", ("recipe",), notes=("model", "objective"), width=(15, None), is_bold=True),
@@ -229,7 +229,7 @@ def _recipe(row: StudyRow) -> Line:
     entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
     texts = {
         "recipe": row.recipe,
-        "loss": shown(row.losses["loss"], "loss") if "loss" in row.losses else "",
+        "loss": format_metric(row.losses["loss"], "loss") if "loss" in row.losses else "",
         "perplexity": "" if perplexity is None else f"{perplexity[1]:,.1f}",
         "accuracy": "" if accuracy is None else f"{100 * accuracy[1]:.1f} %",
     }
@@ -251,17 +251,17 @@ def _transfer(entry: Entry | None) -> dict[str, Cell]:
         return {}
     metric = entry.metric or ""
     texts = {"metric": metric_heading(metric), "score": entry.run.state, "cost": ", ".join(entry.cost.in_short)}
-    texts["majority"] = "" if entry.majority is None else shown(entry.majority, metric)
+    texts["majority"] = "" if entry.majority is None else format_metric(entry.majority, metric)
     if entry.score is not None:
         texts |= {"score": score_text(entry.score, metric), "control": score_text(entry.control, metric)}
-        texts["difference"] = _judged(entry.difference, metric)
+        texts["difference"] = _difference_and_verdict(entry.difference, metric)
     if entry.baseline is not None:
         texts["baseline"] = f"{score_text(entry.baseline, metric)} ({entry.better_baseline})"
-        texts["to baseline"] = _judged(entry.baseline_difference, metric)
+        texts["to baseline"] = _difference_and_verdict(entry.baseline_difference, metric)
     return {**{name: Cell(text) for name, text in texts.items()}, "other metrics": metrics_cell(entry.other_metrics)}
 
 
-def _judged(difference: Difference | None, metric: str) -> str:
+def _difference_and_verdict(difference: Difference | None, metric: str) -> str:
     """Format a difference with its interval and its verdict."""
     return f"{difference_text(difference, metric)} {verdict_text(difference, metric)}".strip()
 

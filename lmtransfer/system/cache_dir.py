@@ -19,6 +19,5 @@ def default_cache_dir() -> Path:
         return Path(place).expanduser()
     except RuntimeError:
         raise DataError(
-            f"{place}: there is no home folder for the cache (HOME is not set): set HOME, cache_dir= or "
-            "LMTRANSFER_CACHE"
+            f"{place}: the cache has no home folder, because HOME is not set: set HOME, cache_dir= or LMTRANSFER_CACHE"
         ) from None

@@ -23,7 +23,7 @@ class Console(RichConsole):
 
     Args:
         stderr: whether to write to standard error.
-        quiet: whether to print nothing.
+        quiet: whether to suppress all output.
         width: width in characters; None for the terminal's width.
         highlight: whether to highlight numbers.
         file: where to write; None for the standard stream.
@@ -64,5 +64,5 @@ class Console(RichConsole):
 
 
 def _in_notebook() -> bool:
-    """Whether output goes to a notebook, whose environment requests the colours and spinners of a terminal."""
+    """Whether output goes to a notebook, whose environment requests a terminal's colors and spinners."""
     return type(sys.stdout).__module__.startswith("ipykernel")

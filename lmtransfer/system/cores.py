@@ -18,7 +18,7 @@ def usable_cores() -> int:
 
 
 @contextmanager
-def shared_by(processes: int) -> Iterator[None]:
+def share_cores(processes: int) -> Iterator[None]:
     """Give this process its share of the cores inside the block, as one of the given number of parallel processes."""
     _sharing.append(processes)
     try:

@@ -148,7 +148,7 @@ def staged_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def made(folder: Path) -> Iterator[None]:
+def ensure_folder(folder: Path) -> Iterator[None]:
     """Ensure that ``folder`` exists; if the block raises, remove the folder and the parents that were created."""
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:

@@ -1,4 +1,4 @@
-"""What ends a command from outside: signals, a closed output pipe, and the end of the parent process.
+"""External events that end a command: signals, a closed output pipe, and the end of the parent process.
 
 The same rule holds for all of them. While a model is training, the current step is finished and saved, and the command
 exits with 75 (``lmtransfer.training.signals``). Otherwise ``Stopped`` is raised, so that incomplete files are removed,
@@ -58,13 +58,13 @@ _on_lost_reader: list[Callable[[signal.Signals], None]] = []
 
 
 def begin() -> None:
-    """Set up this process for a command: its signals, its standard streams, and the process to follow."""
+    """Prepare this process for a command: its signals, its standard streams, and the process to follow."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # set by nohup
             signal.signal(number, _stop)
     _occupy()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        setattr(sys, name, _retrying(getattr(sys, name), descriptor))
+        setattr(sys, name, _resilient_stream(getattr(sys, name), descriptor))
     followed = os.environ.pop(FOLLOW, "")
     if followed.isdigit():
         os.set_inheritable(int(followed), False)
@@ -94,7 +94,7 @@ def decide() -> None:
 def stopped_by() -> int | None:
     """Return the number of the signal that stopped this command; None if there was none.
 
-    ``Stopped`` during an import can appear as an ``ImportError``, and during the reading of a file as a bad file.
+    If ``Stopped`` is raised during an import, it can appear as an ``ImportError``; while a file is read, as a bad file.
     """
     return _Ending.stopped_by
 
@@ -106,8 +106,8 @@ def silence(stream: TextIO) -> None:
 
 
 @contextmanager
-def lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call ``handle`` and discard further output, instead of failing, if an output is closed inside the block."""
+def handle_lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """If an output is closed inside the block, call ``handle`` and discard further output instead of failing."""
     _on_lost_reader.append(handle)
     try:
         yield
@@ -116,7 +116,7 @@ def lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 @contextmanager
-def trapped() -> Iterator[None]:
+def trap_signals() -> Iterator[None]:
     """Raise ``Stopped`` at signals inside the block, in a process that did not ``begin`` as a command."""
     before = {number: signal.signal(number, _stop) for number in SIGNALS}
     try:
@@ -127,7 +127,7 @@ def trapped() -> Iterator[None]:
 
 
 @contextmanager
-def collected() -> Iterator[list[int]]:
+def collect_signals() -> Iterator[list[int]]:
     """Collect the signals that arrive during the block in a list; afterwards further signals have no effect."""
     received: list[int] = []
 
@@ -149,7 +149,7 @@ def collected() -> Iterator[list[int]]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def hold_back_signals() -> Iterator[None]:
     """Delay signals until the end of the block; processes started inside it never get Ctrl-C or SIGHUP."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -209,7 +209,7 @@ class _Output(io.FileIO):
             return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
-def _retrying(stream: TextIO | None, descriptor: int) -> TextIO:
+def _resilient_stream(stream: TextIO | None, descriptor: int) -> TextIO:
     """Return ``stream`` on top of an ``_Output``; if it was closed before the command began, output is discarded."""
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process

@@ -76,12 +76,12 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
     elif isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
         message = (
             "a process that builds batches has ended, often for lack of memory: set train.num_workers=0. "
-            f"PyTorch says: {' '.join(str(error).split())}"
+            f"PyTorch's message: {' '.join(str(error).split())}"
         )
     else:
         os_error = _os_error_of(error)
         if os_error is not None and (os_error.filename is not None or os_error.errno in _WAYS):
-            message = _refused(os_error, settings or {})
+            message = _describe(os_error, settings or {})
     if message is None:
         return None
     described = MachineError(message)
@@ -92,14 +92,14 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
 def bug(error: BaseException, words: Sequence[str]) -> str:
     """Return one line on an unexpected exception and how to get its traceback; add the traceback if requested."""
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
-        return "".join(traceback.format_exception(error)).rstrip() + "\nThis is a bug of lmtransfer: please report it"
+        return "".join(traceback.format_exception(error)).rstrip() + "\nThis is a bug in lmtransfer: please report it"
     message, command = (" ".join(text.split()) for text in (str(error), shlex.join(["lmtransfer", *words])))
     message, command = (
         text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}..." for text in (message, command)
     )
     return (
-        f"{type(error).__name__}{f': {message}' if message else ''}. This is a bug of lmtransfer; to see where, and to "
-        f"report it: {TRACEBACK}=1 {command}"
+        f"{type(error).__name__}{f': {message}' if message else ''}. This is a bug in lmtransfer; to get the traceback "
+        f"for a report: {TRACEBACK}=1 {command}"
     )
 
 
@@ -115,13 +115,13 @@ def _os_error_of(error: BaseException) -> OSError | None:
     return None if number is None else OSError(number, os.strerror(number))
 
 
-def _refused(error: OSError, settings: Mapping[str, Any]) -> str:
+def _describe(error: OSError, settings: Mapping[str, Any]) -> str:
     reason = error.strerror or str(error)
     reason = reason[:1].lower() + reason[1:]
     way = _WAYS.get(error.errno or 0, "correct this, or choose another place")
     path = "" if error.filename is None else _text(error.filename)
     if not os.path.isabs(path) and _absolute("here") == "here":
-        return "the folder in which the command was started is gone: change to an existing folder (cd), and try again"
+        return "the folder in which the command was started no longer exists: change to another folder (cd), and retry"
     if not path:
         return f"{reason}: {way}"
     key, value = _setting_of(path, settings)
@@ -150,14 +150,14 @@ def _absolute(path: str) -> str:
 def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return the key and value of the setting that holds ``path`` or a parent of it; the longest match wins."""
     setting: tuple[str | None, str] = (None, "")
-    wanted, longest = _absolute(path), 1
+    target, longest = _absolute(path), 1
     for key, value in texts(settings):
         if key.rpartition(".")[2] in _NO_PATHS or not value or len(value) > _MOST or "\0" in value:
             continue
         place = _absolute(value)
-        if wanted.endswith("/" + value) and not os.path.isabs(value):  # the path was searched for in another folder
-            place = wanted
-        if len(place) > longest and (wanted == place or wanted.startswith(place + "/")):
+        if target.endswith("/" + value) and not os.path.isabs(value):  # the path was searched for in another folder
+            place = target
+        if len(place) > longest and (target == place or target.startswith(place + "/")):
             setting, longest = (key, value), len(place)
     return setting
 
@@ -176,4 +176,4 @@ def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
     of_model = f"; the model has {', '.join(sizes)}" if sizes else ""
     train = settings.get("train")
     lower = "lower train.micro_batch_tokens" if isinstance(train, Mapping) else "process less data at once"
-    return f"there is not enough memory{more}{of_model}: choose a smaller model, or {lower}"
+    return f"the memory is not sufficient{more}{of_model}: choose a smaller model, or {lower}"

@@ -1,4 +1,4 @@
-"""Packages that only some features need: installed as an extra, and imported where they are used."""
+"""Packages that only some features need; they are installed as extras, and imported where they are used."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ EXTRAS = {
 }
 
 
-def missing(package: str) -> str | None:
-    """Return the message if an optional package in ``EXTRAS`` is not installed; None if it is installed."""
+def install_hint(package: str) -> str | None:
+    """Return how to install an optional package in ``EXTRAS``; None if it is installed."""
     if find_spec(package) is not None:
         return None
     return f"the package {package} is not installed: pip install 'lmtransfer[{EXTRAS[package]}]'"
 
 
-def optional(package: str, *, work: str, error: type[LmtransferError]) -> ModuleType:
+def import_optional(package: str, *, work: str, error: type[LmtransferError]) -> ModuleType:
     """Import an optional package.
 
     Args:
         package: the import name, one of ``EXTRAS``.
-        work: what needs the package, to begin the message: a file, or ``ONNX export``.
+        work: the feature or file that needs the package, such as ``ONNX export``; the message begins with it.
         error: class of the error to raise; takes one message.
 
     Raises:
         LmtransferError: of the class ``error``: the package is not installed.
     """
-    message = missing(package)
+    message = install_hint(package)
     if message is not None:
         raise error(f"{work}: {message}")
     return import_module(package)

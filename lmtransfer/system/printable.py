@@ -1,4 +1,4 @@
-"""Text from other people, escaped so that it cannot move the cursor, change colours or reverse a line."""
+"""Text from other people, escaped so that it cannot move the cursor, change colors or reverse a line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-_KEPT = frozenset("\n\t")
+_UNESCAPED = frozenset("\n\t")
 
 #: Error handler for encoding that replaces a missing character with a similar ASCII sign, or its number.
 IN_ASCII = "lmtransfer.in_ascii"
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
         return text
     return "".join(
         character.encode("unicode_escape").decode()
-        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in _KEPT
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in _UNESCAPED
         else character
         for character in text
     )

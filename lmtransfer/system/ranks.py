@@ -60,8 +60,8 @@ def check() -> None:
     missing = [name for name in _RENDEZVOUS if not os.environ.get(name)]
     if are_many() and missing:
         raise ConfigError(
-            f"WORLD_SIZE={world_size()} is set in the environment, but not {', '.join(missing)}: start the command "
-            "with torchrun, or unset WORLD_SIZE"
+            f"the environment sets WORLD_SIZE={world_size()}, but not {', '.join(missing)}: start the command with "
+            "torchrun, or unset WORLD_SIZE"
         )
 
 
@@ -82,5 +82,7 @@ def _number(name: str, default: int) -> int:
     if not value:
         return default
     if not value.isdecimal() or int(value) < default:
-        raise ConfigError(f"{name}={value} in the environment: must be a whole number from {default}; unset it")
+        raise ConfigError(
+            f"the environment variable {name}={value} must be an integer of at least {default}; correct or unset it"
+        )
     return int(value)

@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 
 from lmtransfer.errors import LmtransferError
 from lmtransfer.system.printable import first_line
-from lmtransfer.system.validation import LARGEST_INTEGER, Misfit, check, join, shown
+from lmtransfer.system.validation import LARGEST_INTEGER, Misfit, check, describe_value, join
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ _BITS = {
 }
 
 
-def not_regular(path: Path) -> str | None:
+def irregularity(path: Path) -> str | None:
     """Return the problem with a file that is not regular, whose reading might never end; None if it is regular.
 
     Args:
@@ -69,7 +69,7 @@ def not_regular(path: Path) -> str | None:
     try:
         return _not_regular(path.stat().st_mode)
     except (OSError, ValueError) as fault:
-        return f"cannot be read ({_reason(fault)})"
+        return f"cannot read the file ({_reason(fault)})"
 
 
 def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
@@ -93,7 +93,7 @@ def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
         if entry.is_symlink():
             target = Path(os.path.realpath(entry.path))
             if not target.is_relative_to(real) and not (blobs is not None and target.is_relative_to(blobs)):
-                raise error(f"{path}: is a link to {target}, which is outside its folder: {_REPLACE}")
+                raise error(f"{path} is a link to {target}, which is outside the folder: {_REPLACE}")
 
 
 def _entries(folder: Path, *, at_top: bool = True) -> Iterator[os.DirEntry[str]]:
@@ -107,14 +107,14 @@ def _entries(folder: Path, *, at_top: bool = True) -> Iterator[os.DirEntry[str]]
 
 
 @contextmanager
-def opened(path: Path, *, error: type[LmtransferError]) -> Iterator[tuple[BinaryIO, int]]:
+def open_regular(path: Path, *, error: type[LmtransferError]) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file for reading, and yield the file and its size in bytes.
 
     Args:
         path: path of the file; links are followed.
         error: class of the error to raise if the file is missing, cannot be read or is not regular.
     """
-    problem = not_regular(path)
+    problem = irregularity(path)
     if problem is not None:
         raise error(f"{path}: {problem}")
     try:
@@ -126,12 +126,12 @@ def opened(path: Path, *, error: type[LmtransferError]) -> Iterator[tuple[Binary
                 raise error(f"{path}: {problem}")
             yield file, status.st_size
     except OSError as fault:
-        raise error(f"{path}: cannot be read ({_reason(fault)})") from None
+        raise error(f"{path}: cannot read the file ({_reason(fault)})") from None
 
 
 def _not_regular(mode: int) -> str | None:
     kind = next((what for is_kind, what in _KINDS if is_kind(mode)), None)
-    return None if kind is None else f"is {kind}, but must be a regular file: {_REPLACE}"
+    return None if kind is None else f"this is {kind}, but must be a regular file: {_REPLACE}"
 
 
 def _reason(fault: OSError | ValueError) -> str:
@@ -146,10 +146,10 @@ def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT
         error: class of the error to raise as in ``opened``, or if the file has more than ``most`` bytes.
         most: maximum size in bytes.
     """
-    with opened(path, error=error) as (file, size):
+    with open_regular(path, error=error) as (file, size):
         content = file.read(size + 1) if size <= most else b""
     if max(size, len(content)) > most:
-        raise error(f"{path}: has more than {most:,} bytes, which is the maximum for such a file")
+        raise error(f"{path}: the file has more than {most:,} bytes, the maximum for a file of its kind")
     return content
 
 
@@ -183,9 +183,9 @@ def parse_json(raw: bytes, annotation: type[T], *, source: str, error: type[Lmtr
         finite: whether every number must be finite and fit into 64 bits.
     """
     try:
-        return _checked(_json(raw), annotation, finite)
-    except _Refused as refused:
-        raise error(f"{source}: {refused}") from None
+        return _check_document(_json(raw), annotation, finite)
+    except _Rejected as rejected:
+        raise error(f"{source}: {rejected}") from None
 
 
 def read_json_lines(
@@ -205,9 +205,9 @@ def read_json_lines(
         if not line.strip():
             continue
         try:
-            yield number, line, _checked(_json(line), annotation, finite), None
-        except _Refused as refused:
-            yield number, line, None, str(refused)
+            yield number, line, _check_document(_json(line), annotation, finite), None
+        except _Rejected as rejected:
+            yield number, line, None, str(rejected)
 
 
 def read_yaml(path: Path, annotation: type[T], *, error: type[LmtransferError]) -> T:
@@ -219,13 +219,13 @@ def parse_yaml(raw: bytes, annotation: type[T], *, source: str, error: type[Lmtr
     """Parse YAML from part of a file, such as a card's front matter; see ``parse_json``."""
     try:
         if len(raw) > YAML_BYTES:
-            raise _Refused(f"has more than {YAML_BYTES:,} bytes of YAML")
-        return _checked(_yaml(raw), annotation, finite=True)
-    except _Refused as refused:
-        raise error(f"{source}: {refused}") from None
+            raise _Rejected(f"the YAML has more than {YAML_BYTES:,} bytes")
+        return _check_document(_yaml(raw), annotation, finite=True)
+    except _Rejected as rejected:
+        raise error(f"{source}: {rejected}") from None
 
 
-class _Refused(Exception):
+class _Rejected(Exception):
     """A rejected document; the message follows the file name."""
 
 
@@ -233,35 +233,35 @@ def _json(raw: bytes) -> Any:
     try:
         return json.loads(raw.decode("utf-8-sig"))
     except RecursionError:
-        raise _Refused(f"is nested more than {DEEPEST} deep") from None
+        raise _Rejected(f"the content is nested more than {DEEPEST} levels deep") from None
     except ValueError as error:
-        raise _Refused(f"is damaged or is not JSON ({first_line(error)})") from None
+        raise _Rejected(f"the file is damaged or is not JSON ({first_line(error)})") from None
 
 
 def _yaml(raw: bytes) -> Any:
     try:
         problem = yaml_problem(raw, most_repeated=0)
         if problem is not None:
-            raise _Refused(f"line {problem[0]} {problem[1]}")
+            raise _Rejected(f"line {problem[0]}: {problem[1]}")
         return yaml.load(raw, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f"line {mark.line + 1}: "
         reason = getattr(error, "problem", None) or first_line(error)
-        raise _Refused(f"is damaged or is not YAML ({place}{reason})") from None
+        raise _Rejected(f"the file is damaged or is not YAML ({place}{reason})") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:  # invalid dates and keys
-        raise _Refused(f"is damaged or is not YAML with plain values only ({first_line(error)})") from None
+        raise _Rejected(f"the file is damaged or is not YAML with plain values only ({first_line(error)})") from None
 
 
 def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader) -> tuple[int, str] | None:
-    """Find what would make reading a YAML document take forever, before reading it; None if nothing would.
+    """Find the part of a YAML document that would take forever to read, before reading it; None if there is none.
 
     Args:
         most_repeated: maximum number of values that aliases may repeat; 0 forbids aliases.
         loader: PyYAML's loader.
 
     Returns:
-        The line and the problem, in words that follow the line.
+        The line number and the problem.
 
     Raises:
         yaml.YAMLError: the document is not YAML.
@@ -274,16 +274,16 @@ def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader)
         if isinstance(event, yaml.AliasEvent):
             inside = anchors.get(event.anchor)
             if event.anchor in anchors and inside is None:
-                return line, f"has the YAML alias *{str(event.anchor)[:40]}, which contains itself"
+                return line, f"the YAML alias *{str(event.anchor)[:40]} contains itself"
             repeated += inside or 1
             if repeated > most_repeated:
-                return line, "has a YAML alias, which is not allowed" if not most_repeated else (
-                    f"has YAML aliases that repeat more than {most_repeated:,} values: write the values out"
+                return line, "YAML aliases are not allowed" if not most_repeated else (
+                    f"YAML aliases repeat more than {most_repeated:,} values: write the values out"
                 )
             values += inside or 1
         elif isinstance(event, yaml.CollectionStartEvent):
             if len(above) == DEEPEST:
-                return line, f"is nested more than {DEEPEST} deep"
+                return line, f"the content is nested more than {DEEPEST} levels deep"
             above.append((event.anchor, values))
             values += 1
             if event.anchor is not None:
@@ -298,30 +298,33 @@ def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader)
                 anchors[event.anchor] = 1
             is_tagged = event.tag is not None and event.tag.endswith((":int", ":float")) and ":" in event.value
             if is_tagged or (event.implicit[0] and _BASE_60.fullmatch(event.value)):
-                return line, f"has {shown(event.value)}, which YAML takes for a number in base 60: write it in quotes"
+                return (
+                    line,
+                    f"YAML reads {describe_value(event.value)} as a number in base 60: write it in quotes",
+                )
     return None
 
 
-def _checked(document: Any, annotation: type[T], finite: bool) -> T:
+def _check_document(document: Any, annotation: type[T], finite: bool) -> T:
     """Check that a document consists of plain values and fits the type; return the document itself."""
     misfit = _not_plain(document, finite, 0)
     try:
         if misfit is None:
             check(document, annotation)
             return document
-    except Misfit as found:
-        misfit = found
+    except Misfit as error:
+        misfit = error
     if not misfit.where:  # probably another file, whose content must not be shown
-        raise _Refused(f"its content is not {misfit.wanted}")
+        raise _Rejected(f"the content must be {misfit.expected}")
     where = join("", *(name if isinstance(name, int) else name[:40] for name in misfit.where))
-    raise _Refused(f"{where}: {misfit}")
+    raise _Rejected(f"{where}: {misfit}")
 
 
 def _not_plain(value: Any, finite: bool, depth: int) -> Misfit | None:
     """Return the first value in a document that is not plain; raise an error if it is nested too deeply."""
     if isinstance(value, dict | list):
         if depth == DEEPEST:
-            raise _Refused(f"is nested more than {DEEPEST} deep")
+            raise _Rejected(f"the content is nested more than {DEEPEST} levels deep")
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
             if not isinstance(name, str | int):
                 return Misfit((), value, "a mapping whose keys are text")
@@ -336,8 +339,8 @@ def _not_plain(value: Any, finite: bool, depth: int) -> Misfit | None:
         if finite and abs(value) > LARGEST_INTEGER:
             return Misfit((), value, "a number of 64 bits")
     elif value is not None and not isinstance(value, str):  # YAML also has dates, sets and bytes
-        wanted = "text, a number, a list or a mapping"
-        return Misfit((), value, wanted, f"a {type(value).__name__} is not {wanted}")
+        expected = "text, a number, a list or a mapping"
+        return Misfit((), value, expected, f"a {type(value).__name__} is not {expected}")
     return None
 
 
@@ -357,25 +360,27 @@ def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
         error: class of the error to raise if the file cannot be read, its header is invalid, or the header describes an
             impossible tensor; the message names file and tensor.
     """
-    damaged = f"{path}: is damaged or incomplete, or is not a safetensors file"
-    with opened(path, error=error) as (file, size):
+    damaged = f"{path}: the file is damaged or incomplete, or is not a safetensors file"
+    with open_regular(path, error=error) as (file, size):
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(size - 8, _HEADER_BYTES):
             raise error(f"{damaged}: its header should have {length:,} bytes, but the file has {size:,}")
         raw = file.read(length)
     try:
-        header = _checked(_json(raw), dict[str, Any], finite=True)
+        header = _check_document(_json(raw), dict[str, Any], finite=True)
         header.pop("__metadata__", None)
-        tensors = _checked(header, dict[str, _Tensor], finite=True)
-    except _Refused as refused:
-        raise error(f"{path}: its header: {refused}") from None
+        tensors = _check_document(header, dict[str, _Tensor], finite=True)
+    except _Rejected as rejected:
+        raise error(f"{path}: its header: {rejected}") from None
     num_bytes = size - 8 - length
     for name, tensor in tensors.items():
         if tensor["dtype"] not in _BITS:
-            raise error(f"{path}: its header: {name[:40]}.dtype: {shown(tensor['dtype'])} is not a type of safetensors")
+            raise error(
+                f"{path}: its header: {name[:40]}.dtype: {describe_value(tensor['dtype'])} is not a type of safetensors"
+            )
         begins, *ends = tensor["data_offsets"] or (0,)
-        wanted = math.prod(tensor["shape"]) * _BITS[tensor["dtype"]] // 8
-        if len(ends) != 1 or not begins <= ends[0] <= num_bytes or ends[0] - begins != wanted:
+        expected = math.prod(tensor["shape"]) * _BITS[tensor["dtype"]] // 8
+        if len(ends) != 1 or not begins <= ends[0] <= num_bytes or ends[0] - begins != expected:
             raise error(
                 f"{damaged}: {name[:80]} of shape {str(tensor['shape'])[:80]} ({tensor['dtype']}) does not fit its "
                 f"data_offsets {str(tensor['data_offsets'])[:80]} in {num_bytes:,} bytes"

@@ -18,14 +18,14 @@ def in_percent(metric: str) -> bool:
     return _PERCENT.fullmatch(metric.lower()) is not None
 
 
-def shown(value: float, metric: str) -> str:
+def format_metric(value: float, metric: str) -> str:
     """Return a metric's displayed value without unit: ``69.6`` for an accuracy of 0.696, ``4.082`` for a loss."""
     if not math.isfinite(value):
         return str(value)
     return f"{100 * value:.1f}" if in_percent(metric) else f"{value:.3f}"
 
 
-def shown_difference(value: float, metric: str) -> str:
+def format_difference(value: float, metric: str) -> str:
     """Return a signed difference in the metric's displayed unit: ``+2.8`` points, ``-0.120``."""
     return f"{100 * value:+.1f}" if in_percent(metric) else f"{value:+.3f}"
 

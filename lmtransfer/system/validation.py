@@ -22,8 +22,8 @@ import pydantic
 from typing_extensions import is_typeddict
 
 LARGEST_INTEGER = 2**63 - 1
-_SHOWN = 60
-_MOST_PROBLEMS = 1000
+_MAX_CHARACTERS = 60
+_MAX_PROBLEMS = 1000
 _CONFIG = pydantic.ConfigDict(arbitrary_types_allowed=True)
 _NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "text", Path: "a path", type(None): "null"}
 _NOT_TEXT = "is not text (in a YAML file, write it in quotes)"
@@ -36,13 +36,13 @@ class Misfit(ValueError):
     Args:
         where: keys and positions that lead from the whole value to the wrong one.
         value: the wrong value.
-        wanted: the expected value, such as "an integer or null".
+        expected: the expected value, such as "an integer or null".
         message: replaces the usual message.
     """
 
-    def __init__(self, where: Sequence[str | int], value: Any, wanted: str, message: str | None = None) -> None:
-        super().__init__(message or f"{shown(value)} is not {wanted}")
-        self.where, self.value, self.wanted = tuple(where), value, wanted
+    def __init__(self, where: Sequence[str | int], value: Any, expected: str, message: str | None = None) -> None:
+        super().__init__(message or f"{describe_value(value)} is not {expected}")
+        self.where, self.value, self.expected = tuple(where), value, expected
 
 
 def join(key: str, *names: object) -> str:
@@ -52,7 +52,7 @@ def join(key: str, *names: object) -> str:
     return key
 
 
-def validated(value: Any, annotation: Any) -> Any:
+def validate(value: Any, annotation: Any) -> Any:
     """Return the value converted to the type of the annotation.
 
     Args:
@@ -100,7 +100,7 @@ def _normal(value: Any, where: tuple[str | int, ...]) -> Any:
     if isinstance(value, Mapping):
         for name in value:
             if name is None or isinstance(name, bool):  # JSON would turn these into text
-                raise Misfit(where, name, "text", f"the key {shown(name)} {_NOT_TEXT}")
+                raise Misfit(where, name, "text", f"the key {describe_value(name)} {_NOT_TEXT}")
         return {name: _normal(item, (*where, name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_normal(item, (*where, place)) for place, item in enumerate(value)]
@@ -114,15 +114,16 @@ def _normal(value: Any, where: tuple[str | int, ...]) -> Any:
 
 
 def _misfit(error: pydantic.ValidationError, value: Any, annotation: Any) -> Misfit:
-    """Return the deepest problem; of several alternatives, the one that fits a list or a mapping is examined."""
-    if error.error_count() > _MOST_PROBLEMS:  # a hostile document could have millions
-        return Misfit((), value, f"{describe(annotation)}: {error.error_count():,} of its values have a wrong type")
-    misfits = [_at_its_place(one, value, annotation) for one in error.errors(include_url=False, include_input=False)]
+    """Return the most deeply nested problem; of several alternatives, only the list or mapping that fits counts."""
+    if error.error_count() > _MAX_PROBLEMS:  # a hostile document could have millions
+        return Misfit((), value, f"{describe(annotation)}: {error.error_count():,} of its values have the wrong type")
+    problems = error.errors(include_url=False, include_input=False)
+    misfits = [_locate(problem, value, annotation) for problem in problems]
     return max(misfits, key=lambda misfit: len(misfit.where))  # the first of the deepest
 
 
-def _at_its_place(problem: Any, value: Any, annotation: Any) -> Misfit:
-    """Describe a problem that pydantic found."""
+def _locate(problem: Any, value: Any, annotation: Any) -> Misfit:
+    """Describe a problem that pydantic found, with the value that has it."""
     where: list[str | int] = []
     kind = problem["type"]
     for name in problem["loc"]:
@@ -144,12 +145,12 @@ def _at_its_place(problem: Any, value: Any, annotation: Any) -> Misfit:
         return Misfit(where, value, "a finite number")
     if kind == "too_short":
         least = f"it needs at least {problem['ctx']['min_length']}"
-        return Misfit(where, value, describe(annotation), f"{shown(value)} has too few entries: {least}")
+        return Misfit(where, value, describe(annotation), f"{describe_value(value)} has too few entries: {least}")
     if kind in _RANGES and only in (int, float):
-        wanted = _bounds(annotation)
-        return Misfit(where, value, wanted, f"{shown(value)} is out of range: it must be {wanted}")
+        expected = _bounds(annotation)
+        return Misfit(where, value, expected, f"{describe_value(value)} is out of range: it must be {expected}")
     if isinstance(value, bool | int | float) and only is str:
-        return Misfit(where, value, "text", f"{shown(value)} {_NOT_TEXT}")
+        return Misfit(where, value, "text", f"{describe_value(value)} {_NOT_TEXT}")
     return Misfit(where, value, describe(annotation))
 
 
@@ -273,14 +274,14 @@ def _parts(group: Any) -> Sequence[Any]:
     return list(group) if isinstance(group, annotated_types.GroupedMetadata) else [group]
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Describe a value, briefly enough for a message."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, Mapping | list | tuple) and len(repr(value)) > _SHOWN:
+    if isinstance(value, Mapping | list | tuple) and len(repr(value)) > _MAX_CHARACTERS:
         return f"a {'mapping' if isinstance(value, Mapping) else 'list'} of {len(value)}"
     try:
         text = repr(value)
     except ValueError:  # an integer with thousands of digits
         return "a number that is too large to show"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."

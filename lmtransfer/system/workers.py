@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from lmtransfer.system import ranks
 from lmtransfer.system.cores import usable_cores
-from lmtransfer.system.interrupts import SIGNALS, held_back
+from lmtransfer.system.interrupts import SIGNALS, hold_back_signals
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ class Workers:
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call ``function`` in a worker; the first call starts a process."""
-        left_out = nullcontext() if self._with_main else _main_left_out()
-        with held_back(), left_out:  # a child interrupted while starting would print a traceback
+        without_main = nullcontext() if self._with_main else _without_main()
+        with hold_back_signals(), without_main:  # a child interrupted while starting would print a traceback
             return self._executor.submit(function, *arguments)
 
 
@@ -65,7 +65,7 @@ def workers(num_workers: int, set_up: Callable[..., None] | None = None, *argume
 
 
 @contextmanager
-def _main_left_out() -> Iterator[None]:
+def _without_main() -> Iterator[None]:
     """Keep processes that start inside the block from importing the main module."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

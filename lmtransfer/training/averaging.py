@@ -19,21 +19,21 @@ from lmtransfer.errors import ConfigError
 _ROUNDING = 1e-9
 
 
-class Newest(Protocol):
-    """The weight of the newest weights in the average."""
+class UpdateWeight(Protocol):
+    """The share of the newest weights in the average."""
 
     def __call__(self, *, num: int, fraction: float) -> float | None:
-        """Return the weight of the newest weights, in (0, 1]; None if the average has not begun.
+        """Return the share of the newest weights, in (0, 1]; None if the average has not begun.
 
         Args:
-            num: number of updates in the average so far; if it is 0, the result is 1.
+            num: number of updates in the average so far; if ``num`` is 0, the share is 1.
             fraction: share of the budget used up after the update.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential:
+class ExponentialAverage:
     """An exponential moving average: ``average <- d average + (1 - d) weights``.
 
     The average begins as the first weights. After that, d is ``min(decay, (1 + num) / (10 + num))``, the usual warm-up,
@@ -46,7 +46,7 @@ class Exponential:
     decay: float
 
     def __call__(self, *, num: int, fraction: float) -> float:
-        """Return the weight of the newest weights in the average."""
+        """Return the share of the newest weights in the average."""
         return 1 - min(self.decay, (1 + num) / (10 + num)) if num else 1.0
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Exponential:
 
 
 @dataclass(frozen=True, slots=True)
-class LastPart:
+class LastPartMean:
     """The mean over all updates in the last part of the budget (Izmailov et al. 2018; LAWA: Kaddour 2022).
 
     Attributes:
@@ -64,15 +64,15 @@ class LastPart:
     share: float
 
     def __call__(self, *, num: int, fraction: float) -> float | None:
-        """Return the weight of the newest weights in the average; None before the last part."""
+        """Return the share of the newest weights in the average; None before the last part."""
         return 1 / (num + 1) if fraction > 1 - self.share + _ROUNDING else None
 
     def __str__(self) -> str:
-        return f"mean over the last {100 * self.share:.3g} % of the budget, before that as they are"
+        return f"mean over the last {100 * self.share:.3g} % of the budget, not averaged before that"
 
 
-def averaging(*, ema_decay: float | None, average_last: float | None) -> Exponential | LastPart | None:
-    """Return the average of the weights that training ends with, or None for no average.
+def weight_average(*, ema_decay: float | None, average_last: float | None) -> ExponentialAverage | LastPartMean | None:
+    """Return the kind of weight average with which training ends, or None for no average.
 
     Args:
         ema_decay: decay of an exponential moving average.
@@ -83,12 +83,12 @@ def averaging(*, ema_decay: float | None, average_last: float | None) -> Exponen
     """
     if ema_decay is not None and average_last is not None:
         raise ConfigError(
-            f"train.ema_decay={ema_decay:g} and train.average_last={average_last:g} are two averages of the weights, "
-            "but a run can have only one: set one of them to null"
+            f"train.ema_decay={ema_decay:g} and train.average_last={average_last:g} are two different averages, but a "
+            "run can have only one: set one of the keys to null"
         )
     if ema_decay is not None:
-        return Exponential(ema_decay)
-    return None if average_last is None else LastPart(average_last)
+        return ExponentialAverage(ema_decay)
+    return None if average_last is None else LastPartMean(average_last)
 
 
 class Average:
@@ -96,15 +96,15 @@ class Average:
 
     Args:
         parameters: the trainable parameters.
-        newest: weight of the newest weights in the average.
+        update_weight: share of the newest weights in the average.
 
     Attributes:
         num: number of updates in the average; while it is 0, the weights themselves are used.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], newest: Newest) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], update_weight: UpdateWeight) -> None:
         self.parameters: list[torch.Tensor] = list(parameters)
-        self.newest = newest
+        self.update_weight = update_weight
         self.num = 0
         self.tensors: list[torch.Tensor] = []
 
@@ -115,7 +115,7 @@ class Average:
         Args:
             fraction: share of the budget used up.
         """
-        weight = self.newest(num=self.num, fraction=fraction)
+        weight = self.update_weight(num=self.num, fraction=fraction)
         if weight is None:
             return
         if self.num:
@@ -130,8 +130,8 @@ class Average:
         self.num = num
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Put the average into the parameters inside the block; without effect before the average has begun."""
+    def swap_in(self) -> Iterator[None]:
+        """Put the average into the parameters inside the block; do nothing before the average has begun."""
         self._exchange()
         try:
             yield

@@ -1,4 +1,4 @@
-"""How long to train (optimiser steps, tokens, epochs or wall-clock seconds), and the share used up so far."""
+"""How long to train (optimizer steps, tokens, epochs or wall-clock seconds), and the share used up so far."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Budget:
     Steps are rounded up: ``epochs=2.5`` with 3 steps per epoch plans 8 full steps.
 
     Args:
-        steps: optimiser steps, including steps without an update (a non-finite loss, an fp16 overflow).
+        steps: optimizer steps, including steps without an update (a non-finite loss, an fp16 overflow).
         tokens: real tokens trained on, over all ranks.
         epochs: passes over the training rows; may be a fraction.
         min_steps: minimum number of steps if ``epochs`` amounts to fewer.
         seconds: wall-clock time since training began, including evaluation and saving, excluding interruptions.
-        steps_per_epoch: optimiser steps per epoch; required with ``epochs``.
+        steps_per_epoch: optimizer steps per epoch; required with ``epochs``.
 
     Raises:
         ConfigError: there is no limit, a limit is not positive, or ``epochs`` is set without ``steps_per_epoch``.
@@ -41,7 +41,7 @@ class Budget:
         own_limits = {name: limit for name, limit in limits.items() if limit is not None}
         if not own_limits:
             raise ConfigError(
-                "no budget: set one of train.steps, train.tokens, train.epochs or train.seconds, such as "
+                "no budget is set: set train.steps, train.tokens, train.epochs or train.seconds, for example "
                 "train.steps=1000"
             )
         problems = [

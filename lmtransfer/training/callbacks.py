@@ -76,7 +76,7 @@ class NonFiniteGuard:
         parts = ", ".join(f"{name} {value:g}" for name, value in outcome.losses.items())
         where = f"Batch keys: {listing}" if keys else "The losses are finite, but the gradient is not"
         norm = f"gradient norm {outcome.gradient_norm:g}"
-        message = f"step {record['step']}: not finite ({parts}; {norm}); no update. {where}"
+        message = f"step {record['step']}: not finite ({parts}; {norm}), so the weights were not updated. {where}"
         if self.in_a_row >= self.max_bad_steps:
             raise TrainingError(
                 f"{message}\n{self.in_a_row} steps in a row were not finite, so training stops; the last checkpoint is "
@@ -133,8 +133,8 @@ class UnigramPlateau:
         loss: name of the monitored loss.
         margin: margin below the entropy, as a share of the entropy.
         warn_after: share of the budget after which a loss on the plateau triggers a warning.
-        warns: whether to warn at all; pretrained weights may transfer well before they leave the plateau.
-        remedies: what the warning recommends first, such as an optimiser other than the run's own.
+        warns: whether to warn at all; pretrained weights may transfer well even before they leave the plateau.
+        remedies: changes that the warning recommends first, such as another optimizer.
     """
 
     name = "unigram_plateau"
@@ -151,7 +151,7 @@ class UnigramPlateau:
     ) -> None:
         if entropy <= 0:
             raise ConfigError(
-                f"the unigram entropy is {entropy} nats: the training text must have at least two different tokens"
+                f"the unigram entropy is {entropy} nats: the training text must contain at least two different tokens"
             )
         self.entropy = entropy
         self.loss = loss
@@ -179,7 +179,7 @@ class UnigramPlateau:
             record["plateau_left_at"] = record["step"]
             return [
                 f"step {record['step']:,}: the {self.loss} loss has left the unigram plateau ({self.mean:.2f}, below "
-                f"the {self.entropy:.2f} nats of token frequencies): the model now uses context"
+                f"the {self.entropy:.2f} nats of the token frequencies): the model now uses context"
             ]
         if self.warns and fraction >= self.warn_after and self.num_seen >= _SMOOTHED_STEPS and not self.warned:
             self.warned = True
@@ -207,7 +207,7 @@ class TokenForecast:
 
     Args:
         seconds: the budget.
-        meaning: returns further lines to report, given the expected number of tokens and the tokens per second.
+        meaning: returns additional lines to report, given the expected number of tokens and the tokens per second.
     """
 
     name = "token_forecast"

@@ -5,7 +5,7 @@ A revision, ``tokens-<number>``, holds the model after that many training tokens
 
 A save is staged in a folder next to its destination (``.last.new``), flushed to disk, and swapped in with two renames
 (``last`` to ``.last.old``, ``.last.new`` to ``last``). After a crash at any time, one of these folders is complete, and
-``Checkpoints.newest`` finds it.
+``Checkpoints.find_newest`` finds it.
 
 A checkpoint holds ``model.safetensors``, ``optimizer.safetensors``, ``state.json``, and ``manifest.json`` with the
 size and SHA-256 of each file, which is written last. Some runs have further files: ``carry.safetensors`` with the
@@ -33,7 +33,7 @@ from lmtransfer.config.types import Whole
 from lmtransfer.errors import CheckpointError
 from lmtransfer.system.durable import flush, remove
 from lmtransfer.system.safe_files import check_tensor_file, read_json
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.state import SavedState
 
 MANIFEST = "manifest.json"
@@ -111,7 +111,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """
     problem = find_damage(folder)
     if problem is not None:
-        raise CheckpointError(f"{problem}: choose another checkpoint, or restore the folder from a copy")
+        raise CheckpointError(f"{problem}: choose another checkpoint, or restore the folder from a backup")
     return Checkpoint(folder, read_state(folder))
 
 
@@ -125,7 +125,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: is damaged or incomplete, or not a safetensors file: {error}") from error
+        raise CheckpointError(f"{path} is damaged or incomplete, or is not a safetensors file: {error}") from error
 
 
 def read_state(folder: Path) -> SavedState:
@@ -139,7 +139,7 @@ def find_damage(folder: Path) -> str | None:
     if not folder.is_dir():
         return f"there is no checkpoint {folder}"
     if not (folder / MANIFEST).exists():
-        return f"the checkpoint {folder} has no {MANIFEST}, so it is not complete"
+        return f"the checkpoint {folder} has no {MANIFEST}, so it is incomplete"
     try:
         files = read_json(folder / MANIFEST, _Manifest, error=CheckpointError)["files"]
     except CheckpointError as error:
@@ -147,7 +147,7 @@ def find_damage(folder: Path) -> str | None:
     for name, expected in files.items():
         path = folder / name
         if Path(name).name != name:
-            return f"{folder / MANIFEST}: files names {name[:60]!r}, which is outside the folder of the checkpoint"
+            return f"{folder / MANIFEST}: the entry {name[:60]!r} in files is outside the folder of the checkpoint"
         if not path.is_file():
             return f"the checkpoint {folder} has no file {name}"
         if path.stat().st_size != expected["bytes"]:
@@ -156,7 +156,7 @@ def find_damage(folder: Path) -> str | None:
             return f"{path} has changed since it was written (its SHA-256 differs): it is damaged or altered"
     unlisted = {STATE, *(path.name for path in folder.glob("*.safetensors"))} - set(files)
     if unlisted:
-        return f"{folder / MANIFEST}: files does not list {min(unlisted)}, so that file cannot be checked"
+        return f"{folder / MANIFEST}: files does not list {min(unlisted)}, so this file cannot be checked"
     try:
         read_state(folder)
     except CheckpointError as error:
@@ -191,10 +191,10 @@ class Checkpoints:
         paths = (run, *(path for name in _NEEDED for path in (run / name, *(run / name).rglob("*"))))
         self._needed = {path for path in paths if path.exists()}
 
-    def _check_nothing_gone(self) -> None:
-        gone = [path for path in sorted(self._needed) if not path.exists()]
-        if gone:
-            raise CheckpointError(deleted(gone[0]))
+    def _check_nothing_missing(self) -> None:
+        missing = [path for path in sorted(self._needed) if not path.exists()]
+        if missing:
+            raise CheckpointError(explain_deletion(missing[0]))
 
     def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
         """Write the checkpoint ``name``; the previous one of that name is kept until the new one is complete.
@@ -205,13 +205,13 @@ class Checkpoints:
             state: plain numbers, strings, lists and dicts; must contain ``step``.
 
         Raises:
-            CheckpointError: the disk is full or not writable, or the folder is a link, or a file that the run needs was
-                deleted, such as its configuration or another checkpoint; the earlier checkpoint is not changed.
+            CheckpointError: the disk is full or not writable, the folder is a link, or a file that the run needs was
+                deleted, such as its configuration or another checkpoint; the earlier checkpoint is unchanged.
         """
         final, staged = self.folder / name, self.folder / f".{name}.new"
         _check_no_link(self.folder)
         if self._needed and not self.folder.parent.is_dir():
-            self._check_nothing_gone()  # before anything is written
+            self._check_nothing_missing()  # before anything is written
         try:
             self._finish_interrupted_save(name)
             write_checkpoint(staged, tensors=tensors, state=state)
@@ -224,7 +224,7 @@ class Checkpoints:
         if self._needed:
             others = {path for path in self._needed if not path.is_relative_to(final)}
             self._needed = {*others, final, *final.iterdir()}
-        self._check_nothing_gone()
+        self._check_nothing_missing()
         return final
 
     def _exchange(self, name: str) -> None:
@@ -285,14 +285,14 @@ class Checkpoints:
         staged = self.folder.glob(f".{_REVISION}*") if self.folder.is_dir() else ()
         return sorted({path.name.removeprefix(".").partition(".")[0] for path in staged})
 
-    def newest_complete(self) -> tuple[Checkpoint | None, list[str]]:
-        """Finish interrupted saves on the main rank, then return ``newest`` on every rank; all ranks must call this."""
-        if distributed.is_main():
+    def recover_newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """Finish interrupted saves on the main rank, then return ``find_newest()``; all ranks must call this."""
+        if process_group.is_main():
             self.finish_interrupted_saves()
-        distributed.barrier()
-        return self.newest()
+        process_group.barrier()
+        return self.find_newest()
 
-    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+    def find_newest(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest complete checkpoint, and a sentence for each damaged checkpoint that was skipped.
 
         The checkpoint is None if the run was interrupted before its first save.
@@ -316,17 +316,17 @@ class Checkpoints:
         if problems and not checkpoints:
             detail = "\n".join(f"  - {problem}" for problem in problems)
             raise CheckpointError(
-                f"no complete checkpoint in {self.folder}:\n{detail}\n"
-                "start the run again with another name=, or restore the folder from a copy"
+                f"there is no complete checkpoint in {self.folder}:\n{detail}\n"
+                "start the run again with another name=, or restore the folder from a backup"
             )
         return max(checkpoints, key=lambda checkpoint: checkpoint.step, default=None), problems
 
 
-def deleted(path: Path) -> str:
-    """Return the message for a file that a run has lost."""
+def explain_deletion(path: Path) -> str:
+    """Return the message for a file that was deleted during training."""
     return (
-        f"{path} was deleted while the run was training, so the run is of no use: restore it from a copy and continue "
-        "with resume=true, or start the run again with another name="
+        f"{path} was deleted during training, and without this file the run is useless: restore it from a backup and "
+        "continue with resume=true, or start the run again with another name="
     )
 
 
@@ -365,10 +365,10 @@ def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
         ) from error
     needed = 3 * num_bytes + kept_bytes  # last, best, and the staged one
     if free < needed:
-        revisions = f"; those of train.save_at: {kept_bytes / 1e6:,.0f} MB" if kept_bytes else ""
+        revisions = f", and {kept_bytes / 1e6:,.0f} MB for train.save_at" if kept_bytes else ""
         raise CheckpointError(
-            f"checkpoints need {needed / 1e6:,.0f} MB (last, best and the one that is being written{revisions}), but "
-            f"{folder} has {free / 1e6:,.0f} MB free: free some disk space, or set "
+            f"checkpoints need {needed / 1e6:,.0f} MB (for last, best and a new one during a save{revisions}), but the "
+            f"disk of {folder} has only {free / 1e6:,.0f} MB free: free some disk space, or set "
             "output_root=<a folder on another disk>"
         )
 
@@ -378,5 +378,5 @@ def _check_no_link(folder: Path) -> None:
     if folder.is_symlink():
         raise CheckpointError(
             f"{folder} is a link to {folder.resolve()}, but a run replaces and deletes files only in its own folder: "
-            "replace the link by a folder, or set output_root=<a folder on another disk>"
+            "replace the link with a folder, or set output_root=<a folder on another disk>"
         )

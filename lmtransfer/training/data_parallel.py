@@ -18,10 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import register_dataclass
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.learner import GivesEmbeddings, HasBlocks, Learner, Loss
 from lmtransfer.training.precision import Precision
-from lmtransfer.training.recurrent_state import detached
+from lmtransfer.training.recurrent_state import detach
 
 register_dataclass(Loss, field_names=["sum", "count", "weight"])  # so that FSDP2 finds the tensors in it
 
@@ -45,7 +45,7 @@ class Passes:
     ) -> tuple[dict[str, Loss], Any]:
         """Run a forward and backward pass over one micro-batch.
 
-        A separate function, so that after an error no reference keeps the tensors that filled the memory.
+        This is a separate function, so that after an error no reference keeps the tensors that filled the memory.
 
         Args:
             batch: the micro-batch, on the device of the learner.
@@ -61,7 +61,7 @@ class Passes:
             with self.precision.autocast():
                 total, losses, recurrent_state = forward(batch, recurrent_state, counts)
             if total is not None:
-                (total * (self.precision.scale * distributed.world_size() * counted)).backward()
+                (total * (self.precision.scale * process_group.world_size() * counted)).backward()
         return losses, recurrent_state
 
     @contextmanager
@@ -72,18 +72,18 @@ class Passes:
             self.learner.set_is_last_backward(is_last)  # type: ignore[operator]
             yield self._forward
             return
-        several = distributed.world_size() > 1
+        several = process_group.world_size() > 1
         trained = [parameter.requires_grad for parameter in self.learner.parameters()] if several else []
         if not any(trained):
             yield self._forward
             return
         if self._replica is None or trained != self._trained:  # unfreezing changes the gradients to exchange
-            self._trained, self._replica = trained, _replicated(self._forward)
+            self._trained, self._replica = trained, _replicate(self._forward)
         with nullcontext() if is_last else self._replica.no_sync():
             yield self._replica
 
 
-def _replicated(module: nn.Module) -> DistributedDataParallel:
+def _replicate(module: nn.Module) -> DistributedDataParallel:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch 2.13 has two names for broadcast_buffers, 2.11 has one
         return DistributedDataParallel(
@@ -110,7 +110,7 @@ class _Forward(nn.Module):
         ]
         total = torch.stack(parts).sum() if parts else None
         plain = {name: Loss(loss.sum.detach(), loss.count, loss.weight) for name, loss in losses.items()}
-        return total if total is not None and total.requires_grad else None, plain, detached(recurrent_state)
+        return total if total is not None and total.requires_grad else None, plain, detach(recurrent_state)
 
 
 def shard(learner: Learner, device: torch.device) -> None:
@@ -127,9 +127,9 @@ def shard(learner: Learner, device: torch.device) -> None:
     from torch.distributed.fsdp import FSDPModule, fully_shard  # takes a second to import
 
     if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
-        raise ConfigError(f"hardware.shard=true needs PyTorch 2.13 or newer; this is {torch.__version__}")
-    distributed.share_weights(learner)
-    mesh = torch.distributed.init_device_mesh(device.type, (distributed.world_size(),))
+        raise ConfigError(f"hardware.shard=true needs PyTorch 2.13 or newer, but {torch.__version__} is installed")
+    process_group.share_weights(learner)
+    mesh = torch.distributed.init_device_mesh(device.type, (process_group.world_size(),))
     blocks = {block for module in learner.modules() if isinstance(module, HasBlocks) for block in module.blocks()}
     num_uses = Counter(parameter for block in blocks for parameter in block.parameters())
     tables = [module for module in learner.modules() if isinstance(module, GivesEmbeddings) and module.gives_embeddings]
@@ -153,7 +153,7 @@ def own_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather_whole(tensor: Tensor) -> Tensor:
     """Return the whole tensor, gathered from the ranks if it is sharded; every rank must then call this."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
@@ -175,4 +175,4 @@ def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm([own_part(g) for g in gradients])))
-    return distributed.sum_on_device(norm.square()).sqrt() if is_sharded(gradients[0]) else norm
+    return process_group.sum_on_device(norm.square()).sqrt() if is_sharded(gradients[0]) else norm

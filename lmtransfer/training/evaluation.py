@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.data_parallel import is_sharded
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop
 
 
-def until_stopped(batches: Iterable[Any]) -> Iterator[Any]:
+def iterate_batches(batches: Iterable[Any]) -> Iterator[Any]:
     """Iterate over the batches in step with the other ranks, which may have fewer batches.
 
     Raises:
@@ -23,7 +23,7 @@ def until_stopped(batches: Iterable[Any]) -> Iterator[Any]:
     iterator = iter(batches)
     while True:
         batch = next(iterator, None)
-        if not distributed.any_rank(batch is not None):
+        if not process_group.any_rank(batch is not None):
             return
         if agreed_stop():
             raise StopDuringEvaluation
@@ -39,8 +39,8 @@ def _with_fillers(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
     """
     iterator = iter(batches)
     batch = next(iterator, None)
-    filler = next((first for first in distributed.gather(batch) if first is not None), None)
-    while distributed.any_rank(batch is not None):
+    filler = next((first for first in process_group.gather(batch) if first is not None), None)
+    while process_group.any_rank(batch is not None):
         if agreed_stop():
             raise StopDuringEvaluation
         yield (filler, False) if batch is None else (batch, True)
@@ -81,7 +81,7 @@ def evaluate_losses(
     try:
         with torch.no_grad():
             even = (
-                _with_fillers(batches) if is_sharded(learner) else ((batch, True) for batch in until_stopped(batches))
+                _with_fillers(batches) if is_sharded(learner) else ((batch, True) for batch in iterate_batches(batches))
             )
             for batch, counted in even:
                 with precision.autocast():
@@ -93,8 +93,8 @@ def evaluate_losses(
     finally:
         for module, mode in modes.items():
             module.training = mode
-    sums, counts = distributed.sum_over_ranks(sums), distributed.sum_over_ranks(counts)
-    for other in distributed.gather(weights):
+    sums, counts = process_group.sum_over_ranks(sums), process_group.sum_over_ranks(counts)
+    for other in process_group.gather(weights):
         weights = {**other, **weights}
     means = {name: sums[name] / counts[name] for name in sums if counts[name]}
     return {"loss": sum(weights[name] * mean for name, mean in means.items()), **means}

@@ -1,4 +1,4 @@
-"""The number of operations in training and the peak rate of a GPU, for model FLOPs utilisation (MFU)."""
+"""The number of operations in training and the peak rate of a GPU, for model FLOPs utilization (MFU)."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ import torch
 from lmtransfer.errors import ConfigError
 from lmtransfer.system import ranks
 from lmtransfer.system.cores import usable_cores
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.precision import Format, Precision, fastest_format
 
-#: The GPU of this process and the lock file that claims it, by the names of the GPUs it was chosen from.
+#: The GPU of this process and the lock file that claims it, by the names of the GPUs it was selected from.
 _held: dict[tuple[str, ...], tuple[int, IO[str]]] = {}
 
 # parameters of mallopt, from glibc's malloc.h
@@ -137,10 +137,10 @@ def setup(
         ConfigError: the device does not exist or does not support the precision, or ``compile`` is true and a
             requirement is missing, or ``residual`` is bfloat16 and the precision is not bf16.
     """
-    chosen = _device(device)
-    number_format = fastest_format(chosen) if precision == "auto" else Format(precision, "as set")
-    if number_format.name == "fp16" and chosen.type == "cpu":
-        raise ConfigError("hardware.precision=fp16 is for GPUs: use bf16, fp32 or auto on the CPU")
+    selected = _device(device)
+    number_format = fastest_format(selected) if precision == "auto" else Format(precision, "as set")
+    if number_format.name == "fp16" and selected.type == "cpu":
+        raise ConfigError("hardware.precision=fp16 is for GPUs only: use bf16, fp32 or auto on the CPU")
     if residual == "bfloat16" and number_format.name != "bf16":
         raise ConfigError(
             f"hardware.residual=bfloat16 needs hardware.precision=bf16, but the precision is {number_format.name} "
@@ -148,27 +148,29 @@ def setup(
         )
     if not keep_threads:
         torch.set_num_threads(threads or default_threads())
-    if chosen.type == "cpu" and keep_memory:
+    if selected.type == "cpu" and keep_memory:
         tune_allocator()
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
-    missing = missing_to_compile(chosen) if chosen.type == "cuda" and compile else ""
+    if selected.type == "cuda":
+        torch.cuda.set_device(selected)
+    missing = missing_to_compile(selected) if selected.type == "cuda" and compile else ""
     if missing and compile is True:
         raise ConfigError(f"hardware.compile=true is not possible here: {missing}; use auto or false")
-    if chosen.type == "cuda":
-        _activate_newer_flash_attention(chosen)
-    in_bf16 = residual == "bfloat16" or (residual == "auto" and chosen.type == "cuda" and number_format.name == "bf16")
+    if selected.type == "cuda":
+        _activate_newer_flash_attention(selected)
+    in_bf16 = residual == "bfloat16" or (
+        residual == "auto" and selected.type == "cuda" and number_format.name == "bf16"
+    )
     return Hardware(
-        device=chosen,
-        precision=Precision(name=number_format.name, device=chosen),
+        device=selected,
+        precision=Precision(name=number_format.name, device=selected),
         reason=number_format.reason,
         threads=torch.get_num_threads(),
-        compile=chosen.type == "cuda" and not missing if compile == "auto" else compile,
+        compile=selected.type == "cuda" and not missing if compile == "auto" else compile,
         activation_checkpointing=activation_checkpointing,
         residual=torch.bfloat16 if in_bf16 else torch.float32,
         residual_set=residual != "auto",
         uncompiled=missing,
-        num_workers=useful_workers(chosen) if num_workers is None else num_workers,
+        num_workers=useful_workers(selected) if num_workers is None else num_workers,
         shard=shard and ranks.world_size() > 1,
     )
 
@@ -187,10 +189,10 @@ def default_threads() -> int:
 
     torchrun sets the variable to 1 for its processes if the user has not set it; the cores are then divided as well.
     """
-    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has one number per nesting level
-    by_torchrun = wanted == "1" and "TORCHELASTIC_RUN_ID" in os.environ
-    if wanted.isdigit() and int(wanted) and not by_torchrun:
-        return int(wanted)
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has one number per nesting level
+    by_torchrun = threads == "1" and "TORCHELASTIC_RUN_ID" in os.environ
+    if threads.isdigit() and int(threads) and not by_torchrun:
+        return int(threads)
     return max(1, usable_cores() // ranks.local_world_size())
 
 
@@ -240,10 +242,10 @@ def _device(name: str) -> torch.device:
             return torch.device("cuda", _own_gpu())
         index = device.index or 0
         if index >= count:
-            raise ConfigError(f"hardware.device={name}: PyTorch sees {count} CUDA devices here; use auto or cpu")
+            raise ConfigError(f"hardware.device={name}: PyTorch finds {count} CUDA devices here; use auto or cpu")
         return torch.device("cuda", index)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("hardware.device=mps: PyTorch sees no Apple GPU here; use auto or cpu")
+        raise ConfigError("hardware.device=mps: PyTorch finds no Apple GPU here; use auto or cpu")
     if device.type not in ("cpu", "mps"):
         raise ConfigError(f"hardware.device={name} is not supported: use auto, cpu, cuda, cuda:<number> or mps")
     return device
@@ -252,8 +254,8 @@ def _device(name: str) -> torch.device:
 def _own_gpu() -> int:
     """Return the GPU of this process: its rank's under ``torchrun``, otherwise one that the fewest processes use."""
     count = torch.cuda.device_count()
-    if ranks.local_world_size() > 1 or distributed.world_size() > 1 or count <= 1:
-        return distributed.local_rank()
+    if ranks.local_world_size() > 1 or process_group.world_size() > 1 or count <= 1:
+        return process_group.local_rank()
     names = [str(getattr(torch.cuda.get_device_properties(index), "uuid", index)) for index in range(count)]
     return claim_gpu(names)
 
@@ -263,7 +265,7 @@ def _check_one_each() -> None:
     processes, count = ranks.local_world_size(), torch.cuda.device_count()
     if processes > count:
         raise ConfigError(
-            f"torchrun started {processes} processes on this machine, but PyTorch sees {count} CUDA devices here: use "
+            f"torchrun started {processes} processes on this machine, but PyTorch finds only {count} CUDA devices: use "
             f"--nproc-per-node={count}, or hardware.device=cpu"
         )
 

@@ -1,4 +1,4 @@
-"""The interfaces that the loop uses: a learner that computes losses, and a stream of optimiser steps."""
+"""The interfaces that the loop uses: a learner that computes losses, and a stream of optimizer steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss as a sum and a count; only the loop divides, by the count of the whole optimiser step.
+    """A loss as a sum and a count; only the loop divides, by the count of the whole optimizer step.
 
     Attributes:
         sum: the sum over the counted items, a scalar tensor with gradient.
@@ -66,7 +66,7 @@ class Learner(nn.Module):
 
 @runtime_checkable
 class HasBlocks(Protocol):
-    """An encoder as the optimisers see it."""
+    """An encoder as the optimizers see it."""
 
     def blocks(self) -> Sequence[nn.Module]:
         """Return the repeated layers, whose matrices have the kind ``hidden``."""
@@ -75,21 +75,21 @@ class HasBlocks(Protocol):
 
 @runtime_checkable
 class GivesEmbeddings(Protocol):
-    """A network in place of an embedding table (ELMo's character CNN), as the optimisers see it."""
+    """A network in place of an embedding table (ELMo's character CNN), as the optimizers see it."""
 
     gives_embeddings: bool  #: whether its parameters have the kind ``embedding``
 
 
 @runtime_checkable
 class HasSplits(Protocol):
-    """A stacked linear layer as the optimisers see it."""
+    """A stacked linear layer as the optimizers see it."""
 
     muon_splits: int  #: number of matrices that are stacked in the rows of its weight
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The data of one optimiser step on this rank.
+    """This rank's data for one optimizer step.
 
     Attributes:
         number: number of the step, from 0 at the start of the run.
@@ -115,11 +115,11 @@ class Step:
 
 
 class BatchStream(Protocol):
-    """An endless sequence of optimiser steps; step k is a pure function of (config, seed, k)."""
+    """An endless sequence of optimizer steps; step k is a pure function of (config, seed, k)."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of optimiser steps in the first epoch, for budgets in epochs."""
+        """The number of optimizer steps in the first epoch, for budgets in epochs."""
         ...
 
     def steps(self, start: int = 0) -> Iterator[Step]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lmtransfer.errors import Interrupted
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import Callback, NonFiniteGuard
@@ -22,9 +22,9 @@ from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import Precision
-from lmtransfer.training.progress import Progress
-from lmtransfer.training.saving import Saving, Snapshot
-from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, stop_on_signals, stop_requested
+from lmtransfer.training.progress import ProgressLine
+from lmtransfer.training.saving import CheckpointSaver, Snapshot
+from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, requested_stop, stop_on_signals
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.update import PendingStep, Updater
@@ -68,12 +68,12 @@ class _Unread:
     """A step whose numbers the host has not read yet.
 
     Attributes:
-        made: the pending step.
+        pending: the pending step.
         record: its log record, as far as it is known.
         fraction: share of the budget used up after the step.
     """
 
-    made: PendingStep
+    pending: PendingStep
     record: dict[str, Any]
     fraction: float
 
@@ -91,7 +91,7 @@ class Output:
 
     checkpoints: Checkpoints | None = None
     trackers: Sequence[Tracker] = ()
-    progress: Progress = field(default_factory=lambda: Progress(quiet=True))
+    progress: ProgressLine = field(default_factory=lambda: ProgressLine(quiet=True))
     callbacks: Sequence[Callback] = ()
 
 
@@ -100,11 +100,11 @@ class Trainer:
 
     Args:
         learner: the learner, already on its device.
-        stream: the optimiser steps of this rank.
-        optimizer: optimiser of the trainable parameters.
+        stream: the optimizer steps of this rank.
+        optimizer: optimizer of the trainable parameters.
         config: the settings.
         validation: how to evaluate the learner on held-out data; None disables validation.
-        average: average of the optimised parameters, which is evaluated and saved in their place; None disables
+        average: average of the optimized parameters, which is evaluated and saved in their place; None disables
             averaging.
         output: files and screen output; none by default.
         state: state of an earlier training run that this one continues; by default a fresh state.
@@ -130,7 +130,7 @@ class Trainer:
         self.learner, self.stream, self.optimizer = learner, stream, optimizer
         self.config, self.validation, self.average = config, validation, average
         self.progress = output.progress
-        self.trackers = output.trackers if distributed.is_main() else ()
+        self.trackers = output.trackers if process_group.is_main() else ()
         self.callbacks = [NonFiniteGuard(max_bad_steps=config.max_bad_steps), *output.callbacks]
         self.clock = clock
         self.state = state or TrainState()
@@ -143,7 +143,7 @@ class Trainer:
             max_grad_norm=config.max_grad_norm,
         )
         self.snapshot = Snapshot(updater=self.updater, state=self.state, callbacks=self.callbacks, average=average)
-        self.saving = Saving(self.snapshot, output.checkpoints, save_at=config.save_at)
+        self.saver = CheckpointSaver(self.snapshot, output.checkpoints, save_at=config.save_at)
         self._started_at = 0.0  # start time, corrected as if there had been no interruptions
         self._unread: list[_Unread] = []
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
@@ -153,12 +153,12 @@ class Trainer:
 
         Log records and revisions that are later than the checkpoint are removed, because training produces them again.
         """
-        notes = self.saving.restore()
+        notes = self.saver.restore()
         if self.state.finished == "budget" and self._fraction() < self.config.until:
             self.state.finished = None  # the budget was raised
         for tracker in self.trackers:
             tracker.rewind(self.state.step)
-        self.saving.drop_later_revisions()
+        self.saver.drop_later_revisions()
         for note in notes:
             self.progress.note(note)
 
@@ -171,7 +171,7 @@ class Trainer:
             CheckpointError: a checkpoint cannot be written.
         """
         state = self.state
-        self.saving.check()
+        self.saver.check()
         self._started_at = self.clock() - state.seconds
         with ExitStack() as stack:
             stack.enter_context(stop_on_signals())
@@ -179,7 +179,7 @@ class Trainer:
             source = stack.enter_context(StepSource(self.stream, start=state.step))
             self.learner.train()
             if state.step == 0:
-                self.saving.keep_revisions(seen=-1)
+                self.saver.keep_revisions(seen=-1)
             while state.finished is None or state.evaluation_due:
                 improved = False
                 if state.evaluation_due:  # due if a resumed run was interrupted during an evaluation
@@ -187,7 +187,7 @@ class Trainer:
                 else:
                     seen = state.tokens
                     stop = self._step(source)
-                    self.saving.keep_revisions(seen=seen)
+                    self.saver.keep_revisions(seen=seen)
                 saves = stop or state.finished or self._is_due(self.config.save_every)
                 if (
                     not self.updater.asynchronous
@@ -201,14 +201,14 @@ class Trainer:
                 if not self._unread and not state.evaluation_due:
                     self._log()
                 if improved:
-                    self.saving.save("best")
+                    self.saver.save("best")
                 if saves or stop or state.finished:
-                    self.saving.save("last")
+                    self.saver.save("last")
                 if stop:
                     saved = (
-                        "; all is saved, continue with resume=true"
-                        if self.saving.checkpoints
-                        else " (nothing is saved)"
+                        "; everything is saved, continue with resume=true"
+                        if self.saver.checkpoints
+                        else " (nothing was saved)"
                     )
                     raise Interrupted(f"{stop}: stopped after step {state.step:,}{saved}")
         return state
@@ -224,7 +224,7 @@ class Trainer:
         )
 
     def _step(self, source: StepSource) -> str | None:
-        """Run one optimiser step; the device may still be working on it when this returns.
+        """Take one optimizer step; the device may still be computing the step when this returns.
 
         Returns:
             The name of a signal that requested any rank to stop, or None.
@@ -235,14 +235,14 @@ class Trainer:
         step, update = source.next(), None
         while update is None:
             try:
-                update = self.updater.make(step, factor=lambda tokens: self._factor(fraction, tokens))
+                update = self.updater.launch_step(step, factor=lambda tokens: self._factor(fraction, tokens))
             except OutOfDeviceMemory as error:
-                step, note = source.again(step, error)
+                step, note = source.split_again(step, error)
                 self.progress.note(note)
         state.step, state.epoch = step.number + 1, step.epoch
         state.tokens += update.tokens
         now = self.clock()
-        of_ranks = distributed.gather((now - self._started_at, stop_requested()))
+        of_ranks = process_group.gather((now - self._started_at, requested_stop()))
         state.seconds = of_ranks[0][0]
         self._unlogged_tokens += update.tokens
         self._unlogged_seconds += now - start_time
@@ -269,7 +269,7 @@ class Trainer:
             fraction,
             state.step,
             tokens=state.tokens + tokens,
-            seconds=distributed.from_main(self.clock() - self._started_at) if timed else 0.0,
+            seconds=process_group.broadcast(self.clock() - self._started_at) if timed else 0.0,
             prepared=state.prepared,
         )
         return self.config.schedule(
@@ -290,10 +290,10 @@ class Trainer:
         """Read the numbers of all pending steps and pass them to the callbacks."""
         start_time = self.clock() if self.updater.asynchronous else 0.0
         unread, self._unread = self._unread, []
-        for one, outcome in zip(unread, self.updater.read([one.made for one in unread]), strict=True):
+        for step, outcome in zip(unread, self.updater.read([step.pending for step in unread]), strict=True):
             self.state.skipped += not outcome.updated
-            self.state.record = one.record
-            one.record.update(
+            self.state.record = step.record
+            step.record.update(
                 {
                     "loss": outcome.loss,
                     **{f"loss/{name}": value for name, value in outcome.losses.items()},
@@ -303,7 +303,7 @@ class Trainer:
                 }
             )
             for callback in self.callbacks:
-                for note in callback.on_step_end(outcome, one.record, fraction=one.fraction):
+                for note in callback.on_step_end(outcome, step.record, fraction=step.fraction):
                     self.progress.note(note)
         if self.updater.asynchronous:  # by now the device has finished these steps
             self._unlogged_seconds += self.clock() - start_time
@@ -312,7 +312,7 @@ class Trainer:
         """Evaluate, and return whether the result is the best so far; resuming repeats an interrupted evaluation."""
         assert self.validation is not None
         try:
-            with nullcontext() if self.average is None else self.average.in_place():
+            with nullcontext() if self.average is None else self.average.swap_in():
                 metrics = self.validation.measure()
         except StopDuringEvaluation:
             return False

@@ -13,8 +13,8 @@ from typing import Any, Self
 import torch
 
 from lmtransfer.errors import LmtransferError, TrainingError
-from lmtransfer.randomness import derived_seed
-from lmtransfer.training import distributed
+from lmtransfer.randomness import derive_seed
+from lmtransfer.training import process_group
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
 from lmtransfer.training.recurrent_state import redistribute
@@ -28,7 +28,7 @@ _NO_MEMORY = (
     "ALLOCATION_FAILED",  # CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
     "CUDA error: out of memory",
 )
-_ADVICE = "lower train.micro_batch_tokens or objective.max_length, or take a smaller model"
+_ADVICE = "lower train.micro_batch_tokens or objective.max_length, or use a smaller model"
 
 
 class OutOfDeviceMemory(Exception):
@@ -40,11 +40,11 @@ class OutOfDeviceMemory(Exception):
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
-        super().__init__(f"a micro-batch of at most {largest} tokens does not fit the device's memory")
+        super().__init__(f"a micro-batch of at most {largest} tokens does not fit in the device's memory")
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulated:
+class PassResults:
     """The results of the passes of one step, except the gradients.
 
     Attributes:
@@ -62,7 +62,7 @@ class Accumulated:
 
 def accumulate(
     passes: Passes, step: Step, *, recurrent_states: dict[int, Any], seed: int, device: torch.device | str
-) -> Accumulated:
+) -> PassResults:
     """Run a forward and backward pass over every micro-batch; the resulting gradients are those of all ranks.
 
     Each loss is divided by its count over the whole step, which is known beforehand, so the gradients need no
@@ -78,17 +78,17 @@ def accumulate(
 
     Raises:
         OutOfDeviceMemory: the device ran out of memory.
-        TrainingError: the device ran out of memory, with several ranks, of which the others cannot repeat the step.
+        TrainingError: the device ran out of memory, but the other ranks cannot repeat the step.
         MachineError: the exchange of gradients failed because another rank has ended.
     """
     counts = _step_counts(passes.learner, step)
-    result = Accumulated(counts=counts, tokens=int(counts.pop(_TOKENS)))
+    result = PassResults(counts=counts, tokens=int(counts.pop(_TOKENS)))
     recurrent_states = (
         redistribute(recurrent_states, [len(batch.keys) for batch in step.micro_batches]) if step.micro_batches else {}
     )
     try:
         for place, batch in enumerate(step.micro_batches):
-            _seed_dropout(derived_seed(seed, "dropout", *step.key(place)), torch.device(device))
+            _seed_dropout(derive_seed(seed, "dropout", *step.key(place)), torch.device(device))
             counted = place not in step.fillers
             losses, result.recurrent_states[place] = passes.run(
                 batch.to(device),
@@ -101,14 +101,14 @@ def accumulate(
     except RuntimeError as error:
         if is_out_of_memory(error):
             largest = max(batch.num_tokens for batch in step.micro_batches)
-            if distributed.world_size() == 1:
+            if process_group.world_size() == 1:
                 raise OutOfDeviceMemory(largest) from None
             raise TrainingError(
-                f"step {step.number + 1}: rank {distributed.rank()} is out of memory at {largest} tokens; {_ADVICE}, "
+                f"step {step.number + 1}: rank {process_group.rank()} is out of memory at {largest} tokens; {_ADVICE}, "
                 "and continue with resume=true"
             ) from error
-        if distributed.lost_another_rank(error):
-            with distributed.others_needed():
+        if process_group.lost_another_rank(error):
+            with process_group.explain_lost_ranks():
                 raise
         raise
     return result
@@ -134,7 +134,7 @@ def _step_counts(learner: Learner, step: Step) -> dict[str, float]:
             counts[_TOKENS] += batch.num_tokens
             for name, count in learner.counts(batch).items():
                 counts[name] = counts.get(name, 0) + count
-    return distributed.sum_over_ranks(counts)
+    return process_group.sum_over_ranks(counts)
 
 
 class StepSource:
@@ -162,7 +162,7 @@ class StepSource:
         """Return the next step."""
         return next(self.steps)
 
-    def again(self, step: Step, error: OutOfDeviceMemory) -> tuple[Step, str]:
+    def split_again(self, step: Step, error: OutOfDeviceMemory) -> tuple[Step, str]:
         """Return the same step in micro-batches of half the tokens, and a message for the user.
 
         Raises:
@@ -180,14 +180,14 @@ class StepSource:
             self.stream.set_micro_batch_tokens(tokens)
             self.steps = iter(self.stream.steps(step.number))
             smaller = next(self.steps)
-        except LmtransferError as refused:
+        except LmtransferError as problem:
             raise TrainingError(
-                f"step {step.number + 1}: out of memory at {error.largest} tokens, and half of them are too few "
-                f"({refused}); {_ADVICE}"
-            ) from refused
+                f"step {step.number + 1}: out of memory at {error.largest} tokens, and half as many are too few "
+                f"({problem}); {_ADVICE}"
+            ) from problem
         note = (
             f"step {step.number + 1}: out of memory at {error.largest:,} tokens in one forward pass; the step is "
-            f"repeated, and training continues, with {tokens:,} tokens in one pass and more passes per step. The "
+            f"repeated, and training continues, with {tokens:,} tokens per pass and more passes per step. The "
             f"gradients do not change. Set train.micro_batch_tokens={tokens} to start with this size"
         )
         return smaller, note

@@ -1,4 +1,4 @@
-"""Choose the best evaluation, and stop early if none is better."""
+"""The choice of the best evaluation, and early stopping if no later evaluation is better."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ModelSelection:
     """Keeps track of the best value of one metric, the highest or the lowest.
 
     Args:
-        metric: name of the deciding metric in an evaluation.
+        metric: name of the metric that decides.
         higher_is_better: direction of the metric; False for losses.
         patience: training stops after this many evaluations in a row without a better value; None disables early
             stopping.
@@ -40,7 +40,7 @@ class ModelSelection:
         """
         if self.metric not in metrics:
             raise TrainingError(
-                f"the metric {self.metric!r} chooses the best checkpoint, but the evaluation does not have it; it has "
+                f"the metric {self.metric!r} must choose the best checkpoint, but the evaluation has only "
                 f"{', '.join(sorted(metrics))}"
             )
         value, best = metrics[self.metric], state.best
@@ -65,7 +65,6 @@ class SelectionWithTies(ModelSelection):
 
     @override
     def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:
-        """Record an evaluation, which must contain ``loss``."""
         tied = state.best is not None and metrics.get(self.metric) == state.best
         if tied and metrics["loss"] < state.best_metrics["loss"]:
             state.best = None

@@ -19,7 +19,7 @@ PrecisionName = Literal["bf16", "fp16", "fp32"]
 
 
 class Precision:
-    """The number format of matrix products; weights, gradients and optimiser state keep theirs.
+    """The number format of matrix products; weights, gradients and optimizer state keep their own formats.
 
     Args:
         name: ``bf16``, ``fp16`` or ``fp32`` (no autocast: the format of the weights).
@@ -43,7 +43,7 @@ class Precision:
 
     @property
     def optimizer_dtype(self) -> torch.dtype:
-        """The format of matrix products in an optimiser: bfloat16, or float32 on a GPU that would emulate it.
+        """The format of matrix products in an optimizer: bfloat16, or float32 on a GPU that would emulate it.
 
         With fp16, it is float32, because the range of float16 is too small.
         """

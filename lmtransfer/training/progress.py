@@ -12,13 +12,13 @@ from typing import Any, Self
 
 import torch
 
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 
 _PLAIN_EVERY_SECONDS = 10.0
 
 
-class Progress:
-    """Shows step, share of the budget, losses, learning rate, real tokens/s, memory and remaining time, on rank 0.
+class ProgressLine:
+    """A line on rank 0 with step, share of the budget, losses, learning rate, real tokens/s, memory and remaining time.
 
     Args:
         quiet: show only notes.
@@ -29,7 +29,7 @@ class Progress:
     def __init__(
         self, *, quiet: bool = False, flops_per_token: float | None = None, peak_flops: float | None = None
     ) -> None:
-        self.quiet = quiet or not distributed.is_main()
+        self.quiet = quiet or not process_group.is_main()
         self.flops_per_token = flops_per_token
         self.peak_flops = peak_flops
         self.live: Any = None
@@ -71,7 +71,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print a separate line, above the live line."""
-        if not distributed.is_main():
+        if not process_group.is_main():
             return
         if self.live is not None:
             self.live.console.print(text, markup=False, highlight=False)

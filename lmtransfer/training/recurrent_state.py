@@ -35,7 +35,7 @@ def choose(old: Tensor, before: Any, after: Any) -> Any:
         return torch.where(old, before if fits else torch.zeros_like(after), after)
     if isinstance(after, tuple | list):
         old_parts = before if isinstance(before, tuple | list) and len(before) == len(after) else [None] * len(after)
-        return type(after)(choose(old, one, other) for one, other in zip(old_parts, after, strict=True))
+        return type(after)(choose(old, *parts) for parts in zip(old_parts, after, strict=True))
     if isinstance(after, dict):
         return {key: choose(old, (before or {}).get(key), item) for key, item in after.items()}
     return after
@@ -51,7 +51,7 @@ def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> d
         sizes: number of sequences in each micro-batch of the next step.
 
     Raises:
-        TrainingError: the recurrent states have another number of rows.
+        TrainingError: the recurrent states have a different number of rows.
     """
     places = sorted(recurrent_states)
     rows = [_num_rows(recurrent_states[place]) for place in places]
@@ -60,7 +60,7 @@ def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> d
     if None in rows or sum(n for n in rows if n is not None) != sum(sizes):
         raise TrainingError(
             f"the recurrent state belongs to micro-batches of {rows} sequences, but they now have {list(sizes)}: "
-            f"continue with the train.micro_batch_tokens and the number of processes of the start of the run"
+            "continue with the train.micro_batch_tokens and the number of processes with which the run started"
         )
     names: dict[str, list[Tensor]] = {}
     structure = None
@@ -82,7 +82,7 @@ def _num_rows(recurrent_state: Any) -> int | None:
     return next((len(tensor) for tensor in tensors.values() if tensor.ndim), None)
 
 
-def detached(recurrent_state: Any) -> Any:
+def detach(recurrent_state: Any) -> Any:
     """Return the same values, detached, so that no gradient flows into an earlier step."""
     return map_tensors(recurrent_state, Tensor.detach)
 

@@ -1,4 +1,4 @@
-"""Save a run during training (``last``, ``best`` and the revisions of ``train.save_at``), and restore it."""
+"""Saves a run during training (``last``, ``best`` and the revisions of ``train.save_at``), and restores it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.checkpoints import STATE, Checkpoint, Checkpoints, preflight, revision_name
@@ -23,7 +23,7 @@ class Snapshot:
     """The parts of a run whose state is saved.
 
     Args:
-        updater: the updater, with the learner (weights and buffers, part by part), the optimiser (moments), the
+        updater: the updater, with the learner (weights and buffers, part by part), the optimizer (moments), the
             recurrent states and the loss scale.
         state: the state of the run; it is restored in place.
         callbacks: the callbacks whose states are saved.
@@ -48,7 +48,7 @@ class Snapshot:
 
     def take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return tensors by file, and plain values; every rank must call this, because recurrent states differ."""
-        recurrent_states = distributed.gather(
+        recurrent_states = process_group.gather(
             map_tensors(self.updater.recurrent_states, lambda tensor: tensor.cpu().clone())
         )
         state_tensors, state_structure = flatten([sorted(of_rank.items()) for of_rank in recurrent_states])
@@ -59,7 +59,7 @@ class Snapshot:
             "carry": state_structure,
             "loss_scale": None if scaler is None else scaler.state_dict(),
             "watchers": {callback.name: callback.state_dict() for callback in self.callbacks},
-            "world_size": distributed.world_size(),
+            "world_size": process_group.world_size(),
             "threads": torch.get_num_threads(),
         }
         tensors = {
@@ -69,7 +69,7 @@ class Snapshot:
         }
         if self.average is not None and self.average.num:
             tensors["raw"] = {name: tensor.clone() for name, tensor in tensors["model"].items()}
-            with self.average.in_place():
+            with self.average.swap_in():
                 tensors["model"] = {
                     name: tensor.clone() for name, tensor in weights(self.learner.parts()["model"]).items()
                 }
@@ -97,14 +97,16 @@ class Snapshot:
         """Restore a checkpoint and return messages for the user.
 
         Raises:
-            CheckpointError: the checkpoint has another model, optimiser or precision, or its recurrent state is from
-                another number of ranks.
+            CheckpointError: the checkpoint has another model, optimizer or precision, or its recurrent state is from
+                a different number of ranks.
         """
         saved = checkpoint.state
-        lost = [name for name in saved.get("files", ()) if not (checkpoint.folder / f"{name}.safetensors").is_file()]
-        if lost:
+        files = saved.get("files", ())
+        missing = [name for name in files if not (checkpoint.folder / f"{name}.safetensors").is_file()]
+        if missing:
             raise CheckpointError(
-                f"the checkpoint {checkpoint.folder} has no file {lost[0]}.safetensors: restore the folder from a copy"
+                f"the checkpoint {checkpoint.folder} has no file {missing[0]}.safetensors: restore the folder from a "
+                "backup"
             )
         try:
             state = TrainState.of(saved)
@@ -117,7 +119,7 @@ class Snapshot:
             raise CheckpointError(
                 f"{checkpoint.folder} was not saved by a training run of this version ({error!r}); it cannot be resumed"
             ) from error
-        world = distributed.world_size()
+        world = process_group.world_size()
         if has_recurrent_state and saved_world != world:
             raise CheckpointError(
                 f"{checkpoint.folder} contains the recurrent state of {saved_world} processes, but this run has "
@@ -127,7 +129,7 @@ class Snapshot:
         if (scale is None) != (scaler is None):
             raise CheckpointError(
                 f"{checkpoint.folder} was trained {'with' if scale else 'without'} a float16 loss scale: resume with "
-                "the hardware.precision of the start of the run"
+                "the hardware.precision with which the run started"
             )
         for name, part in self.learner.parts().items():
             tensors = checkpoint.tensors(name)
@@ -141,15 +143,13 @@ class Snapshot:
         if saved_world == world:
             device = self.updater.device
             self.updater.recurrent_states = map_tensors(
-                dict(recurrent_states[distributed.rank()]), lambda tensor: tensor.to(device)
+                dict(recurrent_states[process_group.rank()]), lambda tensor: tensor.to(device)
             )
         self._restore_observers(checkpoint)
         self.state.update(state)
         notes = []
         if saved_world != world:
-            notes.append(
-                f"the run was saved by {saved_world} processes and continues with {world}: the data stay the same"
-            )
+            notes.append(f"the run was saved by {saved_world} processes and continues with {world}, on the same data")
         if threads != torch.get_num_threads():
             notes.append(
                 f"the run was saved with {threads} threads and continues with {torch.get_num_threads()}: the losses "
@@ -160,25 +160,25 @@ class Snapshot:
     def _restore_observers(self, checkpoint: Checkpoint) -> None:
         """Restore the loss scale and the states of the callbacks."""
         saved, scaler = checkpoint.state, self.updater.precision.scaler
-        remembered_by = saved.get("watchers") or {}
+        states = saved.get("watchers") or {}
         observers: dict[str, tuple[Any, Any]] = {
-            f"watchers.{callback.name}": (callback, remembered_by.get(callback.name)) for callback in self.callbacks
+            f"watchers.{callback.name}": (callback, states.get(callback.name)) for callback in self.callbacks
         }
         if scaler is not None:
             observers["loss_scale"] = (scaler, saved["loss_scale"])
-        for place, (observer, remembered) in observers.items():
-            if remembered is None:
+        for place, (observer, state) in observers.items():
+            if state is None:
                 continue
             try:
-                observer.load_state_dict(remembered)
+                observer.load_state_dict(state)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise CheckpointError(
                     f"{checkpoint.folder / STATE}: {place} is not a valid state ({error!r}): restore the folder "
-                    "from a copy"
+                    "from a backup"
                 ) from error
 
 
-class Saving:
+class CheckpointSaver:
     """Saves the parts of a run; all ranks must call its methods, and the main rank writes the files.
 
     Args:
@@ -192,7 +192,7 @@ class Saving:
 
     def check(self) -> None:
         """Check before training that everything can be saved."""
-        if self.checkpoints is not None and distributed.is_main():
+        if self.checkpoints is not None and process_group.is_main():
             self.checkpoints.note_files()
             num_ahead = sum(point >= self.snapshot.state.tokens for point in self.save_at)
             preflight(
@@ -210,25 +210,25 @@ class Saving:
         if self.checkpoints is None:
             return
         tensors, state = self.snapshot.take()
-        if distributed.is_main():
+        if process_group.is_main():
             self.checkpoints.save(name, tensors=tensors, state=state)
-        distributed.barrier()
+        process_group.barrier()
 
     def keep_revisions(self, *, seen: int) -> None:
-        """Keep the model for each point of ``save_at`` reached since ``seen`` tokens.
+        """Save the model for each point of ``save_at`` that was reached after ``seen`` tokens.
 
         This precedes the next save of ``last``, so that a run resumed from there has all earlier revisions.
         """
-        reached = self.reached(seen=seen, tokens=self.snapshot.state.tokens)
-        if self.checkpoints is None or not reached:
+        points = self.points_between(seen=seen, tokens=self.snapshot.state.tokens)
+        if self.checkpoints is None or not points:
             return
         tensors, state = self.snapshot.take_model()
-        if distributed.is_main():
-            for point in reached:
+        if process_group.is_main():
+            for point in points:
                 self.checkpoints.save(revision_name(point), tensors=tensors, state=state)
-        distributed.barrier()
+        process_group.barrier()
 
-    def reached(self, *, seen: int, tokens: int) -> list[int]:
+    def points_between(self, *, seen: int, tokens: int) -> list[int]:
         """Return the points of ``save_at`` after ``seen`` tokens, up to ``tokens``."""
         return [point for point in self.save_at if seen < point <= tokens]
 
@@ -243,10 +243,13 @@ class Saving:
         """
         if self.checkpoints is None:
             raise ValueError("a trainer without checkpoints cannot resume")
-        checkpoint, problems = self.checkpoints.newest_complete()
+        checkpoint, problems = self.checkpoints.recover_newest()
         notes = [f"warning: {problem}; this checkpoint is skipped" for problem in problems]
         if checkpoint is None:
-            return [*notes, "the run was interrupted before its first checkpoint: it starts again from the beginning"]
+            return [
+                *notes,
+                "the run was interrupted before its first checkpoint, so it starts again from the beginning",
+            ]
         notes += self.snapshot.restore(checkpoint)
         if checkpoint.folder.name != "last":
             self.save("last")
@@ -254,6 +257,6 @@ class Saving:
 
     def drop_later_revisions(self) -> None:
         """Remove the revisions of steps after the present one, because training will save them again."""
-        if self.checkpoints is not None and distributed.is_main():
+        if self.checkpoints is not None and process_group.is_main():
             self.checkpoints.drop_revisions(after=self.snapshot.state.step)
-        distributed.barrier()
+        process_group.barrier()

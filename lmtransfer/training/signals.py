@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from lmtransfer.errors import Interrupted
-from lmtransfer.system.interrupts import SIGNALS, decide, lost_readers
-from lmtransfer.training import distributed
+from lmtransfer.system.interrupts import SIGNALS, decide, handle_lost_readers
+from lmtransfer.training import process_group
 
 _requested: signal.Signals | None = None
 
@@ -25,14 +25,14 @@ class StopDuringEvaluation(Exception):
     """A stop was requested during an evaluation: the loop saves, and repeats the evaluation when the run is resumed."""
 
 
-def stop_requested() -> str | None:
+def requested_stop() -> str | None:
     """Return the name of the signal that requested this process to stop, or None."""
     return None if _requested is None else _requested.name
 
 
 def agreed_stop() -> str | None:
     """Return the name of a signal that requested *any* rank to stop, or None; the same on all ranks."""
-    return first_stop(distributed.gather(stop_requested()))
+    return first_stop(process_group.gather(requested_stop()))
 
 
 def first_stop(of_ranks: Iterable[str | None]) -> str | None:
@@ -49,15 +49,15 @@ def _handle(number: int, frame: FrameType | None) -> None:
     first = _requested is None
     _request(signal.Signals(number))
     what = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-    again = " (Ctrl-\\ quits at once, without saving)" if number == signal.SIGINT else ""
+    hint = " (Ctrl-\\ quits immediately, without saving)" if number == signal.SIGINT else ""
     # Write directly to file descriptor 2: Python's streams may be in the middle of a write, or have lost their reader.
     with contextlib.suppress(OSError):
-        os.write(2, f"\n{what}: {'' if first else 'still '}finishing this step, then saving{again}\n".encode())
+        os.write(2, f"\n{what}: {'' if first else 'still '}finishing this step, then saving{hint}\n".encode())
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Catch requests to stop inside the block; without effect outside the main thread."""
+    """Catch requests to stop inside the block; do nothing outside the main thread."""
     global _requested
     _requested = None
     if threading.current_thread() is not threading.main_thread():
@@ -70,9 +70,9 @@ def stop_on_signals() -> Iterator[None]:
     }
     missed = None
     try:
-        with lost_readers(_request):
+        with handle_lost_readers(_request):
             yield
-        missed = stop_requested()  # arrived after the loop's last check
+        missed = requested_stop()  # arrived after the loop's last check
     except Interrupted:
         decide()
         raise

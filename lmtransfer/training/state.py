@@ -1,4 +1,4 @@
-"""The state of a run except weights, optimiser state and recurrent state, as plain values."""
+"""The state of a run except weights, optimizer state and recurrent state, as plain values."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class TrainState:
     """The state of a run, saved in every checkpoint.
 
     Attributes:
-        step: number of optimiser steps taken from the stream; batch ``step`` is the next one.
+        step: number of optimizer steps taken from the stream, and so the number of the next step.
         skipped: number of these steps without an update (a non-finite loss, an fp16 overflow), as far as the host has
             read them.
         tokens: number of real tokens in these steps, over all ranks.
         seconds: training time, including evaluation and saving.
-        prepared: the part of ``seconds`` before the first step, which was spent on counting.
+        prepared: the part of ``seconds`` before the first step, for counting token embeddings.
         epoch: number of epochs seen, as a fraction.
         metrics: the latest evaluation.
         best_metrics: the best evaluation.

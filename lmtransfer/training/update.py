@@ -1,4 +1,4 @@
-"""One optimiser step: forward and backward passes over every micro-batch, then one update with the mean gradient.
+"""One optimizer step: forward and backward passes over every micro-batch, then one update with the mean gradient.
 
 On a GPU the host launches a step and continues; the device itself decides whether the weights change. The numbers of a
 step stay on the device until the host reads them together with those of other steps.
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.data_parallel import Passes, gradient_norm, own_part
 from lmtransfer.training.learner import Learner, Loss, Step
-from lmtransfer.training.micro_batches import Accumulated, OutOfDeviceMemory, accumulate
+from lmtransfer.training.micro_batches import OutOfDeviceMemory, PassResults, accumulate
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.recurrent_state import choose
@@ -81,14 +81,14 @@ class PendingStep:
 
 
 class Updater:
-    """Takes optimiser steps.
+    """Takes optimizer steps.
 
     The recurrent state of a learner belongs to a position within the step: micro-batch j of step k continues
     micro-batch j of step k - 1.
 
     Args:
         learner: computes the losses.
-        optimizer: optimiser of its parameters.
+        optimizer: optimizer of its parameters.
         seed: seed of the run; it seeds dropout.
         device: device of the learner.
         precision: number format.
@@ -121,12 +121,12 @@ class Updater:
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> StepResult:
         """Train on the data of one step and wait for its numbers."""
-        return next(self.read([self.make(step, factor=factor)]))
+        return next(self.read([self.launch_step(step, factor=factor)]))
 
-    def make(self, step: Step, *, factor: Callable[[int], float]) -> PendingStep:
+    def launch_step(self, step: Step, *, factor: Callable[[int], float]) -> PendingStep:
         """Train on the data of one step.
 
-        If a loss or the gradient is not finite on any rank, the weights, optimiser state and recurrent states do not
+        If a loss or the gradient is not finite on any rank, the weights, optimizer state and recurrent states do not
         change.
 
         Args:
@@ -138,26 +138,26 @@ class Updater:
             OutOfDeviceMemory: the device ran out of memory; nothing has changed.
         """
         try:
-            passed = accumulate(
+            results = accumulate(
                 self._passes, step, recurrent_states=self.recurrent_states, seed=self.seed, device=self.device
             )
         except OutOfDeviceMemory:
             self.optimizer.zero_grad()
             raise
         norm = gradient_norm(self.optimizer.parameters)
-        skipped = distributed.largest_on_device(_not_finite(passed, norm))
-        scale, rate = self.precision.scale, factor(passed.tokens)
+        skipped = process_group.max_on_device(_not_finite(results, norm))
+        scale, rate = self.precision.scale, factor(results.tokens)
         self.optimizer.set_factor(rate)
         overflowed = False
         if self._waits():
-            overflowed = self._update_here(passed, norm, skipped)
+            overflowed = self._update_from_host(results, norm, skipped)
         else:
-            self._update_there(passed, norm, skipped)
+            self._update_on_device(results, norm, skipped)
         self.optimizer.zero_grad()
         return PendingStep(
-            tokens=passed.tokens,
-            counts=passed.counts,
-            losses=passed.losses,
+            tokens=results.tokens,
+            counts=results.counts,
+            losses=results.losses,
             keys=[batch.keys for batch in step.micro_batches],
             norm=norm,
             skipped=skipped,
@@ -175,20 +175,20 @@ class Updater:
         """
         return not self.asynchronous or self.precision.scaler is not None or not self.optimizer.skips_on_device
 
-    def _update_here(self, passed: Accumulated, norm: Tensor, skipped: Tensor) -> bool:
+    def _update_from_host(self, results: PassResults, norm: Tensor, skipped: Tensor) -> bool:
         """Update the weights unless ``skipped`` is 1, and return whether the float16 gradients overflowed."""
         scale, scaler = self.precision.scale, self.precision.scaler
         skips = bool(skipped)
-        overflowed = skips and scaler is not None and _losses_are_finite(passed)
+        overflowed = skips and scaler is not None and _losses_are_finite(results)
         if scaler is not None and (overflowed or not skips):
             scaler.update(overflowed=overflowed)
         if not skips:
-            self.recurrent_states = passed.recurrent_states
+            self.recurrent_states = results.recurrent_states
             _scale_gradients(self.optimizer.parameters, _clip_factor(float(norm) / scale, self.max_grad_norm) / scale)
             self.optimizer.step()
         return overflowed
 
-    def _update_there(self, passed: Accumulated, norm: Tensor, skipped: Tensor) -> None:
+    def _update_on_device(self, results: PassResults, norm: Tensor, skipped: Tensor) -> None:
         """Let the device update the weights unless ``skipped`` is 1."""
         gradients = [own_part(p.grad) for p in self.optimizer.parameters if p.grad is not None]
         if self.max_grad_norm is not None and gradients:
@@ -196,14 +196,14 @@ class Updater:
         self.optimizer.step(skip=skipped)
         self.recurrent_states = {
             place: choose(skipped.bool(), self.recurrent_states.get(place), state)
-            for place, state in passed.recurrent_states.items()
+            for place, state in results.recurrent_states.items()
         }
 
     def read(self, updates: Sequence[PendingStep]) -> Iterator[StepResult]:
         """Yield the numbers of steps in order, as soon as the device has finished them; every rank must call this."""
-        of_ranks = distributed.gather(_of_this_rank(updates))
-        for place, one in enumerate(updates):
-            yield _result(one, [steps[place] for steps in of_ranks])
+        of_ranks = process_group.gather(_of_this_rank(updates))
+        for place, update in enumerate(updates):
+            yield _result(update, [steps[place] for steps in of_ranks])
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ def _result(step: PendingStep, of_ranks: Sequence[_OfRank]) -> StepResult:
             if count is not None:
                 counts[name] = counts.get(name, 0.0) + count
     means = {name: total / counts[name] for name, total in totals.items() if counts[name]}
-    own = of_ranks[distributed.rank()]
+    own = of_ranks[process_group.rank()]
     return StepResult(
         losses=means,
         loss=sum(weights[name] * mean for name, mean in means.items()),
@@ -280,17 +280,17 @@ def _result(step: PendingStep, of_ranks: Sequence[_OfRank]) -> StepResult:
     )
 
 
-def _not_finite(passed: Accumulated, norm: Tensor) -> Tensor:
+def _not_finite(results: PassResults, norm: Tensor) -> Tensor:
     """Return 1 (float32, on the device) if the gradient or a loss with a nonzero count is not finite, else 0."""
-    losses = [loss.sum for of_batch in passed.losses for loss in of_batch.values() if _counts(loss)]
+    losses = [loss.sum for of_batch in results.losses for loss in of_batch.values() if _counts(loss)]
     numbers = torch.stack([*(loss.reshape(()).to(norm) for loss in losses), norm])
     return (~numbers.isfinite()).any().float()
 
 
-def _losses_are_finite(passed: Accumulated) -> bool:
+def _losses_are_finite(results: PassResults) -> bool:
     """Whether all losses with a nonzero count are finite on all ranks."""
-    losses = [loss.sum for of_batch in passed.losses for loss in of_batch.values() if _counts(loss)]
-    return all(distributed.gather(all(bool(loss.isfinite()) for loss in losses)))
+    losses = [loss.sum for of_batch in results.losses for loss in of_batch.values() if _counts(loss)]
+    return all(process_group.gather(all(bool(loss.isfinite()) for loss in losses)))
 
 
 def _counts(loss: Loss) -> bool:

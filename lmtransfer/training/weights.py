@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.errors import CheckpointError, listed
+from lmtransfer.errors import CheckpointError, list_problems
 from lmtransfer.training.checkpoints import STATE, open_checkpoint
-from lmtransfer.training.data_parallel import shard_like, whole
+from lmtransfer.training.data_parallel import gather_whole, shard_like
 
 
 def _entries(module: nn.Module) -> dict[str, Tensor]:
@@ -28,7 +28,7 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
     for name, tensor in _entries(module).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            copies[name] = whole(tensor.detach())
+            copies[name] = gather_whole(tensor.detach())
     return copies
 
 
@@ -92,7 +92,7 @@ def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> lis
             pairs.append((tensors[key], saved[saved_names[0]]))
     problems.extend(f"{name} is not in the model" for name in saved if name not in used)
     if problems:
-        raise CheckpointError(listed(f"the weights of {source} do not fit the model:", problems))
+        raise CheckpointError(list_problems(f"the weights of {source} do not fit the model:", problems))
     return pairs
 
 
@@ -109,13 +109,14 @@ def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:
     checkpoint = open_checkpoint(Path(folder))
     saved = checkpoint.tensors("model")
     aliases = checkpoint.state.get("aliases", {})
-    lost = [name for name in aliases.values() if name not in saved]
-    if lost:
+    missing = [name for name in aliases.values() if name not in saved]
+    if missing:
         raise CheckpointError(
-            f"{checkpoint.folder / STATE}: aliases names the tensor {lost[0][:80]}, which is not in model.safetensors"
+            f"{checkpoint.folder / STATE}: aliases lists the tensor {missing[0][:80]}, which is not in "
+            "model.safetensors"
         )
     saved.update({alias: saved[name] for alias, name in aliases.items()})
-    chosen = {name.removeprefix(prefix): tensor for name, tensor in saved.items() if name.startswith(prefix)}
-    if not chosen:
+    tensors = {name.removeprefix(prefix): tensor for name, tensor in saved.items() if name.startswith(prefix)}
+    if not tensors:
         raise CheckpointError(f"the checkpoint {folder} has no weights with the prefix {prefix!r}")
-    return chosen
+    return tensors

@@ -11,7 +11,7 @@ from lmtransfer.config.component import resolve
 from lmtransfer.config.types import Count, DropoutProb, LargeCount, NonNegative, Positive
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder
-from lmtransfer.randomness import derived_seed
+from lmtransfer.randomness import derive_seed
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.transfer.freezing import (
     Biases,
@@ -195,7 +195,7 @@ class TransferMethod(VectorMethod):
             ConfigError: the method does not suit the encoder.
         """
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derived_seed(seed, "head"))
+            torch.manual_seed(derive_seed(seed, "head"))
             self.attend(encoder)
             tokens = head.per == "token"
             reading = self.reading(encoder.num_layers)

@@ -12,9 +12,9 @@ from lmtransfer.interop.open_run import open_saved, run_folder, trained_folders
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merge_updates
 from lmtransfer.objectives.base import Objective
-from lmtransfer.randomness import derived_seed
-from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
-from lmtransfer.system.validation import Misfit, validated
+from lmtransfer.randomness import derive_seed
+from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
+from lmtransfer.system.validation import Misfit, validate
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.composed_encoder import ComposedEncoder
@@ -51,13 +51,13 @@ class VectorChoice:
             ConfigError: a value is not among the choices.
         """
         try:
-            given_pooling: PoolingName | None = validated(pooling, PoolingName | None)
+            given_pooling: PoolingName | None = validate(pooling, PoolingName | None)
         except Misfit:
             raise ConfigError(
                 f"{prefix}pooling={pooling}: must be mean, max, cls, last_token, family, bilstm, attention or null"
             ) from None
         try:
-            given_layers: Layers | None = validated(layers, Layers | None)
+            given_layers: Layers | None = validate(layers, Layers | None)
         except Misfit:
             raise ConfigError(
                 f"{prefix}layers={layers}: must be last, the number of a layer (0: embeddings), a list such as "
@@ -164,7 +164,7 @@ def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
 def with_random_encoder(embedder: Embedder, saved: SavedRun) -> Embedder:
     """Return the control of an embedder: identical, but with random encoder weights."""
     model, hardware = embedder.model, embedder.hardware
-    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=derived_seed(0, "control"))
+    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=derive_seed(0, "control"))
     encoder.attend(model.encoder.attention)
     control = ComposedEncoder(
         encoder=encoder, reading=model.reading, composition=model.composition, use_pooler=model.use_pooler
@@ -192,7 +192,7 @@ def _trained(saved: SavedRun, hardware: Hardware) -> _Trained:
 
 def pretrained_encoder(saved: SavedRun) -> Encoder:
     """Return the encoder of a run without a task, with the attention of its last training, on the CPU."""
-    weights = hold_encoder(saved)
+    weights = read_encoder(saved)
     encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
     encoder.attend(attention_of(saved, encoder))
     load_weights(encoder, with_trained_start(weights, encoder, saved.tokenizer, saved.config), source=str(saved.path))

@@ -24,7 +24,7 @@ from lmtransfer.tasks.metrics.by_class import scores_by_class
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples, undefined_metrics
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import Targets
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.transfer.learner import TaskLearner
 
 #: Tokens per evaluation batch: enough to keep two cores busy, few enough for a laptop's memory.
@@ -112,7 +112,7 @@ def run_head(
     values: np.ndarray | None = None
     loss_sum, count = 0.0, 0.0
     batches = evaluation_batches(
-        source, micro_batch_tokens=max_tokens, rank=distributed.rank(), world_size=distributed.world_size()
+        source, micro_batch_tokens=max_tokens, rank=process_group.rank(), world_size=process_group.world_size()
     )
     with evaluation_mode(learner), torch.no_grad():
         for batch in batches:
@@ -127,8 +127,8 @@ def run_head(
             if values is None:
                 values = np.zeros((len(encoded.targets), outputs.shape[1]), dtype=np.float32)
             values[encoded.target_rows(np.asarray(batch.rows))] = outputs
-    parts = [part for part in distributed.gather(values) if part is not None]
-    sums = distributed.sum_over_ranks({"loss": loss_sum, "count": count})
+    parts = [part for part in process_group.gather(values) if part is not None]
+    sums = process_group.sum_over_ranks({"loss": loss_sum, "count": count})
     return Outputs(
         values=np.sum(parts, axis=0) if parts else np.zeros((0, 1), dtype=np.float32),
         loss=sums["loss"] / sums["count"] if scored and sums["count"] else None,

@@ -25,7 +25,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.composing import compose_files
 from lmtransfer.objectives.learner import needed_output_positions
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.parts import Parts, build_parts
+from lmtransfer.pretraining.parts import PretrainingParts, build_parts
 from lmtransfer.pretraining.text import Text, read_text
 from lmtransfer.tokenizers.base import characters_of
 
@@ -102,7 +102,7 @@ def measure(name: str, length: int, batch_tokens: int, num_batches: int) -> floa
     return statistics.median(rates[2:])
 
 
-def _parts(name: str, length: int) -> tuple[Text, Parts]:
+def _parts(name: str, length: int) -> tuple[Text, PretrainingParts]:
     model = MODELS.get(name, "bert_laptop")
     words = ["~experiment", f"objective={name}", f"model={model}", f"objective.max_length={length}"]
     cfg = compose_files(

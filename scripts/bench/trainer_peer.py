@@ -24,7 +24,7 @@ import transformers
 from omegaconf import DictConfig
 
 from lmtransfer.config.component import build
-from lmtransfer.config.composing import composed
+from lmtransfer.config.composing import command_config
 from lmtransfer.tasks.subsets import training_parts
 from lmtransfer.training.hardware import Hardware, setup
 
@@ -164,7 +164,7 @@ def _rows(examples: Sequence[Any], tokenizer: Any, max_length: int) -> list[dict
 def main() -> None:
     """Make the run that the first argument describes."""
     asked = json.loads(sys.argv[1])
-    with composed("finetune", asked["words"]) as cfg:
+    with command_config("finetune", asked["words"]) as cfg:
         result = measure(cfg, folder=asked["folder"], flags=Flags(**asked["flags"]), max_steps=asked.get("max_steps"))
     print(MARK + json.dumps(result), flush=True)
 

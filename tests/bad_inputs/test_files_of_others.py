@@ -385,9 +385,9 @@ RESUMED: dict[str, tuple[Alter, tuple[str, ...]]] = {
             lambda found: found.update({key: value.new_zeros(3) for key, value in found.items() if value.ndim}),
             "optimizer",
         ),
-        ("optimiser", "shape"),
+        ("optimizer", "shape"),
     ),  # fmt: skip
-    "optimizer.part": (tensors(_drop_one, "optimizer"), ("optimiser", "missing")),
+    "optimizer.part": (tensors(_drop_one, "optimizer"), ("optimizer", "missing")),
     "watcher": (
         state("watchers", {"non_finite_guard": {"in_a_row": "x"}}),
         ("state.json", "watchers.non_finite_guard"),

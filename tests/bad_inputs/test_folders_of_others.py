@@ -10,7 +10,7 @@ import pytest
 from support.bad_input import FINETUNE, PRETRAIN, SECRET, Answer, Case, change, check
 
 from lmtransfer.system.durable import remove
-from lmtransfer.training.saving import Saving
+from lmtransfer.training.saving import CheckpointSaver
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_report_leaves_out_a_run_with_a_link_out_of_it(name: str, world: Path,
     status, said = answer("report", "runs", "figures=false")
     assert status == 0, said
     page = (world / "runs/report/report.html").read_text()
-    assert f"{name}: is a link" in page
+    assert f"{name} is a link" in page
     assert "base" in page
     assert SECRET not in page + said
 
@@ -89,15 +89,15 @@ def test_a_task_of_others_reads_no_file_through_a_link(name: str, world: Path, o
 def test_a_run_that_loses_a_file_while_it_trains_does_not_end_well(
     words: tuple[str, ...], gone: str, world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = Saving.save
+    save = CheckpointSaver.save
     run = world / "runs" / words[0] / "x"
 
-    def lose(self: Saving, name: str) -> None:
+    def lose(self: CheckpointSaver, name: str) -> None:
         if name == "last":
             remove(run / gone)
         save(self, name)
 
-    monkeypatch.setattr(Saving, "save", lose)
+    monkeypatch.setattr(CheckpointSaver, "save", lose)
     status, said = answer(*words)
     assert status != 0, said
     assert str(run / gone) in said
@@ -111,14 +111,14 @@ def test_a_run_that_loses_a_file_while_it_trains_does_not_end_well(
 def test_a_run_of_seeds_that_loses_its_config_does_not_end_well(
     words: tuple[str, ...], world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = Saving.save
+    save = CheckpointSaver.save
     run = world / "runs" / words[0] / "x"
 
-    def lose(self: Saving, name: str) -> None:
+    def lose(self: CheckpointSaver, name: str) -> None:
         remove(run / "config.yaml")
         save(self, name)
 
-    monkeypatch.setattr(Saving, "save", lose)
+    monkeypatch.setattr(CheckpointSaver, "save", lose)
     status, said = answer(*words, "seeds=2")
     assert (status != 0, str(run / "config.yaml") in said, "deleted" in said) == (True, True, True), said
     assert not (run / "result.json").exists()

@@ -59,7 +59,7 @@ FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "base_60_tag": (MODEL + b"dim: !!float '1" + b":1" * 300_000 + b".5'\n", (":3:", "1:1:1:1", "quotes")),
     "alias_bomb": (bomb(b"[%s]"), ("own.yaml:6:", "aliases")),
     "merge_bomb": (bomb(b"{<<: [%s]}", b"{x: 1}"), ("own.yaml:5:", "aliases")),
-    "alias_of_itself": (b"a: &a [*a]\n", (":1:", "*a,")),
+    "alias_of_itself": (b"a: &a [*a]\n", (":1:", "*a contains itself")),
     "too_long": (MODEL + b"#" * 2_000_000, ("own.yaml", "1,048,576")),
     "header": (b"# @package _global_ and more: x\n" + MODEL, (":1:", "package")),
 }  # fmt: skip

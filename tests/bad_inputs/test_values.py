@@ -13,7 +13,7 @@ from support.refusals import refuses
 
 from lmtransfer.commands.pretrain import check_settings
 from lmtransfer.config import overrides
-from lmtransfer.config.composing import in_force
+from lmtransfer.config.composing import running_config
 from lmtransfer.config.effective import complete_values
 from lmtransfer.errors import ConfigError
 
@@ -131,7 +131,7 @@ def test_a_bad_value_is_refused(name: str, world: Path, answer: Answer) -> None:
 def settings() -> Iterator[DictConfig]:
     """The settings of a pretraining whose corpus is not there, composed once."""
     words = ["~experiment" if word == "experiment=null" else word for word in NOWHERE[1:]]
-    with in_force("pretrain", words) as cfg:
+    with running_config("pretrain", words) as cfg:
         yield cfg
 
 

@@ -13,7 +13,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer import cli
-from lmtransfer.config import pages, paths
+from lmtransfer.config import main_help, paths
 from lmtransfer.config.settings import COMMANDS, Settings, TrainSettings
 from lmtransfer.config.sweep import sweep_name
 from lmtransfer.launch import command
@@ -102,7 +102,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     monkeypatch.chdir(work)
     module = SimpleNamespace(run=found.run, check_settings=lambda cfg: found.check(cfg))
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
-    monkeypatch.setattr(pages, "commands", lambda: {"toy": "A toy", "other": "Another"})
+    monkeypatch.setattr(main_help, "commands", lambda: {"toy": "A toy", "other": "Another"})
     monkeypatch.setattr(command, "module_of", lambda command: module)
     monkeypatch.setattr(sweep_table, "print_points", found.print_points)
     monkeypatch.setitem(COMMANDS, "toy", ToySettings)  # type: ignore[misc]

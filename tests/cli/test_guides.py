@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from lmtransfer.cli import main
-from lmtransfer.config import pages
+from lmtransfer.config import main_help
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [ROOT / path for path in ("README.md", ".github/CONTRIBUTING.md", "scripts/RESULTS.md")]
-FILES += sorted(pages.GUIDES.glob("*.md"))
+FILES += sorted(main_help.GUIDES.glob("*.md"))
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 
 
@@ -30,11 +30,11 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_contents_name_every_guide() -> None:
-    assert set(pages.subjects()) == {path.stem for path in pages.GUIDES.glob("*.md")} - {"README"}
-    assert not set(pages.subjects()) & set(pages.commands())
-    contents = (pages.GUIDES / "README.md").read_text(encoding="utf-8")
+    assert set(main_help.subjects()) == {path.stem for path in main_help.GUIDES.glob("*.md")} - {"README"}
+    assert not set(main_help.subjects()) & set(main_help.commands())
+    contents = (main_help.GUIDES / "README.md").read_text(encoding="utf-8")
     for title, subject in re.findall(r"^- \[(.+?)\]\((\w+)\.md\)", contents, flags=re.MULTILINE):
-        assert (pages.GUIDES / f"{subject}.md").read_text(encoding="utf-8").startswith(f"# {title}\n")
+        assert (main_help.GUIDES / f"{subject}.md").read_text(encoding="utf-8").startswith(f"# {title}\n")
         assert f"](lmtransfer/guides/{subject}.md)" in FILES[0].read_text(encoding="utf-8")
 
 
@@ -53,30 +53,30 @@ def test_every_link_leads_to_a_file_and_a_heading(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_about_help_name_subjects(path: Path) -> None:
     named = re.findall(r"lmtransfer help ([a-z]+)", path.read_text(encoding="utf-8"))
-    assert set(named) <= {*pages.subjects(), *pages.commands()}
+    assert set(named) <= {*main_help.subjects(), *main_help.commands()}
 
 
 def test_help_lists_the_guides_in_reading_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help"]) == 0
     out = capsys.readouterr().out
-    places = [out.index(f"  {subject} ") for subject in pages.subjects()]
+    places = [out.index(f"  {subject} ") for subject in main_help.subjects()]
     assert places == sorted(places)
-    assert all(about in out for about in pages.subjects().values())
+    assert all(about in out for about in main_help.subjects().values())
     assert all(len(line) <= 120 for line in out.splitlines())
 
 
-@pytest.mark.parametrize("subject", pages.subjects())
+@pytest.mark.parametrize("subject", main_help.subjects())
 def test_help_prints_a_guide_as_it_is_to_a_pipe(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", subject]) == 0
-    assert capsys.readouterr().out.rstrip() == (pages.GUIDES / f"{subject}.md").read_text(encoding="utf-8").rstrip()
+    assert capsys.readouterr().out.rstrip() == (main_help.GUIDES / f"{subject}.md").read_text(encoding="utf-8").rstrip()
 
 
-@pytest.mark.parametrize("subject", pages.subjects())
+@pytest.mark.parametrize("subject", main_help.subjects())
 def test_help_formats_a_guide_for_a_terminal(subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "90")
     out = Terminal()
-    pages.show_guide(subject, out)
+    main_help.show_guide(subject, out)
     shown = out.getvalue()
     assert "```" not in shown
     assert "](" not in shown
@@ -87,7 +87,7 @@ def test_help_formats_a_guide_for_a_terminal(subject: str, monkeypatch: pytest.M
 def test_a_link_names_the_command_that_shows_its_guide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     out = Terminal()
-    pages.show_guide("start", out)
+    main_help.show_guide("start", out)
     shown = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
     assert "lmtransfer help labels" in shown
 
@@ -100,4 +100,4 @@ def test_an_unknown_subject_is_refused_with_the_nearest(
     said = capsys.readouterr().err
     assert f"'{word}'" in said
     assert (f"'{similar}'" in said) if similar else ("did you mean" not in said)
-    assert all(subject in said for subject in pages.subjects())
+    assert all(subject in said for subject in main_help.subjects())

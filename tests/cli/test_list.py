@@ -7,7 +7,7 @@ import pytest
 from lmtransfer import cli
 from lmtransfer.commands.list import KINDS
 from lmtransfer.config import paths
-from lmtransfer.config.help_page import summary
+from lmtransfer.config.command_help import summary
 
 
 @pytest.fixture(autouse=True)

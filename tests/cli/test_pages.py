@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lmtransfer.config import pages, paths
-from lmtransfer.config.help_page import leading_comment, summary
+from lmtransfer.config import main_help, paths
+from lmtransfer.config.command_help import leading_comment, summary
 
 CONFIGS = sorted(path for path in paths.conf_dir().rglob("*.yaml") if "hydra" not in path.parts)
-COMMANDS = list(pages.commands())
+COMMANDS = list(main_help.commands())
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(paths.conf_dir())))
@@ -23,7 +23,7 @@ def test_every_config_starts_with_what_it_is(path: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_a_docstring_a_config_and_examples(command: str) -> None:
-    assert pages.commands()[command]
+    assert main_help.commands()[command]
     lines = leading_comment((paths.conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
     examples = [line for line in lines if line.startswith("lmtransfer ")]
     assert lines

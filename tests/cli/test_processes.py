@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lmtransfer import __version__
-from lmtransfer.config import pages
+from lmtransfer.config import main_help
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -43,7 +43,7 @@ def test_what_needs_no_config_loads_neither_torch_nor_hydra(tmp_path: Path) -> N
 
 
 def test_listing_and_the_help_of_every_command_load_hydra_and_no_torch(tmp_path: Path) -> None:
-    lines = [["list"], *([command, "--help"] for command in pages.commands())]
+    lines = [["list"], *([command, "--help"] for command in main_help.commands())]
     assert loaded(lines, tmp_path) == ["hydra"] * len(lines)
 
 
@@ -84,7 +84,7 @@ def test_a_mistake_goes_to_stderr_with_its_exit_code(run_cli: Run) -> None:
 def test_the_main_page_names_every_command_and_where_configs_live(run_cli: Run) -> None:
     page = run_cli("--help").stdout
     assert run_cli().stdout == page
-    for command, about in pages.commands().items():
+    for command, about in main_help.commands().items():
         assert f"  {command:<10} {about}" in page
     for needed in ("A FIRST SESSION", "SWEEPS", "key=value", "/conf", "-cd", "--shell-completion"):
         assert needed in page

@@ -16,7 +16,7 @@ from support.saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
 from lmtransfer.models.base import Encoder
-from lmtransfer.randomness import derived_seed
+from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.runs.saved import new_encoder
 
@@ -82,7 +82,7 @@ def test_correlations_are_those_of_cosines_pair_by_pair(words: list[str], layer:
     found = result("runs/evaluate/e")
     encoder, tokenizer, node = load_encoder("runs/pretrain/base")
     gold = pairs()[1]
-    control = new_encoder(node, tokenizer, seed=derived_seed(0, "control"))
+    control = new_encoder(node, tokenizer, seed=derive_seed(0, "control"))
     for said, one in ((found["metrics"], encoder), (found["control"]["metrics"], control)):
         wanted = cosines(one, tokenizer, layer, **choices)
         assert said["pearson"] == pytest.approx(stats.pearsonr(wanted, gold).statistic, abs=1e-4)

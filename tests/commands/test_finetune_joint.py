@@ -16,7 +16,7 @@ from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import Interrupted
 from lmtransfer.objectives.bag_of_words import BagOfWords
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.continued import TakenHeads
+from lmtransfer.pretraining.continued import InheritedHeads
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.transfer.joint.text import JointText
 
@@ -66,7 +66,7 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def test_both_losses_are_in_log_and_result(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer(*JOINT, "transfer.text_weight=0.5", "train.log_every=1", "control=true", "name=j") == 0
     said = " ".join(capsys.readouterr().out.split())
-    for name in ("text, mlm, 64 tokens", "weight 0.5", "80 %", str(TakenHeads(("mlm",), (), ())), "same text"):
+    for name in ("text, mlm, 64 tokens", "weight 0.5", "80 %", str(InheritedHeads(("mlm",), (), ())), "same text"):
         assert name in said
     for run in ("j", "j/control"):
         lines = _lines(run)
@@ -212,7 +212,7 @@ def test_the_text_is_of_the_training_part_of_the_corpus_alone(world: Path, monke
 def test_from_random_weights_and_on_other_text(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["tokenizer_from=runs/pretrain/text", *MODEL, "transfer=joint", "transfer.text_tokens=64"]
     assert lmtransfer("finetune", *QUICK, *words, "name=scratch") == 0
-    assert str(TakenHeads((), (), ("mlm",))) in " ".join(capsys.readouterr().out.split())
+    assert str(InheritedHeads((), (), ("mlm",))) in " ".join(capsys.readouterr().out.split())
     assert "mlm" in result("runs/finetune/scratch")["losses"]
     Path("other.txt").write_text("\n\n".join(["a dull story with a superb actor"] * 30) + "\n")
     assert lmtransfer(*JOINT, "corpus=text", "corpus.path=other.txt", "corpus.name=other", "name=other") == 0

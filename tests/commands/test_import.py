@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from support.saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
-from lmtransfer.pretraining.continued import TakenHeads
+from lmtransfer.pretraining.continued import InheritedHeads
 
 pytest.importorskip("transformers")
 
@@ -148,7 +148,7 @@ def test_an_encoder_alone_has_no_heads_to_ask(world: Path, capsys: pytest.Captur
     assert lmtransfer("finetune", *QUICK, "init=runs/import/body", "name=ft") == 0
     go_on = ["pretrain", "experiment=adapt", "init=runs/import/body", *TEXT, "train.seconds=null", "train.steps=1"]
     assert lmtransfer(*go_on, "objective.max_length=16", "hardware=exact", "name=on") == 0
-    assert str(TakenHeads((), (), ("mlm",))) in capsys.readouterr().err
+    assert str(InheritedHeads((), (), ("mlm",))) in capsys.readouterr().err
 
 
 def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +157,7 @@ def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[st
     assert lmtransfer("import", "source=bert") == 0
     start = Path("runs/import/bert/checkpoints/last")
     assert lmtransfer("pretrain", "experiment=adapt", "init=hf:bert", *TEXT, *short, *still, "name=still") == 0
-    assert str(TakenHeads(("mlm",), (), ())) in capsys.readouterr().err
+    assert str(InheritedHeads(("mlm",), (), ())) in capsys.readouterr().err
     before = load_file(start / "model.safetensors")
     after = load_file("runs/pretrain/still/checkpoints/last/model.safetensors")
     assert set(before) - set(after) == {"objectives.nsp.classifier.weight", "objectives.nsp.classifier.bias"}
@@ -186,7 +186,7 @@ def test_a_discriminators_head_waits_for_its_objective(world: Path, capsys: pyte
     go_on = ["pretrain", "experiment=adapt", "init=runs/import/electra", *TEXT, "train.seconds=null", "train.steps=1"]
     still = ["optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0", "hardware=exact", "name=on"]
     assert lmtransfer(*go_on, *still, "objective=rtd", "objective.max_length=16") == 0
-    assert str(TakenHeads((), ("rtd",), ())) in capsys.readouterr().err
+    assert str(InheritedHeads((), ("rtd",), ())) in capsys.readouterr().err
     after = load_file("runs/pretrain/on/checkpoints/last/model.safetensors")
     wanted = theirs["discriminator_predictions.dense.weight"]
     torch.testing.assert_close(after["objectives.rtd.dense.weight"], wanted, rtol=0, atol=1e-25)

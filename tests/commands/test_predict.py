@@ -260,4 +260,4 @@ def test_a_tagger_finds_entities_in_running_text(world: Path, capsys: pytest.Cap
     assert lmtransfer("predict", "run=runs/finetune/single", "entities=true", "text=a") == 2
     assert "entities=true: needs a run that tags words" in capsys.readouterr().err
     assert lmtransfer("predict", "run=runs/finetune/tags", "entities=true", "split=dev") == 2
-    assert "entities=true: reads running text" in capsys.readouterr().err
+    assert "entities=true reads running text" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from fakes.transfer_files import lmtransfer, result
 from support.phases import TINY, WORDS, here, made, records, saved, stop_after  # noqa: F401 (fixtures)
 
 from lmtransfer.pretraining import phases
-from lmtransfer.training.averaging import LastPart
+from lmtransfer.training.averaging import LastPartMean
 
 #: One objective throughout, but another rate of masks.
 FEWER = [*TINY, "phases=fewer_masks"]
@@ -66,7 +66,7 @@ def test_it_begins_anew_with_other_losses_and_else_goes_on(
 def test_the_average_is_what_every_other_command_reads_and_all_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer(*TINY, SETTINGS["last"], "name=run") == 0
     shown = capsys.readouterr()
-    text, _, _ = str(LastPart(0.3)).partition(",")
+    text, _, _ = str(LastPartMean(0.3)).partition(",")
     assert "30 %" in text
     assert text in shown.err
     assert text in shown.out

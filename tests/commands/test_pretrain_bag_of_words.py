@@ -13,7 +13,7 @@ import torch
 from fakes.transfer_files import TASK, lmtransfer, make_world, sentence
 from safetensors.torch import load_file
 
-from lmtransfer.pretraining.continued import TakenHeads
+from lmtransfer.pretraining.continued import InheritedHeads
 from lmtransfer.training import loop
 
 QUICK = [
@@ -57,7 +57,7 @@ def test_gone_on_with_it_is_the_same_to_the_last_bit() -> None:
     with pytest.MonkeyPatch.context() as patch:
 
         def counted(self: loop.Trainer, steps: Any) -> str | None:
-            patch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if self.state.step == 4 else None)
+            patch.setattr(loop, "requested_stop", lambda: "Ctrl-C" if self.state.step == 4 else None)
             return taken(self, steps)
 
         patch.setattr(loop.Trainer, "_step", counted)
@@ -92,7 +92,7 @@ def test_another_run_goes_on_with_its_head(capsys: pytest.CaptureFixture[str]) -
     more = ["objective=mlm_bow", "init=runs/pretrain/whole", "corpus.path=data/other.txt", "train.steps=1", "name=on"]
     words = [word for word in words if not word.startswith(("corpus.path", "train.steps"))]
     assert lmtransfer(*words, *more) == 0
-    assert str(TakenHeads(("mlm", "bow"), (), ())) in capsys.readouterr().err
+    assert str(InheritedHeads(("mlm", "bow"), (), ())) in capsys.readouterr().err
     assert not torch.equal(*(saved(run)["objectives.bow.information"] for run in ("whole", "on")))  # of its own text
 
 

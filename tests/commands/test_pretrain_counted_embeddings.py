@@ -88,7 +88,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         asked = iter(range(1, 100))
         with monkeypatch.context() as patched:
             patched.setattr(
-                loop, "stop_requested", lambda asked=asked, stop=stop: "SIGTERM" if next(asked) == stop else ""
+                loop, "requested_stop", lambda asked=asked, stop=stop: "SIGTERM" if next(asked) == stop else ""
             )
             assert lmtransfer(*COUNTED, *more, f"name={name}") != 0
         assert lmtransfer(*COUNTED, *more, f"name={name}", "resume=true") == 0, capfd.readouterr().err

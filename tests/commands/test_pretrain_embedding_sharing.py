@@ -12,7 +12,7 @@ import pytest
 import torch
 from fakes.transfer_files import lmtransfer, make_world, sentence
 
-from lmtransfer.pretraining.continued import TakenHeads
+from lmtransfer.pretraining.continued import InheritedHeads
 from lmtransfer.training.weights import read_weights
 
 TINY = ["model=electra_small", "model.embedding_dim=8", "model.dim=16", "model.num_layers=2", "model.num_heads=2"]
@@ -123,7 +123,7 @@ def test_pretraining_goes_on_from_it(run: Path, capsys: pytest.CaptureFixture[st
     words = [word for word in QUICK if not word.startswith(("model", "tokenizer"))]
     more = [f"init={run}", f"objective={kind}", "train.steps=1", "optimizer.learning_rate=1e-30", f"name=on_{kind}"]
     assert lmtransfer("pretrain", *words, "optimizer=adamw", *more) == 0
-    assert str(TakenHeads((kind,), (), ())) in capsys.readouterr().err
+    assert str(InheritedHeads((kind,), (), ())) in capsys.readouterr().err
     before, after = tensors(run, "best"), tensors(Path(f"runs/pretrain/on_{kind}"))
     assert before.keys() == after.keys()
     torch.testing.assert_close(after["encoder.embeddings.token.weight"], before["encoder.embeddings.token.weight"])

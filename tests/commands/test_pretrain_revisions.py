@@ -68,7 +68,7 @@ def test_the_revisions_are_kept_beside_the_other_checkpoints(kept: Path) -> None
 def test_a_killed_run_ends_with_the_same_revisions(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopping = iter([None] * 3 + ["SIGTERM"])
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requested", lambda: next(stopping, None))
+        patch.setattr(loop, "requested_stop", lambda: next(stopping, None))
         assert lmtransfer(*KEPT, "name=broken") == 75
     broken = Path("runs/pretrain/broken/checkpoints")
     assert {path.name for path in broken.iterdir()} < {path.name for path in kept.iterdir()}
@@ -81,7 +81,7 @@ def test_points_may_be_added_on_resume(kept: Path, capsys: pytest.CaptureFixture
     more = [*PRETRAIN, "name=more", "train.save_at=[0]"]
     with pytest.MonkeyPatch.context() as patch:
         stopping = iter([None] * 3 + ["SIGTERM"])
-        patch.setattr(loop, "stop_requested", lambda: next(stopping, None))
+        patch.setattr(loop, "requested_stop", lambda: next(stopping, None))
         assert lmtransfer(*more, "train.steps=8") == 75
     assert lmtransfer(*more, "train.steps=8", "train.save_at=[0,100,450]", "resume=true") == 0
     assert "100 " in capsys.readouterr().err

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from lmtransfer.config.composing import composed
+from lmtransfer.config.composing import command_config
 from lmtransfer.config.effective import complete_learning_rates
 
 
@@ -47,8 +47,8 @@ def test_only_examples_that_are_not_scored_choose(task: dict[str, Any], split: s
 
 def test_the_laptop_recipe_searches_unless_a_rate_is_given() -> None:
     words = ["experiment=laptop_finetune", "init=x", "task=sst2"]
-    with composed("finetune", words) as cfg:
+    with command_config("finetune", words) as cfg:
         assert len(cfg.learning_rates) == 2
         assert cfg.optimizer.learning_rate in cfg.learning_rates
-    with composed("finetune", [*words, "optimizer.learning_rate=2e-4"]) as cfg:
+    with command_config("finetune", [*words, "optimizer.learning_rate=2e-4"]) as cfg:
         assert (cfg.learning_rates, cfg.optimizer.learning_rate) == (None, 2e-4)

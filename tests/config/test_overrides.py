@@ -8,8 +8,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from support.refusals import refuses
 
-from lmtransfer.config.composing import as_typed, in_force
-from lmtransfer.config.overrides import key_of, named_keys, quoted, read
+from lmtransfer.config.composing import quote_texts, running_config
+from lmtransfer.config.overrides import key_of, override_keys, quote_value, read
 from lmtransfer.errors import ConfigError
 
 AWKWARD = [
@@ -46,7 +46,7 @@ def composed(tmp_path: Path, *overrides: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("text", AWKWARD)
 def test_free_text_arrives_as_it_was_typed(text: str, tmp_path: Path) -> None:
-    assert composed(tmp_path, quoted(f"text={text}"))["text"] == text
+    assert composed(tmp_path, quote_value(f"text={text}"))["text"] == text
 
 
 @pytest.mark.parametrize("text", AWKWARD)
@@ -59,16 +59,16 @@ def test_free_text_is_one_value_in_a_sweep_too(text: str) -> None:
     ["runs/pretrain/imdb/objective.mask_prob=0.15", "/data/Bob's texts", "~/runs/a", "caf\u00e9/x", "runs/a=1,b=2"],
 )
 def test_paths_that_hydra_cannot_read_arrive_as_they_were_typed(path: str, tmp_path: Path) -> None:
-    assert composed(tmp_path, quoted(f"init={path}"))["init"] == path
+    assert composed(tmp_path, quote_value(f"init={path}"))["init"] == path
 
 
 @pytest.mark.parametrize("override", ["seed=3", "init=[a,b]", "+a.b={c:1}", "~text", "seed=0.1", "init=", "init=a b"])
 def test_what_hydra_can_read_is_left_alone(override: str) -> None:
-    assert quoted(override) == override
+    assert quote_value(override) == override
 
 
 def test_values_of_a_sweep_are_quoted_one_by_one() -> None:
-    assert quoted("init=runs/a=1,runs/b", is_sweep=True) == "init='runs/a=1',runs/b"
+    assert quote_value("init=runs/a=1,runs/b", is_sweep=True) == "init='runs/a=1',runs/b"
 
 
 def test_words_are_sorted() -> None:
@@ -104,7 +104,7 @@ def test_an_override_has_one_key_in_every_form() -> None:
     forms = ["train.steps=5", "+task.note=a=b", "++seed=3", "~train.seconds", "~optimizer=adamw", "model@electra=gpt"]
     keys = ["train.steps", "task.note", "seed", "train.seconds", "optimizer", "model@electra"]
     assert [key_of(form) for form in forms] == keys
-    assert named_keys(forms) == set(keys)
+    assert override_keys(forms) == set(keys)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_override_has_one_key_in_every_form() -> None:
     ],
 )
 def test_a_text_setting_is_what_was_typed_and_a_number_is_a_number(word: str, value: object) -> None:
-    with in_force("finetune", ["task=text_classification", word]) as cfg:
+    with running_config("finetune", ["task=text_classification", word]) as cfg:
         found = OmegaConf.select(cfg, key_of(word))
         plain = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
     assert (plain, type(plain)) == (value, type(value))
@@ -132,4 +132,4 @@ def test_a_text_setting_is_what_was_typed_and_a_number_is_a_number(word: str, va
 
 def test_each_text_of_a_sweep_is_what_was_typed() -> None:
     words = ["name=1e3,2_0", "task=text_classification", "seed=1e0,2"]
-    assert as_typed(words, command="finetune", config_dir=None) == ["name='1e3','2_0'", *words[1:]]
+    assert quote_texts(words, command="finetune", config_dir=None) == ["name='1e3','2_0'", *words[1:]]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lmtransfer.config.sweep import in_sweep, point_suffix, sweep_name
-from lmtransfer.launch.sweep_points import Point, read_points
+from lmtransfer.launch.sweep_points import SweepPoint, read_points
 
 
 def test_outside_a_sweep_a_name_is_a_name() -> None:
@@ -33,7 +33,9 @@ def test_what_cannot_be_in_a_file_name_is_replaced_and_stays_distinct() -> None:
 
 
 def test_points_are_read_back_in_the_order_of_the_sweep(tmp_path: Path) -> None:
-    points = [Point(number, f"seed={number}", Path(f"runs/{number}") if number % 2 else None) for number in range(11)]
+    points = [
+        SweepPoint(number, f"seed={number}", Path(f"runs/{number}") if number % 2 else None) for number in range(11)
+    ]
     points[4].error = "no\nluck"
     points[5].seconds = 1.5
     for point in reversed(points):

@@ -10,7 +10,7 @@ from fakes.objectives import NumberTokenizer, random_documents, store_of
 from omegaconf import OmegaConf
 
 from lmtransfer.config.component import build
-from lmtransfer.config.composing import composed
+from lmtransfer.config.composing import command_config
 from lmtransfer.config.phases import complete_phases, phases_of
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.step_plan import tokens_of_pass
@@ -44,7 +44,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_passes_compute_little_filler(recipe: str, world_size: int, store: TokenStore) -> None:
-    with composed("pretrain", [f"experiment={recipe}"]) as cfg:
+    with command_config("pretrain", [f"experiment={recipe}"]) as cfg:
         complete_phases(cfg)
         phases = [
             (OmegaConf.select(cfg, phase.objective), {**cfg.train, **(phase.train or {})}) for phase in phases_of(cfg)

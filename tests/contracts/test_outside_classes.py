@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from lmtransfer import cli
-from lmtransfer.config import pages
+from lmtransfer.config import main_help
 
-GUIDE = (pages.GUIDES / "extending.md").read_text(encoding="utf-8")
+GUIDE = (main_help.GUIDES / "extending.md").read_text(encoding="utf-8")
 
 
 def _shown(language: str, path: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from fakes.transfer_files import lmtransfer, sentence
 
-from lmtransfer.config.composing import composed
+from lmtransfer.config.composing import command_config
 from lmtransfer.config.phases import complete_phases, phases_of
 
 STEPS, WARMUP = 20, 5
@@ -182,7 +182,7 @@ RECIPES = pytest.mark.parametrize(("recipe", "published"), PUBLISHED.items(), id
 
 @RECIPES
 def test_budget_and_rates_are_those_of_the_paper(recipe: str, published: Published) -> None:
-    with composed("pretrain", [f"experiment={recipe}"]) as cfg:
+    with command_config("pretrain", [f"experiment={recipe}"]) as cfg:
         complete_phases(cfg)
         rows = []
         for phase in phases_of(cfg):

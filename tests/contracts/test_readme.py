@@ -17,17 +17,17 @@ import torch
 from omegaconf import DictConfig
 
 from lmtransfer.cli import main
-from lmtransfer.config import pages
+from lmtransfer.config import main_help
 from lmtransfer.config.check import check
-from lmtransfer.config.composing import composed
-from lmtransfer.config.in_short import expand_overlap, expand_parts
+from lmtransfer.config.composing import command_config
+from lmtransfer.config.short_forms import expand_overlap, expand_parts
 from lmtransfer.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The README and the guides, in reading order.
 PAGES = {
     "README": (ROOT / "README.md").read_text(encoding="utf-8"),
-    **{subject: (pages.GUIDES / f"{subject}.md").read_text(encoding="utf-8") for subject in pages.subjects()},
+    **{subject: (main_help.GUIDES / f"{subject}.md").read_text(encoding="utf-8") for subject in main_help.subjects()},
 }
 
 _TEXT = ["corpus.max_documents=200", "tokenizer.vocab_size=300", "tokenizer.allow_fewer=true"]
@@ -247,7 +247,7 @@ def test_every_command_of_the_manual_is_understood(words: tuple[str, ...], world
         swept = [word.partition(",")[0] for word in swept]
     if any("=" not in word for word in swept) or "task=glue" in swept:
         return  # `lmtransfer list models` takes words of its own, and a group of tasks is a sweep
-    with composed(command, swept) as cfg:
+    with command_config(command, swept) as cfg:
         expand_parts(cfg)
         expand_overlap(cfg)
         assert problems(cfg, command) == []
@@ -270,7 +270,7 @@ def write_published_bert(folder: Path) -> None:
 def test_the_table_of_commands_is_complete() -> None:
     table = set(re.findall(r"^\| `([a-z]+)` \|", PAGES["start"], flags=re.MULTILINE))
     assert {words[0] for page in PAGES for words in shown(page)} - {"help"} <= table
-    assert table == set(pages.commands())
+    assert table == set(main_help.commands())
 
 
 def test_every_make_target_of_the_manual_exists() -> None:
@@ -293,7 +293,7 @@ def test_groups_and_choices_named_in_the_manual_exist() -> None:
 
 def test_no_example_takes_a_result_from_fewer_than_five_seeds() -> None:
     """Of a task: pretraining seeds are counted by their own rule."""
-    said = [line for text in (*PAGES.values(), pages.main_page()) for line in text.splitlines()]
+    said = [line for text in (*PAGES.values(), main_help.main_page()) for line in text.splitlines()]
     found = [line for line in said if re.search(r"lmtransfer (probe|finetune)\b.*\bseeds=", line)]
     found += [line for line in said if "control=true seeds=" in line]
     assert len(found) > 4
@@ -301,7 +301,7 @@ def test_no_example_takes_a_result_from_fewer_than_five_seeds() -> None:
 
 
 def test_the_recipe_of_few_labels_takes_five_seeds() -> None:
-    with composed("finetune", ["experiment=few_labels", "init=x", "task=python_docs"]) as cfg:
+    with command_config("finetune", ["experiment=few_labels", "init=x", "task=python_docs"]) as cfg:
         assert cfg.seeds == 5
 
 
@@ -315,7 +315,7 @@ def test_the_demonstration_prepares_the_vocabulary_of_its_recipe(monkeypatch: py
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     monkeypatch.delitem(sys.modules, "demo", raising=False)
     demo = importlib.import_module("demo")
-    with composed("prepare", ["corpus=python_docs", *demo.TOKENIZER]) as cfg:
+    with command_config("prepare", ["corpus=python_docs", *demo.TOKENIZER]) as cfg:
         prepared = {"corpus": dict(cfg.corpus), "tokenizer": {**cfg.tokenizer, "add": None}}
-    with composed("pretrain", ["experiment=demo"]) as cfg:
+    with command_config("pretrain", ["experiment=demo"]) as cfg:
         assert prepared == {"corpus": dict(cfg.corpus), "tokenizer": dict(cfg.tokenizer)}

@@ -251,14 +251,14 @@ class TestMemory:
         torch.manual_seed(99)
         # The schedule follows the budget, so the first part has the whole one and is interrupted.
         broken = trainer(tmp_path / "b", 17, save_every=stop)
-        steps, original = iter(range(stop)), broken.updater.make
+        steps, original = iter(range(stop)), broken.updater.launch_step
 
         def interrupted(step: Any, **settings: Any) -> Any:
             if next(steps, None) is None:
                 raise KeyboardInterrupt
             return original(step, **settings)
 
-        broken.updater.make = interrupted  # type: ignore[method-assign]
+        broken.updater.launch_step = interrupted  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             broken.train()
         resumed = trainer(tmp_path / "b", 17)

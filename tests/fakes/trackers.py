@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
 
-from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun
+from lmtransfer.training.trackers.base import Outcome, Service, ServiceRecord, TrackedRun
 
 #: The name of each method is one of these; a service fails or waits in one of them.
 CALLS = ("begin", "log", "finish")
@@ -43,14 +43,14 @@ class FakeService(Service):
     def __init__(self, *, fails_in: str | None = None, waits_in: str | None = None, knows_steps: bool = False) -> None:
         self.fails_in, self.waits_in, self.knows_steps = fails_in, waits_in, knows_steps
 
-    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
         self._perhaps_fail("begin")
         if record not in self.kept:
             record = f"{run.name} {next(self.numbers)}"
             self.kept[record] = Kept(run)
         self.mine = self.kept[record]
         known = max([-1, *self.mine.steps]) if self.knows_steps else None
-        return Record(record, "in memory", known)
+        return ServiceRecord(record, "in memory", known)
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         self._perhaps_fail("log")

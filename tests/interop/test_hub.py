@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("LMTRANSFER_CACHE", str(folder / "cache"))
         assert lmtransfer(*KEPT, "name=kept") == 0
         stopping = iter([None] * 3 + ["SIGTERM"])
-        patch.setattr(loop, "stop_requested", lambda: next(stopping, None))
+        patch.setattr(loop, "requested_stop", lambda: next(stopping, None))
         assert lmtransfer(*KEPT, "name=broken") == 75
     torch.set_num_threads(threads)
     return folder

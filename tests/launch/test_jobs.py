@@ -14,7 +14,7 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import Interrupted
-from lmtransfer.launch.jobs import Job, Place, Record, last_words, run_jobs
+from lmtransfer.launch.jobs import Job, Place, Record, last_message, run_jobs
 from lmtransfer.system.console import Console
 
 PYTHON = sys.executable
@@ -61,7 +61,7 @@ def test_a_job_has_a_process_of_its_own_and_a_log() -> None:
     assert Path("logs/--version.log").read_text().startswith("lmtransfer ")
     assert list(failed) == ["--version", "pretran"]  # it ends well, but makes no result
     assert failed["pretran"].startswith("there is no command 'pretran'")
-    assert last_words(Path("logs/pretran.log")) in failed["pretran"]
+    assert last_message(Path("logs/pretran.log")) in failed["pretran"]
 
 
 def test_a_finished_job_is_skipped_and_a_failed_one_stops_those_that_need_it(python: Path) -> None:
@@ -124,7 +124,8 @@ def test_a_job_runs_when_its_needs_have_finished_and_alone_if_its_budget_is_a_ti
 def test_a_job_that_a_killed_runner_left_is_waited_for(python: Path) -> None:
     """Its process still saves, and holds the lock of its run."""
     Path("a").mkdir()
-    hold = "import pathlib, time; from lmtransfer.runs import lock; lock.hold(pathlib.Path('a').absolute()); print(1)"
+    imports = "import pathlib, time; from lmtransfer.runs.create_and_lock import hold"
+    hold = f"{imports}; hold(pathlib.Path('a').absolute()); print(1)"
     with subprocess.Popen([PYTHON, "-u", "-c", f"{hold}; time.sleep(2)"], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"1\n"

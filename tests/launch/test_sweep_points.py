@@ -15,16 +15,16 @@ from lmtransfer.config.composing import compose_files
 from lmtransfer.errors import Interrupted, MachineError
 from lmtransfer.launch import sweep
 from lmtransfer.launch.sweep_points import (
-    Plan,
-    Point,
+    SweepPlan,
+    SweepPoint,
     exchange_folder,
-    launcher_stopped,
+    launcher_error,
     plan_of,
     points_table,
     progress_line,
     read_points,
     seconds_left,
-    watched,
+    watch_points,
 )
 from lmtransfer.system import cores
 
@@ -59,7 +59,7 @@ def test_the_number_of_points_is_the_product_of_the_values(
 def test_the_workers_of_joblib_are_its_jobs() -> None:
     words = ["seed=1,2", "hydra/launcher=joblib"]
     plan = plan_of("pretrain", [*words, "hydra.launcher.n_jobs=2"])
-    assert plan == Plan("joblib", 2, ("seed=1", "seed=2"), workers=2, output_root="runs")
+    assert plan == SweepPlan("joblib", 2, ("seed=1", "seed=2"), workers=2, output_root="runs")
     assert (plan.is_parallel, plan.is_local) == (True, True)
     assert plan_of("pretrain", words).workers == min(2, len(os.sched_getaffinity(0)))
     assert plan_of("pretrain", [*words, "hydra.launcher.n_jobs=9"]).workers == 2
@@ -89,38 +89,40 @@ def test_ray_composes_with_our_settings(tmp_path: Path) -> None:
     assert cfg.hydra.launcher.ray.init.num_cpus == 2
 
 
-def points(*seconds: float | None, failed: int = 0) -> list[Point]:
-    found = [Point(number, f"seed={number}", seconds=measure_seconds) for number, measure_seconds in enumerate(seconds)]
-    return found + [Point(len(found) + row, "x", error="no luck", seconds=1e6) for row in range(failed)]
+def points(*seconds: float | None, failed: int = 0) -> list[SweepPoint]:
+    found = [
+        SweepPoint(number, f"seed={number}", seconds=measure_seconds) for number, measure_seconds in enumerate(seconds)
+    ]
+    return found + [SweepPoint(len(found) + row, "x", error="no luck", seconds=1e6) for row in range(failed)]
 
 
 @pytest.mark.parametrize(
     ("plan", "ended", "line"),
     [
-        (Plan(total=12), points(30.0, 50.0, 40.0, failed=1), "3 of 12 finished, 1 failed, about 5 min left"),
-        (Plan("joblib", 12, workers=4), points(30.0, 50.0), "2 of 12 finished, about 100 s left"),
-        (Plan("joblib", 3, workers=4), points(30.0, 50.0), "2 of 3 finished, about 40 s left"),
-        (Plan(total=4), points(None, 7200.0), "2 of 4 finished, about 4.0 h left"),
-        (Plan(total=4), points(None, None), "2 of 4 finished"),
-        (Plan(total=4), points(failed=2), "0 of 4 finished, 2 failed"),
-        (Plan(total=2), points(1.0, 1.0), "2 of 2 finished"),
-        (Plan(total=None), points(1.0, failed=1), "1 finished, 1 failed"),
-        (Plan("submitit_slurm", 4, workers=None), points(9.0), "1 of 4 finished"),
+        (SweepPlan(total=12), points(30.0, 50.0, 40.0, failed=1), "3 of 12 finished, 1 failed, about 5 min left"),
+        (SweepPlan("joblib", 12, workers=4), points(30.0, 50.0), "2 of 12 finished, about 100 s left"),
+        (SweepPlan("joblib", 3, workers=4), points(30.0, 50.0), "2 of 3 finished, about 40 s left"),
+        (SweepPlan(total=4), points(None, 7200.0), "2 of 4 finished, about 4.0 h left"),
+        (SweepPlan(total=4), points(None, None), "2 of 4 finished"),
+        (SweepPlan(total=4), points(failed=2), "0 of 4 finished, 2 failed"),
+        (SweepPlan(total=2), points(1.0, 1.0), "2 of 2 finished"),
+        (SweepPlan(total=None), points(1.0, failed=1), "1 finished, 1 failed"),
+        (SweepPlan("submitit_slurm", 4, workers=None), points(9.0), "1 of 4 finished"),
     ],
 )
-def test_the_line_counts_and_estimates(plan: Plan, ended: list[Point], line: str) -> None:
+def test_the_line_counts_and_estimates(plan: SweepPlan, ended: list[SweepPoint], line: str) -> None:
     assert progress_line(plan, ended) == line
 
 
 def test_nothing_is_estimated_from_failed_points() -> None:
-    assert seconds_left(Plan(total=5), points(failed=1)) is None
-    assert seconds_left(Plan(total=5), points(10.0, failed=1)) == 30.0
+    assert seconds_left(SweepPlan(total=5), points(failed=1)) is None
+    assert seconds_left(SweepPlan(total=5), points(10.0, failed=1)) == 30.0
 
 
 def test_the_table_has_a_row_for_each_point_with_its_score(tmp_path: Path) -> None:
     run = pretraining(tmp_path / "pretrain" / "x", final=4.5)
-    plan = Plan(total=3, labels=("seed=1", "seed=2", "seed=3"))
-    ended = [Point(0, "seed=1", run_dir=run, seconds=12.0), Point(1, "seed=2", error="no luck", seconds=3.0)]
+    plan = SweepPlan(total=3, labels=("seed=1", "seed=2", "seed=3"))
+    ended = [SweepPoint(0, "seed=1", run_dir=run, seconds=12.0), SweepPoint(1, "seed=2", error="no luck", seconds=3.0)]
     rows = points_table(plan, ended).rows
     assert rows[0][:2] == ["seed=1", "finished"]
     assert (rows[0][2].split()[0], rows[0][3]) == ("loss", "12 s")
@@ -130,7 +132,7 @@ def test_the_table_has_a_row_for_each_point_with_its_score(tmp_path: Path) -> No
 def test_a_run_that_was_finished_before_took_no_time(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
     now = time.time()
-    old, new, none = Point(0, "a", tmp_path), Point(1, "b", tmp_path), Point(2, "c")
+    old, new, none = SweepPoint(0, "a", tmp_path), SweepPoint(1, "b", tmp_path), SweepPoint(2, "c")
     old.measure_seconds(now + 5)
     new.measure_seconds(now - 5)
     none.measure_seconds(now - 5)
@@ -142,7 +144,7 @@ def test_a_run_that_was_finished_before_took_no_time(tmp_path: Path) -> None:
 def test_outcomes_of_a_cluster_are_below_the_root_of_the_runs_and_stay_with_the_logs_of_a_failure(
     tmp_path: Path,
 ) -> None:
-    plan = Plan("submitit_slurm", 2, workers=None, output_root=str(tmp_path / "runs"))
+    plan = SweepPlan("submitit_slurm", 2, workers=None, output_root=str(tmp_path / "runs"))
 
     def fail(*jobs: str) -> Path:
         with suppress(ZeroDivisionError), exchange_folder(plan) as folder:
@@ -155,21 +157,21 @@ def test_outcomes_of_a_cluster_are_below_the_root_of_the_runs_and_stay_with_the_
     assert not (tmp_path / "runs").exists()
     folder = fail("17")
     assert (folder.parent, folder.is_dir()) == (tmp_path / "runs", True)
-    failure = launcher_stopped(plan, RuntimeError("Job 17 failed. And more"), folder)
+    failure = launcher_error(plan, RuntimeError("Job 17 failed. And more"), folder)
     assert isinstance(failure, MachineError)
     assert all(text in str(failure) for text in ("submitit_slurm", "Job 17 failed", str(folder)))
     assert "more" not in str(failure)
-    assert isinstance(launcher_stopped(plan, KeyboardInterrupt(), folder), Interrupted)
+    assert isinstance(launcher_error(plan, KeyboardInterrupt(), folder), Interrupted)
 
 
 def test_a_point_of_another_process_is_counted_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with watched(Plan("submitit_local", 2, workers=None), tmp_path, every=0.01):
-        Point(0, "seed=1").write(tmp_path)
+    with watch_points(SweepPlan("submitit_local", 2, workers=None), tmp_path, every=0.01):
+        SweepPoint(0, "seed=1").write(tmp_path)
     assert capsys.readouterr().out.splitlines() == ["sweep: 0 of 2 finished", "sweep: 1 of 2 finished"]
 
 
 def test_outcomes_of_an_interrupted_sweep_are_written_nowhere(tmp_path: Path) -> None:
-    Point(0, "seed=1").write(tmp_path / "gone")
+    SweepPoint(0, "seed=1").write(tmp_path / "gone")
     sweep.stop(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
     assert read_points(tmp_path / "gone") == []
@@ -178,8 +180,8 @@ def test_outcomes_of_an_interrupted_sweep_are_written_nowhere(tmp_path: Path) ->
 def test_processes_beside_each_other_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "physical_cores", lambda: 8)
     monkeypatch.setattr(cores, "cpu_quota", lambda: None)
-    with cores.shared_by(3):
+    with cores.share_cores(3):
         assert cores.usable_cores() == 2
-    with cores.shared_by(20):
+    with cores.share_cores(20):
         assert cores.usable_cores() == 1
     assert cores.usable_cores() == 8

@@ -24,7 +24,7 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.continued import take_heads
+from lmtransfer.pretraining.continued import inherit_heads
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.learner import Step
 from lmtransfer.training.micro_batches import accumulate
@@ -248,7 +248,7 @@ def test_another_learner_goes_on_with_the_same_encoder(source: PretrainingSource
     heads = {k.removeprefix("objectives."): t for k, t in weights(first).items() if k.startswith("objectives.")}
     objective = MaskedLanguageModel() if then == "mlm" else ReplacedTokenDetection(embedding_sharing=then)  # type: ignore[arg-type]
     second = PretrainingLearner(first.encoder, [objective]).double()
-    take_heads(second, heads)
+    inherit_heads(second, heads)
     table = second.encoder.token_embedding
     assert table is not None
     assert torch.equal(table.weight, values)
@@ -270,10 +270,10 @@ def test_heads_of_another_run_leave_the_encoder_as_it_is(before: str) -> None:
     load_weights(encoder, {k.removeprefix("encoder."): t for k, t in saved.items() if k.startswith("encoder.")})
     objective = ReplacedTokenDetection(embedding_sharing="disentangled").double()
     learner = PretrainingLearner(encoder, [objective]).double()
-    taken = take_heads(
+    inherited = inherit_heads(
         learner, {k.removeprefix("objectives."): t for k, t in saved.items() if k.startswith("objectives.")}
     )
-    assert ("rtd" in taken.taken) == (before == "disentangled")
+    assert ("rtd" in inherited.loaded) == (before == "disentangled")
     assert torch.equal(tables(learner)[0].weight, tables(first)[0].weight)
     assert torch.equal(learner.objectives["rtd"].dense.weight, saved["objectives.rtd.dense.weight"])
 

@@ -16,7 +16,7 @@ from fakes.transfer_files import lmtransfer, result
 from safetensors.torch import load_file
 from support.saved_encoder import load_encoder
 
-from lmtransfer.pretraining.continued import TakenHeads
+from lmtransfer.pretraining.continued import InheritedHeads
 from lmtransfer.tokenizers.load import load_tokenizer
 
 LINE = "the old boat lay on the shore and the small dog ran along it all day while rain fell"
@@ -83,7 +83,7 @@ def test_the_loss_goes_on_where_it_was(world: Path, capsys: pytest.CaptureFixtur
     assert end < 0.3 * unlearnt
     assert go_on() == 0
     said = capsys.readouterr().err
-    assert str(TakenHeads(("mlm",), (), ())) in said
+    assert str(InheritedHeads(("mlm",), (), ())) in said
     assert "experiment=adapt" not in said
     assert losses("runs/pretrain/on")[0] == pytest.approx(end, abs=0.25 * unlearnt)
     assert losses("runs/pretrain/on")[0] < 0.5 * unlearnt
@@ -114,7 +114,7 @@ def test_a_recipe_for_random_weights_is_remarked_on(world: Path, capsys: pytest.
 
 def test_heads_that_are_new_are_said(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert go_on("objective=mlm_nsp") == 0
-    assert str(TakenHeads(("mlm",), (), ("nsp",))) in capsys.readouterr().err
+    assert str(InheritedHeads(("mlm",), (), ("nsp",))) in capsys.readouterr().err
     before, after = weights("runs/pretrain/base"), weights("runs/pretrain/on", "last")
     assert set(after) - set(before) == {"objectives.nsp.classifier.weight", "objectives.nsp.classifier.bias"}
 
@@ -153,7 +153,7 @@ def test_added_words_are_tokens_and_change_nothing_else(world: Path, capsys: pyt
     Path("words.txt").write_text("zyxotide\nboatyard\n")
     still = ["optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0"]
     assert go_on("tokenizer.add=words.txt", *still) == 0
-    assert str(TakenHeads(("mlm",), (), ())) in capsys.readouterr().err
+    assert str(InheritedHeads(("mlm",), (), ())) in capsys.readouterr().err
     base, resized = (load_tokenizer(Path(f"runs/pretrain/{name}/tokenizer")) for name in ("base", "on"))
     assert resized.num_pieces == base.num_pieces + 2
     assert len(resized.encode_ids(["zyxotide"])[0]) == 1 < len(base.encode_ids(["zyxotide"])[0])
@@ -219,6 +219,6 @@ def test_an_evaluation_without_held_out_text_says_so(world: Path, capsys: pytest
     ):
         assert lmtransfer(*evaluate, *corpus) == 2
         said = capsys.readouterr().err
-        assert "run=runs/pretrain/base: its held-out text gives no rows" in said
+        assert "run=runs/pretrain/base: the held-out text yields no rows" in said
         assert "corpus.validation_fraction" in said
         assert "bug" not in said

@@ -17,7 +17,7 @@ from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
-from lmtransfer.pretraining.continued import take_heads
+from lmtransfer.pretraining.continued import inherit_heads
 from lmtransfer.training.weights import weights
 
 ENCODERS: dict[str, Callable[..., Any]] = {"electra": electra, "modern": modern}
@@ -49,7 +49,7 @@ def test_it_computes_what_the_encoder_and_its_head_did(name: str, kind: str, sha
     heads = {key.removeprefix("objectives."): tensor for key, tensor in weights(before).items()}
 
     learner = PretrainingLearner(before.encoder, [OBJECTIVES[kind](embedding_sharing=sharing, **COPY)])
-    assert take_heads(learner, heads).in_part == (kind,)
+    assert inherit_heads(learner, heads).partly_loaded == (kind,)
     generator = learner.listed()[0].generator
     generator_TD = generator(packed).last
     torch.testing.assert_close(generator_TD, states_TD, rtol=0, atol=0)
@@ -70,13 +70,13 @@ def test_a_head_of_its_own_goes_before_one_of_masked_tokens() -> None:
     heads = {key.removeprefix("objectives."): tensor for key, tensor in weights(other).items()}
     heads["mlm.bias"] = torch.full((96,), 5.0)
     learner = PretrainingLearner(electra(num_heads=1), [ReplacedTokenDetection(**COPY)])
-    take_heads(learner, heads)
+    inherit_heads(learner, heads)
     assert set(learner.listed()[0].generator_head.bias.tolist()) == {3.0}
 
 
 def test_by_itself_it_takes_no_other_head() -> None:
     learner = PretrainingLearner(electra(), [ReplacedTokenDetection()])
-    assert take_heads(learner, {"mlm.bias": torch.full((96,), 5.0)}).new == ("rtd",)
+    assert inherit_heads(learner, {"mlm.bias": torch.full((96,), 5.0)}).random == ("rtd",)
     assert set(learner.listed()[0].generator_head.bias.tolist()) == {0.0}
 
 

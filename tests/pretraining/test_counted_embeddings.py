@@ -28,7 +28,7 @@ from lmtransfer.pretraining.counted.embeddings import (
     segment_counts,
     segment_ids,
     sparse_positive_pmi,
-    subsampled,
+    subsample,
     token_ids,
     window_counts,
 )
@@ -78,7 +78,7 @@ def test_each_segment_has_its_counts() -> None:
 
 def test_frequent_tokens_are_thinned_out_by_the_root_rule() -> None:
     text = np.repeat([0, 1], [99_000, 1_000])
-    kept = np.bincount(subsampled(text, threshold=0.01, seed=3))
+    kept = np.bincount(subsample(text, threshold=0.01, seed=3))
     assert kept[1] == 1_000
     expected = 99_000 * (0.01 / 0.99) ** 0.5
     assert abs(kept[0] - expected) < 5 * expected**0.5

@@ -11,7 +11,7 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.pretraining.diagnostics import TABLE, block_weights, meaning
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import TokenForecast, millions
-from lmtransfer.training.progress import Progress
+from lmtransfer.training.progress import ProgressLine
 
 
 class _Clock:
@@ -26,7 +26,7 @@ class _Clock:
         return self.now
 
 
-class _Notes(Progress):
+class _Notes(ProgressLine):
     def __init__(self) -> None:
         super().__init__(quiet=True)
         self.notes: list[str] = []

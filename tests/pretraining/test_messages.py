@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from fakes.objectives import bert
 
-from lmtransfer.config.composing import composed
+from lmtransfer.config.composing import command_config
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.pretraining.diagnostics import watchers_of
+from lmtransfer.pretraining.diagnostics import callbacks_of
 from lmtransfer.pretraining.messages import next_lines
 from lmtransfer.training.callbacks import UnigramPlateau
 from lmtransfer.training.optim.optimizers import AdamW, Muon
@@ -40,7 +40,7 @@ def suggested(corpus: str, *, small: bool) -> list[str]:
 def test_the_suggested_command_fits_the_text(corpus: str, task: str, small: bool) -> None:
     program, command, *words = suggested(corpus, small=small)
     assert (program, command) == ("lmtransfer", "finetune")
-    with composed(command, words) as cfg:
+    with command_config(command, words) as cfg:
         assert (cfg.task.name, cfg.init, cfg.seeds, cfg.control) == (task, "runs/pretrain/mine", 5, True)
     assert any(word.startswith("experiment=") for word in words) == small
 
@@ -73,7 +73,7 @@ def test_an_optimiser_is_not_advised_to_a_run_that_uses_it() -> None:
     learner = PretrainingLearner(bert(), [MaskedLanguageModel()])
     advised: list[str] = []
     for optimizer in (Muon(learner=learner, learning_rate=0.01), AdamW(learner=learner, learning_rate=0.01)):
-        (plateau,) = watchers_of(learner, seconds=None, entropy=2.0, from_scratch=True, optimizer=optimizer)
+        (plateau,) = callbacks_of(learner, seconds=None, entropy=2.0, from_scratch=True, optimizer=optimizer)
         assert isinstance(plateau, UnigramPlateau)
         outcome = SimpleNamespace(losses={"mlm": 2.0}, updated=True)
         said = [plateau.on_step_end(cast(Any, outcome), {"step": 9}, fraction=0.9) for _ in range(100)]

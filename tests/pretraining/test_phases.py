@@ -85,7 +85,7 @@ def test_phases_of_one_objective_go_on_with_its_head_and_optimiser() -> None:
 
 def test_masks_rows_batches_and_rates_change_where_a_phase_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[float, int, int]] = []
-    taken = loop.Updater.make
+    taken = loop.Updater.launch_step
 
     def noted(self: Any, step: Any, **more: Any) -> Any:
         (batch,) = step.micro_batches
@@ -93,7 +93,7 @@ def test_masks_rows_batches_and_rates_change_where_a_phase_begins(monkeypatch: p
         seen.append((batch.num_targets / batch.num_tokens, int(lengths.max()), batch.num_tokens))
         return taken(self, step, **more)
 
-    monkeypatch.setattr(loop.Updater, "make", noted)
+    monkeypatch.setattr(loop.Updater, "launch_step", noted)
     assert lmtransfer(*TINY, "--config-dir=own", "phases=growing", "name=run") == 0
     shares, rows, tokens = (np.array(numbers) for numbers in zip(*seen, strict=True))
     assert [record["phase"] for record in records("run")] == ["first"] * 4 + ["second"] * 2 + ["third"] * 4

@@ -15,7 +15,7 @@ from fakes.transfer_files import lmtransfer, make_world, sentence
 from safetensors.torch import load_file
 
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.pretraining.continued import TakenHeads
+from lmtransfer.pretraining.continued import InheritedHeads
 from lmtransfer.pretraining.phases import Pretraining, Training
 from lmtransfer.training import loop
 
@@ -89,7 +89,7 @@ def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = loop.Trainer._step
 
     def counted(self: loop.Trainer, steps: Any) -> str | None:
-        monkeypatch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if self.state.step == step else None)
+        monkeypatch.setattr(loop, "requested_stop", lambda: "Ctrl-C" if self.state.step == step else None)
         return taken(self, steps)
 
     monkeypatch.setattr(loop.Trainer, "_step", counted)
@@ -200,7 +200,7 @@ def test_it_may_begin_as_another_run_ended(capsys: pytest.CaptureFixture[str]) -
     still = ["optimizer=adamw", "optimizer.learning_rate=1e-30", "optimizer.weight_decay=0", "train.steps=1"]
     capsys.readouterr()
     assert lmtransfer(*words, *set_start, *still, "init=runs/pretrain/first", "name=second") == 0
-    assert str(TakenHeads((), ("rtd",), ())) in capsys.readouterr().err
+    assert str(InheritedHeads((), ("rtd",), ())) in capsys.readouterr().err
     first, second = saved("first"), saved("second")
     torch.testing.assert_close(second["objectives.rtd.generator.project.weight"], second["encoder.project.weight"])
     head = "dense.weight"

@@ -11,7 +11,7 @@ from support.refusals import refuses
 
 from lmtransfer.config.phases import Phase
 from lmtransfer.errors import CheckpointError
-from lmtransfer.pretraining.phases import Transition, find_phase, span_of_schedule, transitions_of
+from lmtransfer.pretraining.phases import Transition, find_phase, schedule_span, transitions_of
 
 MASKED, CAUSAL = [object()], [object()]
 
@@ -62,19 +62,19 @@ def test_the_schedule_runs_from_restart_to_restart() -> None:
         (MASKED, "adam", 0.2, None),
         (MASKED, "adam", 0.2, True),
     )
-    spans = [span_of_schedule(phases, transitions, place) for place in range(5)]
+    spans = [schedule_span(phases, transitions, place) for place in range(5)]
     assert spans == [(0, 0.4), (0, 0.4), (2, 0.8), (2, 0.8), (4, 1.0)]
 
 
 def test_one_phase_has_the_whole_budget() -> None:
     phases, transitions = described((MASKED, "adam", 0.1, None))
-    assert span_of_schedule(phases, transitions, 0) == (0, 1.0)
+    assert schedule_span(phases, transitions, 0) == (0, 1.0)
 
 
 def _with_checkpoint(*names: str) -> Any:
     """A run whose newest checkpoint was saved when these phases had begun."""
     checkpoint = SimpleNamespace(folder="last", state={"phases": [{"name": name} for name in names]})
-    return SimpleNamespace(checkpoints=SimpleNamespace(newest_complete=lambda: (checkpoint, [])))
+    return SimpleNamespace(checkpoints=SimpleNamespace(recover_newest=lambda: (checkpoint, [])))
 
 
 PHASES: list[Any] = [SimpleNamespace(name=name) for name in ("words", "masked", "rest")]
@@ -89,7 +89,7 @@ def test_a_run_resumes_in_the_phase_of_its_newest_checkpoint(place: int) -> None
 
 
 def test_a_run_begins_in_its_first_phase() -> None:
-    empty: Any = SimpleNamespace(checkpoints=SimpleNamespace(newest_complete=lambda: (None, [])))
+    empty: Any = SimpleNamespace(checkpoints=SimpleNamespace(recover_newest=lambda: (None, [])))
     counted: Any = SimpleNamespace(seconds=3.0)
     for run in (None, empty):
         phase, state = find_phase(PHASES, run, start=counted)

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.cli import main
-from lmtransfer.config.in_short import expand_overlap
+from lmtransfer.config.short_forms import expand_overlap
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.tasks.base import Task

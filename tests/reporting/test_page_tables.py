@@ -16,7 +16,7 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 from lmtransfer.reporting.table import Cell, Column, Group, Line, Mark, Table, mark_of
-from lmtransfer.system.units import count, duration, shown, shown_difference
+from lmtransfer.system.units import count, duration, format_difference, format_metric
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def test_the_leaderboard_has_the_numbers_of_the_entries(entries: list[Entry]) ->
         assert entry.score is not None
         assert entry.difference is not None
         assert float(score.attributes["data-sort"]) == entry.score.mean
-        assert score.words.startswith(shown(entry.score.mean, metric))
+        assert score.words.startswith(format_metric(entry.score.mean, metric))
         assert float(difference.attributes["data-sort"]) == entry.difference.delta
-        assert shown_difference(entry.difference.delta, metric) in difference.words
+        assert format_difference(entry.difference.delta, metric) in difference.words
         assert entry.difference.verdict in difference.words
         for end in entry.difference.interval or ():
-            assert shown_difference(end, metric) in difference.words
+            assert format_difference(end, metric) in difference.words
         assert board["task"][place].words == entry.group
         assert board["transfer"][place].words == "finetuned"
         costs = {
@@ -131,7 +131,7 @@ def test_the_table_of_results_has_every_row_and_its_baselines(entries: list[Entr
         assert row.run in run.words
         assert row.entry.model in run.words
         if row.score is not None:
-            assert mean.words.startswith(shown(row.score.mean, row.metric))
+            assert mean.words.startswith(format_metric(row.score.mean, row.metric))
         if row.difference is not None:
             assert row.difference.verdict in verdict.words
     groups = [group.words for group in table.all("tr", css="group")]

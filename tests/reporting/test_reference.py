@@ -10,7 +10,7 @@ import pytest
 from fakes.runs import write_run
 from omegaconf import OmegaConf
 
-from lmtransfer.config.composing import composed
+from lmtransfer.config.composing import command_config
 from lmtransfer.reporting.figures.kinds import draw
 from lmtransfer.reporting.figures.logged import loss_charts
 from lmtransfer.reporting.runs import reference
@@ -81,7 +81,7 @@ def test_the_report_draws_the_references_and_says_whether_the_loss_is_normal(
 def test_the_shipped_curves_belong_to_shipped_recipes() -> None:
     curves = reference_curves()
     for recipe in {one.recipe for one in curves}:
-        with composed("pretrain", [f"experiment={recipe}"], config_dir=None) as cfg:
+        with command_config("pretrain", [f"experiment={recipe}"], config_dir=None) as cfg:
             settings = settings_of(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
         for one in curves:
             if one.recipe == recipe:

@@ -17,13 +17,13 @@ from fakes.training import ToyLearner, files_below, toy_trainer
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.runs import lock
+from lmtransfer.runs.create_and_lock import LOCK, release
 from lmtransfer.runs.result import JointResult, RunResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions
 from lmtransfer.training import flops, hardware, precision
-from lmtransfer.training.progress import Progress
-from lmtransfer.training.recurrent_state import detached, flatten, unflatten
+from lmtransfer.training.progress import ProgressLine
+from lmtransfer.training.recurrent_state import detach, flatten, unflatten
 from lmtransfer.training.trackers.jsonl import Jsonl
 
 RESULT = RunResult(command="pretrain", metrics={"loss": 1.5}, seconds=4.0, tokens=10)
@@ -116,7 +116,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
         run.read_result(JointResult)
     for found in ("", '"format": 2, '):
         run.result_path.write_text(f'{{{found}"metrics": {{}}}}')
-        with refuses(RunDirectoryError, "result.json: ", "format 1"):
+        with refuses(RunDirectoryError, "result.json has", "format 1"):
             run.read_result()
 
 
@@ -180,7 +180,7 @@ RECORD = {
 
 
 def test_the_progress_line_says_everything() -> None:
-    line = Progress(flops_per_token=1e6, peak_flops=1e11).line(RECORD | {"validation/loss": 4.8}, fraction=0.25)
+    line = ProgressLine(flops_per_token=1e6, peak_flops=1e11).line(RECORD | {"validation/loss": 4.8}, fraction=0.25)
     for part in ("1,200", "25 %", "loss 5.000", "mlm 4.500", "nsp 0.500", "validation loss 4.800", "1.00e-03"):
         assert part in line
     for part in ("17,000 tokens/s", "MFU 17 %", "GB", "3:00 left"):
@@ -189,13 +189,13 @@ def test_the_progress_line_says_everything() -> None:
 
 def test_the_remaining_time_does_not_grow_by_what_came_before_the_first_step() -> None:
     record = RECORD | {"seconds": 50.0}
-    assert "0:30 left" in Progress().line(record, fraction=0.25, prepared=40.0)
-    assert "2:30 left" in Progress().line(record, fraction=0.25)
+    assert "0:30 left" in ProgressLine().line(record, fraction=0.25, prepared=40.0)
+    assert "2:30 left" in ProgressLine().line(record, fraction=0.25)
 
 
 def test_a_loss_that_is_the_total_is_shown_once() -> None:
     record = {key: value for key, value in RECORD.items() if key != "loss/nsp"} | {"loss": 4.5}
-    assert Progress().line(record, fraction=0.5).count("4.500") == 1
+    assert ProgressLine().line(record, fraction=0.5).count("4.500") == 1
 
 
 def test_without_a_terminal_there_is_a_line_every_ten_seconds(
@@ -203,7 +203,7 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("lmtransfer.training.progress.time.monotonic", lambda: now[0])
-    with Progress() as progress:
+    with ProgressLine() as progress:
         for step in range(100):
             now[0] += 0.5
             progress.show(RECORD | {"step": step}, fraction=step / 100)
@@ -216,7 +216,7 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds(
 
 
 def test_a_quiet_progress_still_passes_on_notes(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(quiet=True)
+    progress = ProgressLine(quiet=True)
     progress.show(RECORD, fraction=0.5, last=True)
     progress.note("a warning")
     assert capsys.readouterr().err == "a warning\n"
@@ -235,7 +235,7 @@ def test_a_recurrent_state_comes_back_as_it_was() -> None:
     assert isinstance(back["lstm"], tuple)
     assert isinstance(back["lstm"][1], list)
     assert (back["lstm"][1][0], back["age"], back["on"], back["name"]) == (None, 3, True, "x")
-    assert not detached(recurrent_state)["lstm"][0].requires_grad
+    assert not detach(recurrent_state)["lstm"][0].requires_grad
     with refuses(TypeError, "<class 'object'>"):
         flatten({"thing": object()})
 
@@ -319,8 +319,8 @@ def test_what_a_killed_writer_has_staged_in_its_runs_goes_with_the_next_one(tmp_
     for path in (*staged, of_others):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
-    (of_others.parent / lock.LOCK).touch()  # a run of its own, which another process may be writing
-    lock.release(run.path)
+    (of_others.parent / LOCK).touch()  # a run of its own, which another process may be writing
+    release(run.path)
     RunDirectory.create(tmp_path, "finetune", "a", resume=True)
     assert [path.exists() for path in staged] == [False] * 3
     assert of_others.exists()

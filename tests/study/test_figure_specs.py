@@ -23,7 +23,7 @@ from lmtransfer.reporting.sections import find_sections, write_sections
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.figure_specs import FigureSpec
 from lmtransfer.study.ledger import add_seconds, note_overrides, read_ledger, share_pretraining
-from lmtransfer.study.plan import Plan, make_plan
+from lmtransfer.study.plan import StudyPlan, make_plan
 from lmtransfer.study.progress import JobProgress, progress_of, seconds_left, summary
 from lmtransfer.study.sections import findings, lines_of, make_sections, place_text
 from lmtransfer.study.table import read_rows
@@ -56,7 +56,7 @@ def config(**changes: Any) -> Any:
     )
 
 
-def make_runs(plan: Plan) -> None:
+def make_runs(plan: StudyPlan) -> None:
     """The runs of a study, finished."""
     for job in plan.jobs:
         if job.stage == "pretrain":
@@ -186,7 +186,8 @@ def test_other_or_unfinished_pretraining_is_not_shared(world: Path) -> None:
 @contextmanager
 def written_by_another(run: Path) -> Iterator[None]:
     """Inside the block another process writes the run."""
-    hold = f"import pathlib, time; from lmtransfer.runs import lock; lock.hold(pathlib.Path({str(run)!r})); print(1)"
+    imports = "import pathlib, time; from lmtransfer.runs.create_and_lock import hold"
+    hold = f"{imports}; hold(pathlib.Path({str(run)!r})); print(1)"
     with subprocess.Popen([sys.executable, "-u", "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"1\n"

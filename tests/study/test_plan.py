@@ -25,7 +25,7 @@ from lmtransfer.launch.jobs import Job, Place
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.study.ledger import read_ledger
-from lmtransfer.study.plan import Plan, StudyJob, make_plan
+from lmtransfer.study.plan import StudyJob, StudyPlan, make_plan
 from lmtransfer.study.table import StudyRow, markdown, study_table, write_table
 from lmtransfer.system.durable import _HERE
 
@@ -217,7 +217,7 @@ def test_the_chosen_metrics_are_in_the_table(num_transfers: int, tmp_path: Path)
         (run / "result.json").write_text(json.dumps(result))
     transfers = {entry.name: entry for entry in make_entries(collect(tmp_path))}
     rows = [StudyRow("masked", None, transfers)]
-    plan = Plan("s", tmp_path, ("masked",), dict.fromkeys(names, "finetune"), ())
+    plan = StudyPlan("s", tmp_path, ("masked",), dict.fromkeys(names, "finetune"), ())
     shown = "matthews 0.450 \u00b1 0.071"
     assert markdown(rows, plan).count(shown) == num_transfers
     table = study_table(rows, plan)
@@ -380,7 +380,8 @@ def test_settings_without_effect_are_no_part_of_the_ledger(
 def test_two_of_the_same_study_do_not_run_at_once(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     folder = world / "runs/study/tiny"
     folder.mkdir(parents=True)
-    hold = f"import pathlib, time; from lmtransfer.runs import lock; lock.hold(pathlib.Path({str(folder)!r})); print(1)"
+    imports = "import pathlib, time; from lmtransfer.runs.create_and_lock import hold"
+    hold = f"{imports}; hold(pathlib.Path({str(folder)!r})); print(1)"
     with subprocess.Popen([sys.executable, "-u", "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()

@@ -18,7 +18,7 @@ from fakes.training import Recorder, trainer_of
 
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.system.ranks import end_process
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.data_parallel import own_part, shard
@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, Any] = {"adamw": AdamW, "muon": Muon}
 
 
 def _trained(model: str, objective: str, settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    rank, world_size = distributed.rank(), distributed.world_size()
+    rank, world_size = process_group.rank(), process_group.world_size()
     characters = np.tile(np.arange(50, dtype=np.int16) + 1, (NumberTokenizer.vocab_size, 1))
     characters[:, 0] += np.arange(NumberTokenizer.vocab_size) % 60
     with tempfile.TemporaryDirectory() as corpus:
@@ -85,12 +85,12 @@ def _trained(model: str, objective: str, settings: dict[str, Any], folder: Path)
 def main() -> None:
     torch.set_num_threads(1)
     every, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
-    with distributed.process_group():
+    with process_group.join():
         results = [
             {pair: _trained(*pair.split(":"), settings, folder / str(place)) for pair in sys.argv[3:]}
             for place, settings in enumerate(every)
         ]
-        (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(results))
+        (folder / f"rank-{process_group.rank()}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = loop.Trainer._step
 
     def counted(self: loop.Trainer, steps: Any) -> str | None:
-        monkeypatch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if self.state.step == step else None)
+        monkeypatch.setattr(loop, "requested_stop", lambda: "Ctrl-C" if self.state.step == step else None)
         return taken(self, steps)
 
     monkeypatch.setattr(loop.Trainer, "_step", counted)

@@ -22,8 +22,8 @@ from fakes.training import WIDTH, FindsLarge, ToyBatch, ToyLearner, ToyStream, r
 from lmtransfer.errors import Interrupted, MachineError, RunDirectoryError, TrainingError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.ranks import end_process
-from lmtransfer.training import distributed
-from lmtransfer.training.averaging import Average, Exponential
+from lmtransfer.training import process_group
+from lmtransfer.training.averaging import Average, ExponentialAverage
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.data_parallel import Passes
@@ -87,11 +87,11 @@ class _Exchanges:
 
 def _train(folder: Path, *, stream: type[ToyStream] = ToyStream, resume: bool = False) -> dict[str, Any]:
     """Three micro-batches a step over however many ranks there are, with dropout, ragged counts and an average."""
-    rank, world_size = distributed.rank(), distributed.world_size()
+    rank, world_size = process_group.rank(), process_group.world_size()
     learner = FindsLarge(dropout=0.3)
     if rank:
         torch.nn.init.normal_(learner.out.weight)  # must not matter: rank 0's weights are shared
-    average = Average(list(learner.parameters()), Exponential(0.5))
+    average = Average(list(learner.parameters()), ExponentialAverage(0.5))
     exchanges = _Exchanges()
     (folder / f"pid-{rank}").write_text(str(os.getpid()))
     held_out = [rows(10**6 + n, 3 + n) for n in range(5)]
@@ -150,7 +150,7 @@ class _Uneven(ToyLearner):
 
 def _gradients(folder: Path) -> dict[str, Any]:
     """The gradients of five steps; from the third on one parameter is frozen."""
-    rank, world_size = distributed.rank(), distributed.world_size()
+    rank, world_size = process_group.rank(), process_group.world_size()
     learner = _Uneven()
     passes, steps = Passes(learner, Precision()), []
     for number, step in zip(range(5), ToyStream(per_step=3, rank=rank, world_size=world_size).steps(), strict=False):
@@ -164,7 +164,7 @@ def _gradients(folder: Path) -> dict[str, Any]:
 def _no_memory(folder: Path) -> dict[str, Any]:
     """The memory of the last rank does not suffice in the second step."""
     learner = _Uneven()
-    rank, world_size = distributed.rank(), distributed.world_size()
+    rank, world_size = process_group.rank(), process_group.world_size()
     passes, messages = Passes(learner, Precision()), []
     for number, step in zip(range(2), ToyStream(per_step=4, rank=rank, world_size=world_size).steps(), strict=False):
         learner.no_memory = number == 1 and rank == world_size - 1
@@ -188,10 +188,10 @@ def _refused(folder: Path) -> dict[str, Any]:
 
 def _left(folder: Path) -> dict[str, Any]:
     """The last rank ends without a word; the first one writes what it is told then."""
-    if distributed.rank():
+    if process_group.rank():
         os._exit(0)
     try:
-        distributed.gather("here")
+        process_group.gather("here")
     except MachineError as error:
         (folder / "left-0.json").write_text(json.dumps({"message": str(error)}))
         os._exit(0)
@@ -213,9 +213,9 @@ CASES = {
 def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[2])
-    with distributed.process_group():
+    with process_group.join():
         result = CASES[sys.argv[1]](folder)
-        (folder / f"{sys.argv[1]}-{distributed.rank()}.json").write_text(json.dumps(result))
+        (folder / f"{sys.argv[1]}-{process_group.rank()}.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

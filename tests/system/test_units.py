@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtransfer.system.units import count, duration, in_percent, shown, shown_difference
+from lmtransfer.system.units import count, duration, format_difference, format_metric, in_percent
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_metrics_are_shown_in_their_unit():
     exact = ("exact", "best_exact", "HasAns_exact", "heq_q", "unfiltered_f1", "unanswerable")
     assert all(in_percent(name) for name in exact)
     assert not any(in_percent(name) for name in ("best_exact_thresh", "best_f1_thresh", "pearson", "spearman"))
-    assert shown(0.6963, "accuracy") == "69.6"
-    assert shown(4.0816, "loss") == "4.082"
-    assert shown_difference(0.028, "accuracy") == "+2.8"
-    assert shown_difference(-0.12, "loss") == "-0.120"
+    assert format_metric(0.6963, "accuracy") == "69.6"
+    assert format_metric(4.0816, "loss") == "4.082"
+    assert format_difference(0.028, "accuracy") == "+2.8"
+    assert format_difference(-0.12, "loss") == "-0.120"

@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import TypedDict
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, PositiveProb, Prob, Whole
-from lmtransfer.system.validation import Misfit, describe, join, shown, validated
+from lmtransfer.system.validation import Misfit, describe, describe_value, join, validate
 
 
 class Entry(TypedDict):
@@ -49,7 +49,7 @@ class Manifest(TypedDict, total=False):
     ],
 )
 def test_plain_data_becomes_what_the_annotation_asks_for(value: Any, annotation: Any, expected: Any) -> None:
-    result = validated(value, annotation)
+    result = validate(value, annotation)
     assert result == expected
     assert type(result) is type(expected)
 
@@ -83,7 +83,7 @@ def test_plain_data_becomes_what_the_annotation_asks_for(value: Any, annotation:
 )
 def test_a_misfit_says_what_is_allowed(value: Any, annotation: Any, message: str) -> None:
     with pytest.raises(Misfit) as raised:
-        validated(value, annotation)
+        validate(value, annotation)
     assert str(raised.value) == message
 
 
@@ -103,23 +103,23 @@ def test_a_misfit_says_what_is_allowed(value: Any, annotation: Any, message: str
 )  # fmt: skip
 def test_a_misfit_names_the_deepest_place(value: Any, annotation: Any, where: str, message: str) -> None:
     with pytest.raises(Misfit) as raised:
-        validated(value, annotation)
+        validate(value, annotation)
     assert join("", *raised.value.where) == where
     assert str(raised.value) == message
 
 
 def test_an_object_fits_only_its_class() -> None:
     entry = Path()
-    assert validated([entry, Misfit((), 1, "")], list[Any])
+    assert validate([entry, Misfit((), 1, "")], list[Any])
     wrong = Misfit((), 1, "")
-    assert validated({"k": wrong}, dict[str, Misfit])["k"] is wrong
+    assert validate({"k": wrong}, dict[str, Misfit])["k"] is wrong
     with pytest.raises(Misfit, match="a component"):
-        validated("x", Misfit)
+        validate("x", Misfit)
 
 
 @pytest.mark.parametrize("annotation", [str, str | Sequence[str], str | Path | None])
 def test_a_file_name_that_is_not_utf_8_is_text(annotation: Any) -> None:
-    assert validated("a\udcff", annotation) == "a\udcff"
+    assert validate("a\udcff", annotation) == "a\udcff"
 
 
 def test_descriptions_name_each_kind_once() -> None:
@@ -127,6 +127,6 @@ def test_descriptions_name_each_kind_once() -> None:
 
 
 def test_long_values_are_cut() -> None:
-    assert shown("x" * 100) == "'" + "x" * 59 + "..."
-    assert shown(list(range(100))) == "a list of 100"
-    assert shown(10**6000) == "a number that is too large to show"
+    assert describe_value("x" * 100) == "'" + "x" * 59 + "..."
+    assert describe_value(list(range(100))) == "a list of 100"
+    assert describe_value(10**6000) == "a number that is too large to show"

@@ -6,25 +6,25 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.config.component import build
-from lmtransfer.config.in_short import expanded
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.config.short_forms import expand_task_groups
 from lmtransfer.errors import ConfigError
 
 
 def test_a_group_is_a_sweep_over_its_tasks() -> None:
     words = ["init=runs/pretrain/x", "task=glue", "seeds=3"]
-    (word,) = [word for word in expanded(words, [conf_dir()]) if word.startswith("task=")]
+    (word,) = [word for word in expand_task_groups(words, [conf_dir()]) if word.startswith("task=")]
     tasks = word.removeprefix("task=").split(",")
     assert len(tasks) == 9
     assert all((conf_dir() / "task" / f"{task}.yaml").is_file() for task in tasks)
-    assert expanded(["task=sst2", "name=glue"], [conf_dir()]) == ["task=sst2", "name=glue"]
+    assert expand_task_groups(["task=sst2", "name=glue"], [conf_dir()]) == ["task=sst2", "name=glue"]
 
 
 def test_a_group_of_the_user_comes_first(tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     node = {"_target_": "lmtransfer.tasks.group.TaskGroup", "name": "glue", "tasks": ["sst2", "rte"]}
     OmegaConf.save(OmegaConf.create(node), tmp_path / "task" / "glue.yaml")
-    assert expanded(["task=glue"], [conf_dir(), tmp_path]) == ["task=sst2,rte"]
+    assert expand_task_groups(["task=glue"], [conf_dir(), tmp_path]) == ["task=sst2,rte"]
 
 
 def test_a_group_is_no_task() -> None:

@@ -13,7 +13,7 @@ from support.refusals import refuses
 
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build
-from lmtransfer.config.composing import composed
+from lmtransfer.config.composing import command_config
 from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import DataError
@@ -333,7 +333,7 @@ def test_files_of_ones_own_from_the_command_line(tmp_path: Path, monkeypatch: py
     )
 
     def task_of(*words: str) -> Any:
-        with composed("finetune", ["init=x", *words]) as cfg:
+        with command_config("finetune", ["init=x", *words]) as cfg:
             check(cfg, primary="finetune", nodes={"task": {"data_root", "cache_dir"}})
             return build(cfg.task, data_root=None, cache_dir=None)
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from lmtransfer.errors import Interrupted
 from lmtransfer.training import loop
-from lmtransfer.training.averaging import Average, Exponential
+from lmtransfer.training.averaging import Average, ExponentialAverage
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.learner import Loss
@@ -88,7 +88,7 @@ def test_records_and_weights_are_those_of_a_host_that_waits(
 def test_a_step_that_is_not_finite_changes_nothing(optimizer: type[AdamW | Muon]) -> None:
     learner = ToyLearner()
     trainer = _ahead(learner, stream=_Bad(), optimizer=optimizer(learner=learner))
-    make, weights, states = trainer.updater.make, [], []
+    make, weights, states = trainer.updater.launch_step, [], []
 
     def watched(*arguments: Any, **settings: Any) -> PendingStep:
         made = make(*arguments, **settings)
@@ -96,7 +96,7 @@ def test_a_step_that_is_not_finite_changes_nothing(optimizer: type[AdamW | Muon]
         states.append({name: tensor.clone() for name, tensor in trainer.optimizer.state_dict().items()})
         return made
 
-    trainer.updater.make = watched  # type: ignore[method-assign]
+    trainer.updater.launch_step = watched  # type: ignore[method-assign]
     trainer.train()
     for seen in (weights, states):
         unchanged = [same(before, after) for before, after in zip(seen, seen[1:], strict=False)]
@@ -133,7 +133,7 @@ def test_a_stop_saves_the_weights_of_the_step_that_it_names(
     _ahead(whole, log_every=4).train()
     stopped = _ahead(ToyLearner(), log_every=4, checkpoints=Checkpoints(tmp_path), trackers=[recorder])
     with monkeypatch.context() as patch:
-        for asked in ("agreed_stop", "stop_requested"):
+        for asked in ("agreed_stop", "requested_stop"):
             patch.setattr(loop, asked, lambda: "SIGTERM" if stopped.state.step >= stop_at else None)
         with pytest.raises(Interrupted):
             stopped.train()
@@ -164,7 +164,7 @@ def test_the_average_is_that_of_a_host_that_waits() -> None:
     averages = []
     for make in (toy_trainer, _ahead):
         learner = ToyLearner()
-        average = Average(list(learner.parameters()), Exponential(0.5))
+        average = Average(list(learner.parameters()), ExponentialAverage(0.5))
         make(learner, average=average, log_every=5).train()
         averages.append(average.tensors)
     for one, other in zip(*averages, strict=True):

@@ -16,13 +16,13 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.training import loop
-from lmtransfer.training.averaging import Average, Exponential, LastPart, averaging
+from lmtransfer.training.averaging import Average, ExponentialAverage, LastPartMean, weight_average
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection
 
-NEWEST = [Exponential(0.9), LastPart(0.4)]
+NEWEST = [ExponentialAverage(0.9), LastPartMean(0.4)]
 
 
 def _trainer(newest: Any, *, learner: ToyLearner | None = None, **settings: Any) -> Trainer:
@@ -57,14 +57,14 @@ def _seen_and_averaged(newest: Any, **settings: Any) -> tuple[list[dict[str, tor
     trainer = _trainer(newest, learner=learner, callbacks=[watching], **settings)
     trainer.train()
     assert trainer.average is not None
-    with trainer.average.in_place():
+    with trainer.average.swap_in():
         averaged = weights_of(learner)
     assert same(weights_of(learner), watching.seen[-1])
     return watching.seen, averaged
 
 
 def test_the_exponential_average_is_its_recurrence() -> None:
-    seen, averaged = _seen_and_averaged(Exponential(0.3))
+    seen, averaged = _seen_and_averaged(ExponentialAverage(0.3))
     for name, average in averaged.items():
         by_hand = seen[0][name]
         for num, weights in enumerate(seen[1:], start=1):
@@ -74,7 +74,7 @@ def test_the_exponential_average_is_its_recurrence() -> None:
 
 
 def test_of_a_short_memory_it_is_torchs() -> None:
-    seen, averaged = _seen_and_averaged(Exponential(0.1))  # below the warm-up from the first
+    seen, averaged = _seen_and_averaged(ExponentialAverage(0.1))  # below the warm-up from the first
     learner = ToyLearner()
     of_torch = AveragedModel(learner, multi_avg_fn=get_ema_multi_avg_fn(0.1))
     for weights in seen:
@@ -85,7 +85,7 @@ def test_of_a_short_memory_it_is_torchs() -> None:
 
 
 def test_the_last_part_is_the_mean_of_its_weights() -> None:
-    seen, averaged = _seen_and_averaged(LastPart(0.3))
+    seen, averaged = _seen_and_averaged(LastPartMean(0.3))
     assert len(seen) == 10
     for name, average in averaged.items():
         mean = torch.stack([weights[name] for weights in seen[-3:]]).mean(0)
@@ -103,7 +103,7 @@ class _OneBad(ToyStream):
 
 def test_a_step_without_an_update_leaves_it_finite() -> None:
     """It counts like any other step: whether the weights change is not known to the host of a GPU."""
-    seen, averaged = _seen_and_averaged(LastPart(1.0), stream=_OneBad())
+    seen, averaged = _seen_and_averaged(LastPartMean(1.0), stream=_OneBad())
     assert [same(one, other) for one, other in pairwise(seen)] == [step == 3 for step in range(9)]
     for name, average in averaged.items():
         torch.testing.assert_close(average, torch.stack([weights[name] for weights in seen]).mean(0))
@@ -126,21 +126,21 @@ def test_training_is_as_it_is_without(newest: Any) -> None:
 
 def test_what_is_measured_is_the_average_and_the_weights_come_back_whatever_happens() -> None:
     learner = ToyLearner()
-    average = Average(list(learner.parameters()), LastPart(1.0))
+    average = Average(list(learner.parameters()), LastPartMean(1.0))
     before = weights_of(learner)
-    with average.in_place():  # it has not begun
+    with average.swap_in():  # it has not begun
         assert same(weights_of(learner), before)
     average.on_progress(fraction=0.5)
     with torch.no_grad():
         learner.out.weight.add_(2.0)
     average.on_progress(fraction=1.0)
     after = weights_of(learner)
-    with average.in_place():
+    with average.swap_in():
         torch.testing.assert_close(learner.out.weight.detach(), before["out.weight"] + 1.0)
     assert same(weights_of(learner), after)
 
     def interrupted() -> None:
-        with average.in_place():
+        with average.swap_in():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -164,7 +164,7 @@ def _run(folder: Path, newest: Any, *, stop_after: int | None = None, resume: bo
         trainer.resume()
     with pytest.MonkeyPatch.context() as patch:
         if stop_after is not None:
-            patch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if trainer.state.step == stop_after else None)
+            patch.setattr(loop, "requested_stop", lambda: "Ctrl-C" if trainer.state.step == stop_after else None)
             with pytest.raises(Interrupted):
                 trainer.train()
         else:
@@ -195,7 +195,7 @@ def test_a_run_that_goes_on_is_the_uninterrupted_one(tmp_path: Path, newest: Any
 
 
 def test_before_it_begins_nothing_lies_beside_the_model(tmp_path: Path) -> None:
-    _run(tmp_path, LastPart(0.4), stop_after=4)
+    _run(tmp_path, LastPartMean(0.4), stop_after=4)
     assert "raw" not in _saved(tmp_path, "last")
 
 
@@ -207,8 +207,8 @@ def test_no_average_saves_what_it_always_did(tmp_path: Path) -> None:
 
 def test_two_averages_are_refused_and_so_are_values_that_mean_nothing() -> None:
     with refuses(ConfigError, "train.ema_decay=0.9", "train.average_last=0.2"):
-        averaging(ema_decay=0.9, average_last=0.2)
-    assert averaging(ema_decay=None, average_last=None) is None
+        weight_average(ema_decay=0.9, average_last=0.2)
+    assert weight_average(ema_decay=None, average_last=None) is None
     for key, value in (("ema_decay", 1.0), ("ema_decay", 0.0), ("average_last", 0.0), ("average_last", 1.5)):
         with refuses(ConfigError, f"{key}: {value}"):
             TrainSettings.from_config({key: value})

@@ -30,7 +30,7 @@ def _save(folder: Path, step: int, name: str = "last") -> None:
 
 
 def _newest_step(folder: Path) -> int:
-    found, _ = Checkpoints(folder).newest()
+    found, _ = Checkpoints(folder).find_newest()
     assert found is not None
     assert found.tensors("model")["weight"][0] == found.step, "tensors and state are of the same checkpoint"
     return found.step
@@ -135,7 +135,7 @@ def test_damage_is_found_and_the_newest_complete_one_is_taken(damage: Callable, 
     _save(tmp_path, 1, "best")
     _save(tmp_path, 2)
     damage(tmp_path / "last")
-    found, problems = Checkpoints(tmp_path).newest()
+    found, problems = Checkpoints(tmp_path).find_newest()
     assert found is not None
     assert found.step == 1
     assert len(problems) == 1
@@ -150,14 +150,14 @@ def test_only_damaged_checkpoints_are_one_clear_error(tmp_path: Path) -> None:
     for name in ("best", "last"):
         os.truncate(tmp_path / name / "model.safetensors", 20)
     with refuses(CheckpointError, str(tmp_path / "last"), str(tmp_path / "best")):
-        Checkpoints(tmp_path).newest()
+        Checkpoints(tmp_path).find_newest()
 
 
 def test_a_run_that_never_saved_has_none(tmp_path: Path) -> None:
-    assert Checkpoints(tmp_path / "none").newest() == (None, [])
+    assert Checkpoints(tmp_path / "none").find_newest() == (None, [])
     assert not Checkpoints(tmp_path / "none").exists()
     (tmp_path / ".last.new").mkdir()
-    assert Checkpoints(tmp_path).newest() == (None, [])
+    assert Checkpoints(tmp_path).find_newest() == (None, [])
 
 
 def test_checkpoints_can_be_moved(tmp_path: Path) -> None:

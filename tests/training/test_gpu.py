@@ -28,7 +28,7 @@ from lmtransfer.training.loop import Trainer
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.training.precision import Precision
-from lmtransfer.training.progress import Progress
+from lmtransfer.training.progress import ProgressLine
 
 pytestmark = pytest.mark.gpu
 
@@ -53,7 +53,7 @@ class _Losses:
         pass
 
 
-class _Notes(Progress):
+class _Notes(ProgressLine):
     """What the user is told."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ def _trainer(
         checkpoints=None if folder is None else Checkpoints(folder),
         trackers=[losses],
         log_every=1,
-        progress=notes or Progress(quiet=True),
+        progress=notes or ProgressLine(quiet=True),
     )
 
 

@@ -275,7 +275,7 @@ def test_training_gives_up_after_three_in_a_row(tmp_path: Path) -> None:
     with refuses(TrainingError, "step 5", "3 steps", "optimizer.learning_rate"):
         trainer.train()
     assert len(notes.notes) == 2
-    assert Checkpoints(tmp_path).newest()[0].step == 4
+    assert Checkpoints(tmp_path).find_newest()[0].step == 4
 
 
 def test_two_bad_steps_between_good_ones_are_survived() -> None:
@@ -322,14 +322,14 @@ def test_an_overflow_does_not_change_the_weights() -> None:
     precision = _fp16(2.0**127)
     snapshots = []
     trainer = toy_trainer(learner, precision=precision, trackers=[recorder], progress=notes, budget=Budget(steps=3))
-    original = trainer.updater.make
+    original = trainer.updater.launch_step
 
     def make(*arguments: Any, **named: Any) -> Any:
         made = original(*arguments, **named)
         snapshots.append((next(trainer.updater.read([made])), weights_of(learner)))
         return made
 
-    trainer.updater.make = make  # type: ignore[method-assign]
+    trainer.updater.launch_step = make  # type: ignore[method-assign]
     before = weights_of(learner)
     state = trainer.train()
     overflows = [outcome for outcome, _ in snapshots if outcome.overflowed]
@@ -393,7 +393,7 @@ def test_a_signal_finishes_the_step_saves_and_says_so(
         trainer.train()
     assert caught.value.exit_code == 75
     assert trainer.state.step == 3
-    assert Checkpoints(tmp_path).newest()[0].step == 3
+    assert Checkpoints(tmp_path).find_newest()[0].step == 3
     assert signal.getsignal(number) == before, "the handlers are restored"
     assert f"{'Ctrl-C' if number == signal.SIGINT else number.name}: " in capfd.readouterr().err
 
@@ -408,7 +408,7 @@ def test_a_second_interrupt_costs_no_step_either(tmp_path: Path, capfd: pytest.C
     with pytest.raises(Interrupted):
         trainer.train()
     assert trainer.state.step == 3
-    assert Checkpoints(tmp_path).newest()[0].step == 3
+    assert Checkpoints(tmp_path).find_newest()[0].step == 3
     assert capfd.readouterr().err.count("Ctrl-C: ") == 2
 
 
@@ -442,7 +442,7 @@ def test_a_signal_in_an_evaluation_stops_it_and_it_comes_first_after_resuming(tm
     assert first.state.step == 4
     assert first.state.evaluation_due
     second = trainer_of(broken, interrupt=False)
-    second.saving.checkpoints = Checkpoints(tmp_path / "True")
+    second.saver.checkpoints = Checkpoints(tmp_path / "True")
     second.resume()
     state = second.train()
     timing = {"seconds", "tokens_per_second"}

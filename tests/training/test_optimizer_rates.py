@@ -13,7 +13,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon
-from lmtransfer.training.optim.parameters import RATED, classify
+from lmtransfer.training.optim.parameters import RATE_KEYS, classify
 
 MAKERS = [AdamW, Lamb, Muon, Adagrad]
 
@@ -78,10 +78,10 @@ def _give_gradients(learner: nn.Module) -> None:
 
 def test_what_is_in_no_encoder_is_the_heads_whatever_its_kind() -> None:
     assert {item.name: "head" if item.in_head else item.kind for item in classify(_Learner())} == PARTS
-    assert set(PARTS.values()) == set(RATED)
+    assert set(PARTS.values()) == set(RATE_KEYS)
 
 
-@pytest.mark.parametrize("part", RATED)
+@pytest.mark.parametrize("part", RATE_KEYS)
 @pytest.mark.parametrize(
     ("make", "of_torch"),
     [
@@ -101,7 +101,7 @@ def test_a_step_at_a_factor_is_torchs_step_at_that_times_the_rate(make: Any, of_
         torch.testing.assert_close(moved[name], parameter.detach() - before, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("part", RATED)
+@pytest.mark.parametrize("part", RATE_KEYS)
 @pytest.mark.parametrize("make", [Lamb, Muon])
 def test_a_factor_multiplies_the_first_step_decay_included(make: Any, part: str) -> None:
     once, more = _step(make, {}), _step(make, {part: 3.0})
@@ -111,7 +111,7 @@ def test_a_factor_multiplies_the_first_step_decay_included(make: Any, part: str)
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_factors_of_one_are_no_factors_and_nought_freezes(make: Any) -> None:
-    plain, ones = make(learner=_Learner()), make(learner=_Learner(), rates=dict.fromkeys(RATED, 1.0))
+    plain, ones = make(learner=_Learner()), make(learner=_Learner(), rates=dict.fromkeys(RATE_KEYS, 1.0))
     for left, right in zip(plain.parts, ones.parts, strict=True):
         for one, other in zip(left.param_groups, right.param_groups, strict=True):
             settings = [{key: value for key, value in group.items() if key != "params"} for group in (one, other)]
@@ -137,6 +137,6 @@ def test_parts_that_do_not_exist_and_factors_that_are_none_are_named_at_once(mak
         make(learner=_Learner(), rates={"embeddings": 1.0, "head": -1.0, "norm": float("nan")})
     first, second, third = refused.value.problems
     assert first.startswith("optimizer.rates.embeddings: ")
-    assert ", ".join(RATED) in first
+    assert ", ".join(RATE_KEYS) in first
     assert second.startswith("optimizer.rates.head=-1.0: ")
     assert third.startswith("optimizer.rates.norm=nan: ")

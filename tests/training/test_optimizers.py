@@ -14,10 +14,10 @@ from torch import nn
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.training.learner import Learner
-from lmtransfer.training.optim.muon import COEFFICIENTS, MuonUpdate, orthogonalise
+from lmtransfer.training.optim.muon import COEFFICIENTS, MuonUpdate, orthogonalize
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
-from lmtransfer.training.optim.parameters import classify, groups
+from lmtransfer.training.optim.parameters import build_groups, classify
 from lmtransfer.training.precision import Precision, PrecisionName
 from lmtransfer.training.update import Updater
 
@@ -119,12 +119,12 @@ def test_every_parameter_is_in_exactly_one_group(make: type[Optimizer]) -> None:
 
 def test_decay_spares_the_kinds_that_are_named() -> None:
     learner = _Learner()
-    found = groups(classify(learner), learning_rate=1.0, weight_decay=0.1, no_decay=["norm", "bias", "embedding"])
+    found = build_groups(classify(learner), learning_rate=1.0, weight_decay=0.1, no_decay=["norm", "bias", "embedding"])
     decayed = {id(p) for group in found if group["weight_decay"] for p in group["params"]}
     names = {name for name, p in learner.named_parameters() if id(p) in decayed}
     assert names == {name for name, kind in KINDS.items() if kind in ("hidden", "weight")}
     with refuses(ConfigError, "optimizer.no_decay=['layernorm']"):
-        groups(classify(learner), learning_rate=1.0, weight_decay=0.1, no_decay=["layernorm"])
+        build_groups(classify(learner), learning_rate=1.0, weight_decay=0.1, no_decay=["layernorm"])
 
 
 def test_lr_scales_multiply_the_rate_of_the_named_parameter() -> None:
@@ -234,7 +234,7 @@ def test_orthogonalise_against_the_singular_value_decomposition(
     left, right, matrix = _with_singular_values(rows, columns, values)
     assert (values / matrix.norm()).min() >= smallest
     of_values, of_vectors = ROUNDING[dtype]
-    made = orthogonalise(matrix.to(dtype)[None], num_iterations=num_iterations)[0]
+    made = orthogonalize(matrix.to(dtype)[None], num_iterations=num_iterations)[0]
     assert made.dtype is dtype
     inner = left.T @ made.double() @ right
     assert (inner.diagonal() - 1).abs().max() < within + of_values, "the singular values are about 1"
@@ -257,7 +257,7 @@ def test_orthogonalise_is_no_worse_than_five_of_the_original_iterations() -> Non
             gram = original @ original.T
             original = 3.4445 * original + (-4.7750 * gram + 2.0315 * gram @ gram) @ original
         for dtype in ROUNDING:
-            ours = orthogonalise(matrix.to(dtype, copy=True)[None], num_iterations=4)[0].float()
+            ours = orthogonalize(matrix.to(dtype, copy=True)[None], num_iterations=4)[0].float()
             assert cosine(ours) > cosine(original) - 0.005
 
 
@@ -270,7 +270,7 @@ def test_orthogonalise_never_lets_a_singular_value_run_away() -> None:
         spectra = torch.exp(4 * torch.rand(20, 1, generator=generator) * torch.randn(20, size, generator=generator))
         matrices = (left * spectra[:, None]) @ right.mT
         for num_iterations, dtype in itertools.product(COEFFICIENTS, ROUNDING):
-            found = orthogonalise(matrices.to(dtype, copy=True), num_iterations=num_iterations).float()
+            found = orthogonalize(matrices.to(dtype, copy=True), num_iterations=num_iterations).float()
             assert torch.linalg.matrix_norm(found, ord=2).max() < 1.35
 
 
@@ -278,10 +278,10 @@ def test_orthogonalise_never_lets_a_singular_value_run_away() -> None:
 def test_orthogonalise_treats_each_matrix_by_itself_and_survives_zeros(dtype: torch.dtype, tolerance: float) -> None:
     torch.manual_seed(0)
     matrices = (torch.randn(3, 32, 96) * torch.tensor([1e-6, 0.0, 1e4]).view(3, 1, 1)).to(dtype)
-    together = orthogonalise(matrices.clone())
+    together = orthogonalize(matrices.clone())
     assert not together[1].any()
     for index in (0, 2):
-        alone = orthogonalise(matrices[index : index + 1].clone())[0]
+        alone = orthogonalize(matrices[index : index + 1].clone())[0]
         torch.testing.assert_close(together[index], alone, rtol=0, atol=tolerance)
 
 
@@ -293,9 +293,9 @@ def test_an_update_multiplies_in_the_format_of_the_run(
 
     def watched(matrices: torch.Tensor, **settings: Any) -> torch.Tensor:
         formats.append(matrices.dtype)
-        return orthogonalise(matrices, **settings)
+        return orthogonalize(matrices, **settings)
 
-    monkeypatch.setattr("lmtransfer.training.optim.muon.orthogonalise", watched)
+    monkeypatch.setattr("lmtransfer.training.optim.muon.orthogonalize", watched)
     optimizer = Muon(learner=learner)
     Updater(
         learner=learner,

@@ -17,9 +17,9 @@ from lmtransfer.config.phases import Phase
 from lmtransfer.config.revisions import count_text, read_count, split_revision, with_revision
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import CheckpointError, ConfigError, Interrupted
-from lmtransfer.pretraining.save_points import check_reached, not_reached, passed, save_points
+from lmtransfer.pretraining.save_points import check_reached, explain_missed, explain_unreached, save_points
 from lmtransfer.training import checkpoints, loop
-from lmtransfer.training.averaging import Average, Exponential
+from lmtransfer.training.averaging import Average, ExponentialAverage
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints, revision_name
 from lmtransfer.training.loop import Trainer
@@ -77,14 +77,14 @@ def test_points_beyond_the_budget_are_refused_as_soon_as_it_is_known() -> None:
 
 
 def test_points_that_time_or_a_resumed_run_does_not_reach_are_named() -> None:
-    (line,) = not_reached([0, 1000, 5_000_000], 2000.0)
+    (line,) = explain_unreached([0, 1000, 5_000_000], 2000.0)
     assert "5M" in line
     assert "1k" not in line
-    assert not not_reached([0, 1000], 1000.0)
-    (line,) = passed([0, 1000, 2000], tokens=1500, revisions=[0])
+    assert not explain_unreached([0, 1000], 1000.0)
+    (line,) = explain_missed([0, 1000, 2000], tokens=1500, revisions=[0])
     assert "1k" in line
     assert "2k" not in line
-    assert not passed([0, 1000], tokens=999, revisions=[0])
+    assert not explain_missed([0, 1000], tokens=999, revisions=[0])
 
 
 class _Watching:
@@ -128,7 +128,7 @@ def test_a_revision_is_the_model_after_the_first_step_with_so_many_tokens(tmp_pa
 def test_a_revision_of_averaged_weights_is_their_average(tmp_path: Path) -> None:
     learner = ToyLearner()
     watching = _Watching(learner)
-    average = Average(list(learner.parameters()), Exponential(0.9))
+    average = Average(list(learner.parameters()), ExponentialAverage(0.9))
     _trainer(tmp_path, learner=learner, average=average, callbacks=[watching], save_at=(0, 30)).train()
     num_steps = next(place for place, (tokens, _) in enumerate(watching.seen) if tokens >= 30)
     mean = watching.seen[1][1]
@@ -175,7 +175,7 @@ def test_a_signal_in_an_evaluation_loses_no_revision(tmp_path: Path, monkeypatch
     _trainer(tmp_path / "straight", evaluate=lambda: {"loss": 1.0}, eval_every=1).train()
     stopping = iter([None, None, "SIGTERM", "SIGTERM"])
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requested", lambda: next(stopping, None))
+        patch.setattr(loop, "requested_stop", lambda: next(stopping, None))
         with pytest.raises(Interrupted):
             _trainer(tmp_path / "broken", evaluate=lambda: {"loss": 1.0}, eval_every=1).train()
     trainer = _trainer(tmp_path / "broken", evaluate=lambda: {"loss": 1.0}, eval_every=1)

@@ -20,13 +20,13 @@ from lmtransfer.config.component import component_problems
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.tracking import tracked, tracker_nodes
+from lmtransfer.runs.tracking import open_trackers, tracker_nodes
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.training.trackers.base import TrackedRun, numbers_in
-from lmtransfer.training.trackers.guarded import Guarded
 from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.service_guard import ServiceGuard
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +42,9 @@ def run_of(folder: Path) -> TrackedRun:
     )
 
 
-def guarded(folder: Path, service: FakeService, *, name: str = "fake", said: list[str] | None = None) -> Guarded:
+def guarded(folder: Path, service: FakeService, *, name: str = "fake", said: list[str] | None = None) -> ServiceGuard:
     said = [] if said is None else said
-    return Guarded(service, name=name, run=run_of(folder), patience=0.5, say=said.append)
+    return ServiceGuard(service, name=name, run=run_of(folder), patience=0.5, say=said.append)
 
 
 def test_nested_numbers_are_named_by_their_path_and_other_values_are_left_out() -> None:
@@ -174,7 +174,7 @@ def test_runs_of_a_sweep_of_seeds_and_of_a_study_share_a_group(
     path: str, name: str, group: str, tmp_path: Path, of_fakes: dict[str, dict[str, str]]
 ) -> None:
     root = tmp_path / ("runs/study/s" if "study" in path else "runs")
-    with tracked(of_fakes, directory(tmp_path / path, root=root)) as trackers:
+    with open_trackers(of_fakes, directory(tmp_path / path, root=root)) as trackers:
         trackers.finish(RunResult(command="probe", metrics={"loss": 2.0}, seconds=4.0, tokens=8.0))
     (kept,) = FakeService.kept.values()
     assert (kept.run.name, kept.run.group, kept.run.config["seed"]) == (name, group, 3)
@@ -191,9 +191,9 @@ def test_a_service_learns_how_a_run_ended(
     error: Exception, outcome: str, tmp_path: Path, of_fakes: dict[str, dict[str, str]]
 ) -> None:
     run = directory(tmp_path / "runs/pretrain/a", root=tmp_path / "runs")
-    with pytest.raises(type(error)), tracked(of_fakes, run):
+    with pytest.raises(type(error)), open_trackers(of_fakes, run):
         raise error
-    with tracked(of_fakes, run) as trackers:
+    with open_trackers(of_fakes, run) as trackers:
         trackers.finish(RunResult(command="pretrain"))
     assert by_name()["pretrain/a"].outcomes == [outcome, "finished"]
 
@@ -201,8 +201,8 @@ def test_a_service_learns_how_a_run_ended(
 def test_other_ranks_have_no_services(
     tmp_path: Path, of_fakes: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmtransfer.training.distributed.is_main", lambda: False)
-    with tracked(of_fakes, directory(tmp_path / "runs/pretrain/a", root=tmp_path / "runs")) as trackers:
+    monkeypatch.setattr("lmtransfer.training.process_group.is_main", lambda: False)
+    with open_trackers(of_fakes, directory(tmp_path / "runs/pretrain/a", root=tmp_path / "runs")) as trackers:
         assert [type(tracker) for tracker in trackers.all] == [Jsonl]
     assert FakeService.kept == {}
 
@@ -220,7 +220,7 @@ def test_a_missing_package_is_a_problem_of_the_configuration(package: str, monke
 def test_a_choice_named_twice_is_refused() -> None:
     folders = [paths.conf_dir()]
     overrides.check_overrides(["tracker=[jsonl,wandb]", "learning_rates=[1,1]", "tracker.wandb.tags=[a,a]"], folders)
-    with refuses(ConfigError, "tracker=[wandb,mlflow,wandb]", "wandb is named twice"):
+    with refuses(ConfigError, "tracker=[wandb,mlflow,wandb]", "wandb is listed twice"):
         overrides.check_overrides(["tracker=[wandb,mlflow,wandb]"], folders)
 
 

@@ -14,7 +14,7 @@ from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from lmtransfer.config.component import build
-from lmtransfer.config.composing import composed
+from lmtransfer.config.composing import command_config
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.models.word_embeddings import WordEmbeddings
@@ -123,7 +123,7 @@ def test_on_real_data_objective_choice_and_score_are_those_of_scikit_learn(
     assert path is not None
     lines = [line for number, line in read_lines(path) if 1 < number < 3000]
     tokenizer = SentencePieceTrainer(kind="bpe", vocab_size=1024).train(iter(lines), tmp_path)
-    with composed("probe", ["init=x", f"task={name}", "task.num_train=150", f"data_root={data_root}"]) as cfg:
+    with command_config("probe", ["init=x", f"task={name}", "task.num_train=150", f"data_root={data_root}"]) as cfg:
         task = build(cfg.task, data_root=str(data_root), cache_dir=str(tmp_path))
     torch.manual_seed(0)
     encoder = WordEmbeddings(vocab_size=tokenizer.vocab_size, dim=12)

@@ -241,12 +241,12 @@ def test_resuming_amid_unfreezing_is_exact(make: type[Optimizer], stop_at: int, 
     straight.train()
     first = parts("resumed", save_every=stop_at)
 
-    def interrupt(step, *, factor, make=first.updater.make):
+    def interrupt(step, *, factor, make=first.updater.launch_step):
         if step.number == stop_at:
             raise _Stopped
         return make(step, factor=factor)
 
-    first.updater.make = interrupt  # type: ignore[method-assign]
+    first.updater.launch_step = interrupt  # type: ignore[method-assign]
     with pytest.raises(_Stopped):
         first.train()
     second = parts("resumed")

@@ -295,9 +295,9 @@ def test_ranks_share_the_examples_and_agree_on_the_whole(monkeypatch: pytest.Mon
     gathered: list[list[object]] = [[], []]
 
     def as_rank(rank: int, gather: Callable[[object], list[object]]):
-        monkeypatch.setattr("lmtransfer.training.distributed.rank", lambda: rank)
-        monkeypatch.setattr("lmtransfer.training.distributed.world_size", lambda: 2)
-        monkeypatch.setattr("lmtransfer.training.distributed.gather", gather)
+        monkeypatch.setattr("lmtransfer.training.process_group.rank", lambda: rank)
+        monkeypatch.setattr("lmtransfer.training.process_group.world_size", lambda: 2)
+        monkeypatch.setattr("lmtransfer.training.process_group.gather", gather)
         return evaluate(learner, TASK, TaskSource(five), max_tokens=20)
 
     def record(value: object) -> list[object]:

@@ -20,7 +20,7 @@ from lmtransfer.data.files import COMPRESSIONS, SAVED_SET, SAVED_SPLITS, find_fi
 from lmtransfer.data.tables import FORMATS
 from lmtransfer.errors import DataError
 from lmtransfer.system.durable import file_hash, write_json
-from lmtransfer.system.safe_files import not_regular
+from lmtransfer.system.safe_files import irregularity
 
 _WORTH_REMEMBERING_BYTES = 1 << 22
 _UNCHANGED_SECONDS = 5.0
@@ -102,7 +102,7 @@ def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
             plain = plain_name(Path(name))
             suffix = Path(plain).suffix.lower()
             if not name.startswith(".") and suffix in FORMATS:
-                problem = not_regular(Path(parent, name))
+                problem = irregularity(Path(parent, name))
                 if problem is not None:
                     raise DataError(f"{os.path.join(parent, name)}: {problem}, or remove it from the folder")
                 kind = texts if suffix in FOLDER_SUFFIXES else others

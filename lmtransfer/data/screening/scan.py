@@ -23,7 +23,7 @@ from lmtransfer.data.screening.evaluation_texts import EvaluationTexts
 from lmtransfer.data.screening.findings import Findings, Overlap, list_path
 from lmtransfer.data.screening.shingles import jaccard, shingles, word_hashes
 from lmtransfer.errors import ConfigError
-from lmtransfer.system.optional import optional
+from lmtransfer.system.optional import import_optional
 
 #: Length of a signature.
 _NUM_PERMUTATIONS = 128
@@ -83,7 +83,7 @@ class NearDuplicates:
     """
 
     def __init__(self, folder: Path, *, threshold: float) -> None:
-        self._minhash = optional("datasketch", work="screening.min_jaccard", error=ConfigError).MinHash
+        self._minhash = import_optional("datasketch", work="screening.min_jaccard", error=ConfigError).MinHash
         self._empty = self._minhash(_NUM_PERMUTATIONS, seed=_SEED, hashfunc=int, scheme="affine32")
         self.threshold = threshold
         self._num_bands, self._band_length = banding(threshold)

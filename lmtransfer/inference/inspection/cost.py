@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.randomness import derived_seed
+from lmtransfer.randomness import derive_seed
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.precision import Precision
@@ -92,7 +92,7 @@ def measure(
     learner.train()
     optimizer.multiply_in(hardware.precision.optimizer_dtype)
     with torch.random.fork_rng(devices=[hardware.device] if hardware.device.type == "cuda" else []):
-        torch.manual_seed(derived_seed(seed, "inspect"))
+        torch.manual_seed(derive_seed(seed, "inspect"))
         activation_bytes = _kept_for_backward(learner, moved, hardware)
         passes: list[float] = []
         updates: list[float] = []
@@ -136,7 +136,7 @@ def memory_on_a_gpu(
     in_bf16 = Hardware(device, Precision(name="bf16", device=device), reason="", threads=1, compile=False)
     learner.train()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(derived_seed(seed, "inspect"))
+        torch.manual_seed(derive_seed(seed, "inspect"))
         sizes = [_kept_for_backward(learner, batch.to(device), in_bf16) for batch in batches]
     more_tokens = batches[1].num_tokens - batches[0].num_tokens
     of_token = (sizes[1] - sizes[0]) / more_tokens if more_tokens else sizes[0] / batches[0].num_tokens

@@ -68,7 +68,7 @@ class TaskTexts(Texts):
     ) -> Mapping[int, ExampleText] | str:
         # Imported here because these import torch, which a report without kept predictions does not need.
         from lmtransfer.runs.run_directory import RunDirectory
-        from lmtransfer.runs.trust import is_own, local_task
+        from lmtransfer.runs.trust import is_own, restrict_task
 
         directory = RunDirectory(run.path)
         trusted = is_own(directory)
@@ -77,7 +77,7 @@ class TaskTexts(Texts):
         try:
             allowed = dict(node)
             if not trusted:
-                allowed = local_task(node, directory, data_root=data_root)
+                allowed = restrict_task(node, directory, data_root=data_root)
         except LmtransferError:
             return f"the run was not made here, and its task {answers.task} names files that are not in the data folder"
         values = {name: None if name in _HUB else value for name, value in allowed.items()}

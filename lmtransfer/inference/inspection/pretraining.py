@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text as Styled
 
 from lmtransfer.config.component import build
-from lmtransfer.config.plain import resolved
+from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.data.store.cache import PreparedCorpus
 from lmtransfer.data.stream.stream import PlannedStream
@@ -33,11 +33,11 @@ from lmtransfer.objectives.learner import PretrainingLearner, needed_output_posi
 from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, count_rows, row_views
-from lmtransfer.pretraining.parts import Parts, build_parts
+from lmtransfer.pretraining.parts import PretrainingParts, build_parts
 from lmtransfer.pretraining.screening import findings_table, screened_parts
 from lmtransfer.pretraining.text import Text, read_text
-from lmtransfer.pretraining.utilisation import learning_flops
-from lmtransfer.randomness import derived_seed, permutation
+from lmtransfer.pretraining.utilization import learning_flops
+from lmtransfer.randomness import derive_seed, permutation
 from lmtransfer.runs.training import build_optimizer, prepare_encoders
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
@@ -111,9 +111,9 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
         console.print(Styled(f"note: {line}", style="yellow"), soft_wrap=True)
 
 
-def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearner:
+def _learner(parts: PretrainingParts, *, seed: int, hardware: Hardware) -> PretrainingLearner:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(seed, "heads"))
+        torch.manual_seed(derive_seed(seed, "heads"))
         learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
     prepare_encoders(learner, replace(hardware, compile=False))  # compilation takes longer than all measured steps
     return learner
@@ -155,7 +155,7 @@ def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenize
             console.print(Padding(strip(view, tokenizer), (0, 0, 0, 4)))
 
 
-def _source(cfg: DictConfig, text: Text, parts: Parts, rows: Rows) -> PretrainingSource:
+def _source(cfg: DictConfig, text: Text, parts: PretrainingParts, rows: Rows) -> PretrainingSource:
     return PretrainingSource(
         store=text.prepared.train,
         rows=rows,
@@ -166,13 +166,13 @@ def _source(cfg: DictConfig, text: Text, parts: Parts, rows: Rows) -> Pretrainin
     )
 
 
-def _two_sizes(cfg: DictConfig, text: Text, parts: Parts) -> list[PretrainingBatch]:
+def _two_sizes(cfg: DictConfig, text: Text, parts: PretrainingParts) -> list[PretrainingBatch]:
     """Build two small batches of short rows, the second with more rows.
 
     On a GPU a token keeps the same memory for the backward pass in short and long rows, elsewhere more in long rows.
     """
     length = min(_SHORT_ROW, parts.rows.max_length)
-    short = build({**resolved(cfg.objective.rows), "max_length": length}, tokenizer=text.tokenizer)
+    short = build({**resolve_config(cfg.objective.rows), "max_length": length}, tokenizer=text.tokenizer)
     source = _source(cfg, text, parts, short)
     plan = source.plan(0)
     sizes = (min(number, len(plan.lengths)) for number in (_FEW_ROWS, 2 * _FEW_ROWS))

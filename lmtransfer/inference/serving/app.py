@@ -22,7 +22,7 @@ from lmtransfer.inference.serving.page import page
 from lmtransfer.inference.serving.served import Served
 from lmtransfer.reporting.page.document import policy
 from lmtransfer.system import machine
-from lmtransfer.system.optional import optional
+from lmtransfer.system.optional import import_optional
 
 #: The share of the time limit for the evidence of words, so that the answer itself is not lost.
 _FOR_EVIDENCE = 0.5
@@ -66,7 +66,7 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
     Raises:
         ConfigError: the extra ``serve`` is not installed.
     """
-    fastapi = optional("fastapi", work="serve", error=ConfigError)
+    fastapi = import_optional("fastapi", work="serve", error=ConfigError)
     responses = fastapi.responses
     answers = Answers(served, limits)
     app = fastapi.FastAPI(

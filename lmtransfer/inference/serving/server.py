@@ -11,7 +11,7 @@ from typing import Any
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.serving.guard import App
-from lmtransfer.system.optional import optional
+from lmtransfer.system.optional import import_optional
 
 _PATIENCE = 3  # seconds for running requests to finish
 _HEADER_SECONDS = 10  # maximum time for a connection to send the headers of its next request
@@ -27,7 +27,7 @@ def serve(app: App, listening: socket.socket, *, on_start: Callable[[], None]) -
     Raises:
         ConfigError: the extra ``serve`` is not installed.
     """
-    uvicorn = optional("uvicorn", work="serve", error=ConfigError)
+    uvicorn = import_optional("uvicorn", work="serve", error=ConfigError)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # errors become answers, and texts are not logged
     config = uvicorn.Config(
         app,

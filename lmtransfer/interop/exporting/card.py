@@ -32,7 +32,7 @@ from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.table import PLUS_MINUS, plain_table
 from lmtransfer.runs.labels import model_label, node_label, objective_label
 from lmtransfer.system.printable import printable
-from lmtransfer.system.units import count, duration, in_percent, shown
+from lmtransfer.system.units import count, duration, format_metric, in_percent
 
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
 
@@ -427,7 +427,7 @@ def _validation(result: Mapping[str, Any]) -> str:
     metrics = result.get("metrics")
     known = {key: number(value) for key, value in metrics.items()} if isinstance(metrics, Mapping) else {}
     texts = [
-        f"{key} {shown(value, key)}{' %' if in_percent(key) else ''}"
+        f"{key} {format_metric(value, key)}{' %' if in_percent(key) else ''}"
         for key, value in known.items()
         if value is not None
     ]

@@ -44,7 +44,7 @@ from lmtransfer.interop.onnx.export import OnnxFile, export_onnx
 from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective
 from lmtransfer.runs.saved import CheckpointName
-from lmtransfer.system.optional import missing
+from lmtransfer.system.optional import install_hint
 from lmtransfer.system.printable import short_path
 from lmtransfer.transfer.experiment.trained import task_of
 from lmtransfer.transfer.learner import TaskLearner
@@ -329,7 +329,7 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Expor
     checked = [_compared("read back", ours, read, texts)]
     version = installed_version()
     if version is None:
-        checked.append(f"not compared with transformers: {missing('transformers')}, then export again")
+        checked.append(f"not compared with transformers: {install_hint('transformers')}, then export again")
     else:
         for place, files, heads in _loaded(opened, folder, written.files):
             theirs = TransformersModel(
@@ -404,7 +404,7 @@ def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: 
     texts = read_equally(opened, folder, texts)
     checked = [written.checked]
     version = installed_version()
-    absent = [message for package in ("transformers", "peft") if (message := missing(package))]
+    absent = [message for package in ("transformers", "peft") if (message := install_hint(package))]
     if absent:
         checked.append(f"not compared with peft: {absent[0]}, then export again")
     else:

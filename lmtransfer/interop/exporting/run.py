@@ -20,7 +20,7 @@ from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, wr
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.runs import lock
+from lmtransfer.runs.create_and_lock import Busy, hold
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder
 from lmtransfer.runs.trust import OWN_MARK
@@ -53,8 +53,8 @@ def write_run(directory: RunDirectory, folder: Path, *, name: str, place: str, o
         RunDirectoryError: another process is writing the run.
     """
     try:
-        lock.hold(directory.path)
-    except lock.Busy as busy:
+        hold(directory.path)
+    except Busy as busy:
         raise RunDirectoryError(
             f"run={directory.path}: another process ({busy.pid}) is writing it: wait until it ends, or stop it with "
             "Ctrl-C (it then saves the run)"

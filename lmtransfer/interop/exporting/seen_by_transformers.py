@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.exporting.logits import Speaker, Text, TextLogits, compare
-from lmtransfer.system.optional import missing
+from lmtransfer.system.optional import install_hint
 
 #: By the end of an architecture's name (the first match counts): the automatic class that loads it, and the hub's
 #: ``pipeline_tag``.
@@ -39,7 +39,7 @@ _CLASSES = {
 
 def installed_version(package: str = "transformers") -> str | None:
     """The version of transformers or peft, or None if it is not installed."""
-    if missing(package) is not None:
+    if install_hint(package) is not None:
         return None
     return str(importlib.import_module(package).__version__)
 

@@ -24,7 +24,7 @@ from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.interop.exporting.logits import Text
 from lmtransfer.interop.exporting.run import BareEncoder, OpenRun
 from lmtransfer.interop.exporting.seen_by_transformers import quiet
-from lmtransfer.system.optional import missing
+from lmtransfer.system.optional import install_hint
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.embedder import Embedder, finished
 from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of
@@ -120,7 +120,7 @@ def compared_vectors(folder: Path, embedder: Embedder, texts: Sequence[Text], *,
     Raises:
         CheckpointError: the library cannot load the folder, or gives other vectors.
     """
-    problem = missing(_PACKAGE)
+    problem = install_hint(_PACKAGE)
     if problem is not None:
         return f"not compared with sentence_transformers: {problem}, then export again"
     library: Any = importlib.import_module(_PACKAGE)

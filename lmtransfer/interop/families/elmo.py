@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.system.optional import optional
-from lmtransfer.system.safe_files import not_regular
+from lmtransfer.system.optional import import_optional
+from lmtransfer.system.safe_files import irregularity
 
 _FORGET_BIAS = 1.0
 _ACTIVATIONS = ("relu", "tanh")
@@ -92,9 +92,9 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: the package h5py is missing, or the file is damaged.
     """
-    h5py = optional("h5py", work=f"{path}", error=CheckpointError)
+    h5py = import_optional("h5py", work=f"{path}", error=CheckpointError)
     tensors: dict[str, Tensor] = {}
-    problem = not_regular(path)
+    problem = irregularity(path)
     if problem is not None:
         raise CheckpointError(f"{path}: {problem}")
     max_bytes = _MOST_UNPACKED * path.stat().st_size

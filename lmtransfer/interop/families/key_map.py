@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.errors import CheckpointError, listed
+from lmtransfer.errors import CheckpointError, list_problems
 
 #: Storage of a published tensor: like ours; a matrix as (in, out); (D, H, K) for our (H K, D); (..., H, K) for our
 #: (..., H K); (1, 1, D) for our (D).
@@ -185,4 +185,4 @@ def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor],
         elif not tensor.is_floating_point():
             problems.append(f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, not floating-point numbers")
     if problems:
-        raise CheckpointError(listed(f"{source}: its tensors do not fit its settings:", problems))
+        raise CheckpointError(list_problems(f"{source}: its tensors do not fit its settings:", problems))

@@ -32,7 +32,7 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.padded import PaddedRows
 from lmtransfer.objectives.base import Objective
-from lmtransfer.system.optional import missing, optional
+from lmtransfer.system.optional import import_optional, install_hint
 
 #: Largest allowed difference from the packed model, relative to the largest of: 1, the output's largest magnitude, and
 #: the largest sum of magnitudes that cancel in a head.
@@ -273,7 +273,7 @@ def export_onnx(
         CheckpointError: a package is missing; the model has no such graph; it is too large; or the outputs of the file
             differ from those of the packed model.
     """
-    onnx = optional("onnx", work="ONNX export", error=CheckpointError)
+    onnx = import_optional("onnx", work="ONNX export", error=CheckpointError)
     model = DenseModel(encoder=encoder, objective=objective, task=task).eval()
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size > _MAX_BYTES:
@@ -306,10 +306,10 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
     Raises:
         CheckpointError: the difference exceeds the tolerance.
     """
-    unavailable = missing("onnxruntime")
+    unavailable = install_hint("onnxruntime")
     if unavailable is not None:
         return None, (f"{path.name} was not compared: {unavailable}",)
-    runtime = optional("onnxruntime", work="ONNX export", error=CheckpointError)
+    runtime = import_optional("onnxruntime", work="ONNX export", error=CheckpointError)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     encoder = model.encoder
     rng, worst = np.random.default_rng(0), 0.0

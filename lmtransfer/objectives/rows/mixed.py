@@ -13,7 +13,7 @@ from lmtransfer.data.corpora.sampling import Sampling
 from lmtransfer.data.store.store import MixedStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
-from lmtransfer.randomness import derived_seed, permutation
+from lmtransfer.randomness import derive_seed, permutation
 
 #: The error message for contiguous rows of a mixture.
 CONTIGUOUS_MIXTURE = (
@@ -51,7 +51,7 @@ class MixedPlan(RowPlan):
             raise ConfigError(CONTIGUOUS_MIXTURE)
         self._names = list(store.parts)
         self.text = {name: rows.text(part) for name, part in store.parts.items()}
-        seeds = [derived_seed(seed, "part", name) for name in self._names]
+        seeds = [derive_seed(seed, "part", name) for name in self._names]
 
         def planned(part: int, number: int) -> RowPlan:
             try:

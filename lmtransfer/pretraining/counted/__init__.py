@@ -1,1 +1,1 @@
-"""Token embeddings from co-occurrence counts, which are factorised before the first step of training."""
+"""Token embeddings from co-occurrence counts, which are factorized before the first training step."""

@@ -18,7 +18,7 @@ from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import kept_rates
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.token_vectors import standardise
-from lmtransfer.randomness import derived_seed
+from lmtransfer.randomness import derive_seed
 
 _OVERSAMPLING = 16
 _TINY = 1e-12
@@ -81,7 +81,8 @@ def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2)
 
 def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
     """Return the first tokens of a corpus, or of each part of a mixture by its sampling proportion, int64, (N,)."""
-    return np.concatenate([one.tokens(0, size) for one, size in _stores_and_sizes(store, most_tokens)]).astype(np.int64)
+    parts = _stores_and_sizes(store, most_tokens)
+    return np.concatenate([part.tokens(0, size) for part, size in parts]).astype(np.int64)
 
 
 def _stores_and_sizes(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[TokenStore, int]]:
@@ -89,7 +90,7 @@ def _stores_and_sizes(store: TokenStore | MixedStore, most_tokens: int) -> list[
     if isinstance(store, TokenStore):
         return [(store, min(store.num_tokens, most_tokens))]
     sampled = store.proportions()
-    return [(one, min(one.num_tokens, int(sampled[name] * most_tokens))) for name, one in store.parts.items()]
+    return [(part, min(part.num_tokens, int(sampled[name] * most_tokens))) for name, part in store.parts.items()]
 
 
 def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: int) -> np.ndarray:
@@ -100,8 +101,8 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
         longest: maximum number of tokens in a segment; longer documents are cut.
     """
     segment_lists, number = [], 0
-    for one, size in _stores_and_sizes(store, most_tokens):
-        starts = np.asarray(one.sentence_starts)[np.asarray(one.document_starts)]
+    for part, size in _stores_and_sizes(store, most_tokens):
+        starts = np.asarray(part.sentence_starts)[np.asarray(part.document_starts)]
         places = np.arange(size)
         documents = np.searchsorted(starts, places, side="right") - 1
         begins_T = (places - starts[documents]) % longest == 0
@@ -111,7 +112,7 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
     return np.concatenate(segment_lists)
 
 
-def subsampled(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
+def subsample(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
     """Drop frequent tokens at random, keeping the order of the others.
 
     Each token is kept with the probability of ``token_shares.kept_rates``. Dropped tokens make the windows wider, as in
@@ -181,26 +182,26 @@ def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: i
 
 
 class CountedEmbeddings:
-    """Initialises token embeddings from co-occurrence counts and one factorisation, without training.
+    """Initializes token embeddings from co-occurrence counts and one factorization, without training.
 
-    Each view of the text contributes a share of the columns. Near neighbours show which tokens can replace a token; far
-    neighbours and documents show its topic. A view is a matrix of positive pointwise mutual information; its columns
+    Each view of the text contributes a share of the columns. Near neighbors show which tokens can replace a token; far
+    neighbors and documents show its topic. A view is a matrix of positive pointwise mutual information; its columns
     are the leading singular vectors (Levy & Goldberg 2014; for documents Deerwester et al. 1990). Skip-gram with
-    negative sampling factorises nearly the same matrix, but step by step; this takes seconds.
+    negative sampling factorizes nearly the same matrix, but step by step, whereas this takes seconds.
 
     Args:
-        windows: the views by neighbours, each given by the number of tokens on each side.
+        windows: the views by neighbors, each given by the number of tokens on each side.
         documents: whether to add a view by documents.
         segment_tokens: longer documents are cut into parts of this many tokens.
         subsample: tokens whose share is higher than this are dropped at random for the windows (``counts.subsampled``);
             null drops none.
         smoothing: exponent on the context frequencies (Levy et al. 2015).
         contexts: how many of the most frequent tokens are contexts. A large vocabulary gets fewer, because a matrix of
-            counts has at most 1 GiB. There is one at a time, or two if every token is a context, plus about 50 bytes
-            for each counted token.
+            counts has at most 1 GiB. One matrix is in memory at a time, or two if every token is a context, plus about
+            50 bytes for each counted token.
         max_tokens: maximum number of tokens of a text that are counted.
-        deviation: standard deviation of all numbers in the table, whose columns are centred; that of random embeddings
-            is 0.02.
+        deviation: standard deviation of all numbers in the table, whose columns are centered; random embeddings have
+            0.02.
         output_bias: whether the output biases over the vocabulary start from the log frequencies of the tokens.
 
     Raises:
@@ -222,15 +223,15 @@ class CountedEmbeddings:
     ) -> None:
         problems = []
         if any(window < 1 for window in windows):
-            problems.append(f"embeddings.windows={list(windows)}: each must be at least 1")
+            problems.append(f"embeddings.windows={list(windows)}: each window must be at least 1")
         if not windows and not documents:
-            problems.append("embeddings.windows=[] and embeddings.documents=false leave nothing to count: set one")
+            problems.append("embeddings.windows=[] and embeddings.documents=false leave nothing to count: set either")
         for name, value in (("segment_tokens", segment_tokens), ("contexts", contexts), ("max_tokens", max_tokens)):
             if value < 1:
                 problems.append(f"embeddings.{name}={value}: must be at least 1")
         for name, number in (("subsample", subsample), ("smoothing", smoothing), ("deviation", deviation)):
             if number is not None and not number > 0:
-                problems.append(f"embeddings.{name}={number}: must be above 0")
+                problems.append(f"embeddings.{name}={number}: must be greater than 0")
         if problems:
             raise ConfigError(problems)
         self.windows, self.documents, self.segment_tokens = tuple(windows), documents, segment_tokens
@@ -257,9 +258,11 @@ class CountedEmbeddings:
         by_rank_V = np.argsort(-counts_V, kind="stable")
         rank_V = np.empty_like(by_rank_V)
         rank_V[by_rank_V] = np.arange(len(by_rank_V))
-        known = int((counts_V > 0).sum())
-        vectors_VE = self._vectors(rank_V[ids_N], store, known, table.embedding_dim, seed=seed, most_tokens=most_tokens)
-        rows = torch.from_numpy(by_rank_V[:known]).to(table.weight.device)
+        num_seen = int((counts_V > 0).sum())
+        vectors_VE = self._vectors(
+            rank_V[ids_N], store, num_seen, table.embedding_dim, seed=seed, most_tokens=most_tokens
+        )
+        rows = torch.from_numpy(by_rank_V[:num_seen]).to(table.weight.device)
         table.weight[rows] = vectors_VE.to(table.weight)
         return len(ids_N)
 
@@ -276,8 +279,8 @@ class CountedEmbeddings:
         """Compute occurring tokens' vectors, most frequent first: views side by side, each scaled to deviation 1."""
         shares = np.array_split(np.arange(dim), len(self.windows) + self.documents)
         views = []
-        seed = derived_seed(seed, "counted embeddings")
-        text_N = ranks_N if self.subsample is None else subsampled(ranks_N, threshold=self.subsample, seed=seed)
+        seed = derive_seed(seed, "counted embeddings")
+        text_N = ranks_N if self.subsample is None else subsample(ranks_N, threshold=self.subsample, seed=seed)
         text_N = text_N if len(text_N) > 1 else ranks_N  # in a tiny text, all tokens are frequent
         contexts = min(self.contexts, vocab_size, max(dim, _MOST_NUMBERS // vocab_size))
         for place, window in enumerate(self.windows):  # keep no matrix alive while counting the next
@@ -296,7 +299,7 @@ class CountedEmbeddings:
             places, numbers = segment_counts(ranks_N, segments_N, vocab_size=vocab_size)
             matrix = sparse_positive_pmi(places, numbers, size=(vocab_size, int(segments_N.max()) + 1))
             views.append(leading_vectors(matrix, columns=len(shares[-1]), seed=seed))
-        joined = nn.Embedding(vocab_size, dim)
-        joined.weight.copy_(torch.cat([view / view.std(correction=0).clamp_min(1e-12) for view in views], dim=1))
-        standardise(joined, centre=True, deviation=self.deviation)
-        return joined.weight
+        table = nn.Embedding(vocab_size, dim)
+        table.weight.copy_(torch.cat([view / view.std(correction=0).clamp_min(1e-12) for view in views], dim=1))
+        standardise(table, centre=True, deviation=self.deviation)
+        return table.weight

@@ -22,8 +22,8 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.char_cnn import CharacterCnn
 from lmtransfer.objectives.base import Objective
 from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
-from lmtransfer.randomness import derived_seed
-from lmtransfer.training import distributed
+from lmtransfer.randomness import derive_seed
+from lmtransfer.training import process_group
 
 _WORDS_AT_ONCE = 1024
 #: Added to the diagonal of the normal equations, as a share of its mean. Chosen on words left out of a fit to film
@@ -132,7 +132,7 @@ def count_first(
     fresh: bool,
     budget: float | None = None,
 ) -> Start:
-    """Count a text and initialise an encoder's token embeddings on the main rank; the other ranks receive its weights.
+    """Count a text and initialize an encoder's token embeddings on the main rank; the other ranks receive its weights.
 
     Call this before anything copies or ties the embedding table.
 
@@ -140,7 +140,7 @@ def count_first(
         node: ``embeddings`` of the config.
         encoder: an encoder with token embeddings, or one that reads words as characters.
         store: the training text.
-        characters_VC: character ids of each token id, if the tokenizer gives them.
+        characters_VC: character ids of each token id, if the tokenizer provides them.
         fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
         budget: the run's budget in seconds. Counting takes at most about half of a short budget: it begins with little
             text, and counts more as long as there is time.
@@ -148,36 +148,42 @@ def count_first(
     Raises:
         ConfigError: counting even a little text takes more than half of the budget.
     """
-    counted, start_time = cast(CountedEmbeddings, build(node)), perf_counter()
+    embeddings, start_time = cast(CountedEmbeddings, build(node)), perf_counter()
     shares_V, vectors_VP = token_shares(store), None
     num_tokens, explained, cut = 0, 0.0, False
-    if fresh and distributed.is_main():
+    if fresh and process_group.is_main():
         table = encoder.token_embedding
         if table is not None:
-            num_tokens, cut = _fill(counted, table, store, seed=seed, budget=budget)
+            num_tokens, cut = _fill(embeddings, table, store, seed=seed, budget=budget)
         else:
             network = encoder.word_network
             assert network is not None  # checked before any text is read
             assert characters_VC is not None
             words = nn.Embedding(len(characters_VC), network.projection.out_features)
-            absent = torch.Generator().manual_seed(derived_seed(seed, "absent words"))
-            nn.init.normal_(words.weight, std=counted.deviation, generator=absent)
-            num_tokens, cut = _fill(counted, words, store, seed=seed, budget=budget)
+            absent = torch.Generator().manual_seed(derive_seed(seed, "absent words"))
+            nn.init.normal_(words.weight, std=embeddings.deviation, generator=absent)
+            num_tokens, cut = _fill(embeddings, words, store, seed=seed, budget=budget)
             vectors_VP = words.weight.detach()
             explained = fit_characters(network, characters_VC, vectors_VP, shares_V)
-    num_tokens, explained, cut, seconds = distributed.from_main(
+    num_tokens, explained, cut, seconds = process_group.broadcast(
         (num_tokens, explained, cut, perf_counter() - start_time if fresh else 0.0)
     )
     if budget is not None and budget < _SHORT and seconds > budget / 2:
         raise ConfigError(
             f"train.seconds={budget:g}: counting {num_tokens:,} tokens for the token embeddings took {seconds:.0f} s: "
-            f"raise train.seconds to {math.ceil(3 * seconds)} or more, or start at random with embeddings=null"
+            f"raise train.seconds to {math.ceil(3 * seconds)} or more, or start from random embeddings with "
+            "embeddings=null"
         )
-    return Start(num_tokens, seconds, shares_V if counted.output_bias else None, vectors_VP, explained, cut)
+    return Start(num_tokens, seconds, shares_V if embeddings.output_bias else None, vectors_VP, explained, cut)
 
 
 def _fill(
-    counted: CountedEmbeddings, table: nn.Embedding, store: TokenStore | MixedStore, *, seed: int, budget: float | None
+    embeddings: CountedEmbeddings,
+    table: nn.Embedding,
+    store: TokenStore | MixedStore,
+    *,
+    seed: int,
+    budget: float | None,
 ) -> tuple[int, bool]:
     """Write counted vectors into a table, within half of a short budget in seconds.
 
@@ -185,13 +191,13 @@ def _fill(
         The number of counted tokens, and whether there was no time for more.
     """
     if budget is None or budget >= _SHORT:
-        return counted.fill(table, store, seed=seed), False
+        return embeddings.fill(table, store, seed=seed), False
     start_time, most_tokens = perf_counter(), _FIRST_TOKENS
     while True:
         before = perf_counter()
-        num_tokens = counted.fill(table, store, seed=seed, most_tokens=most_tokens)
+        num_tokens = embeddings.fill(table, store, seed=seed, most_tokens=most_tokens)
         now = perf_counter()
-        if num_tokens < most_tokens or most_tokens >= counted.max_tokens:
+        if num_tokens < most_tokens or most_tokens >= embeddings.max_tokens:
             return num_tokens, False
         if now - start_time + _GROWTH * (now - before) > budget / 2:
             return num_tokens, True

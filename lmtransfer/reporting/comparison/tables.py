@@ -14,7 +14,7 @@ from lmtransfer.reporting.render.cells import metric_heading, score_text
 from lmtransfer.reporting.table import Cell, Table, mark_of, plain_table
 from lmtransfer.reporting.verdict_text import grounds, interval_text, reach, verdict_text, words_do_as_well
 from lmtransfer.system.printable import printable
-from lmtransfer.system.units import in_percent, shown, shown_difference
+from lmtransfer.system.units import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
@@ -33,7 +33,7 @@ def headline(comparison: Comparison) -> str:
         return f"There is no valid difference between {one.name} and {other.name}."
     points = " points" if in_percent(metric) else ""
     start = (
-        f"On {where}, {one.name} against {other.name}: {shown_difference(difference.delta, metric)}{points} {metric}"
+        f"On {where}, {one.name} against {other.name}: {format_difference(difference.delta, metric)}{points} {metric}"
     )
     if difference.verdict in VERDICTS:
         return f"{start}, {verdict_text(difference, metric)} ({_grounds(comparison, difference)})."
@@ -183,9 +183,9 @@ def _groups(comparison: Comparison, title: str, groups: Sequence[GroupDifference
             (
                 _cut(group.name),
                 "" if group.num is None else f"{group.num:,}",
-                shown(group.one, metric),
-                shown(group.other, metric),
-                "" if d is None else shown_difference(d.delta, metric),
+                format_metric(group.one, metric),
+                format_metric(group.other, metric),
+                "" if d is None else format_difference(d.delta, metric),
                 "" if d is None else interval_text(d, metric),
                 "" if d is None or d.verdict not in VERDICTS else Cell(d.verdict, mark=mark_of(d)),
             )

@@ -41,7 +41,7 @@ from lmtransfer.reporting.figures.style import (
     subtitle,
     unit,
 )
-from lmtransfer.system.units import count_formatter, shown, shown_difference, time_unit
+from lmtransfer.system.units import count_formatter, format_difference, format_metric, time_unit
 from lmtransfer.verdicts.spread import Spread
 
 #: Input of ``label_ends``: the end of a line, its label, its colour.
@@ -212,7 +212,7 @@ def _label_values(axes: Any, points: Sequence[tuple[float, Spread]], metric: str
     for x, score in points:
         top = unit(metric)[0] * (score.mean + (score.deviation or 0.0))
         if math.isfinite(top):
-            _label(axes, shown(score.mean, metric), (x, top), 7)
+            _label(axes, format_metric(score.mean, metric), (x, top), 7)
 
 
 def _label(axes: Any, text: str, point: tuple[float, float], above: float) -> None:
@@ -445,7 +445,7 @@ def draw_differences(axes: Any, panel: Panel) -> list[End]:
             interval = difference.interval
             error = 0.0 if interval is None else factor * (interval[1] - interval[0]) / 2
             axes.errorbar(delta, place, xerr=error or None, fmt="o", color=ink, markersize=7, linewidth=2, capsize=4)
-            _label(axes, f"{shown_difference(difference.delta, panel.y)}  {difference.verdict}", (delta, place), 8)
+            _label(axes, f"{format_difference(difference.delta, panel.y)}  {difference.verdict}", (delta, place), 8)
             low, high = min(low, delta - error), max(high, delta + error)
     margin = 0.35 * (high - low) or 1.0  # space for the text beside the outermost dots
     axes.set_xlim(low - margin, high + margin)

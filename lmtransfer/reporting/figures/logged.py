@@ -22,7 +22,7 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.reference import entropy_of, is_normal, references_of
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.system.units import shown
+from lmtransfer.system.units import format_metric
 from lmtransfer.verdicts.spread import Spread, spread
 
 #: A metric over seeds, against tokens or steps.
@@ -206,7 +206,8 @@ def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
     if not curves:
         return ()
     series = [
-        Series(f"{shorten(part, 18)}  {shown(points[-1][1].mean, loss)}", points) for part, points in curves.items()
+        Series(f"{shorten(part, 18)}  {format_metric(points[-1][1].mean, loss)}", points)
+        for part, points in curves.items()
     ]
     panels = [Panel("curves", "tokens", f"validation {loss} (nats)", tuple(series))]
     nodes = run.result.get("parts")

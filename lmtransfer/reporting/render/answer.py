@@ -11,7 +11,7 @@ from lmtransfer.reporting.runs.scores import higher_is_better, is_worse
 from lmtransfer.reporting.runs.settings import TOKENIZER, chosen_on_what_is_scored, differing
 from lmtransfer.reporting.verdict_text import grounds, reach
 from lmtransfer.runs.labels import node_label
-from lmtransfer.system.units import in_percent, shown, shown_difference
+from lmtransfer.system.units import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference
 from lmtransfer.verdicts.holm import corrected
@@ -104,8 +104,8 @@ def _counted(entries: Sequence[Entry]) -> list[str]:
     metric = first.metric or ""
     unit = " %" if in_percent(metric) else ""
     measured = (
-        f"{first.better_baseline} reaches {shown(baseline, metric)}{unit} {metric} on {first.group}, and {first.name} "
-        f"({first.transfer}) {shown(mean, metric)}{unit}"
+        f"{first.better_baseline} reaches {format_metric(baseline, metric)}{unit} {metric} on {first.group}, and "
+        f"{first.name} ({first.transfer}) {format_metric(mean, metric)}{unit}"
     )
     if len(with_baseline) == 1:
         return [f"Counting words does as well: {measured}."]
@@ -207,9 +207,9 @@ def _continued(pair: BeforeAfter) -> str:
     text = node_label(source.config.get("corpus"))
     sentence = (
         f"Continued pretraining{f' on {text}' if text else ''} {start[difference.verdict]}: on {after.group}, "
-        f"{after.name} ({after.transfer}) reaches {shown(after.score.mean, metric)}{unit} {metric} against "
-        f"{shown(before.score.mean, metric)}{unit} of {before.name}, which started from the earlier run, a "
-        f"difference of {shown_difference(difference.delta, metric)}{points}"
+        f"{after.name} ({after.transfer}) reaches {format_metric(after.score.mean, metric)}{unit} {metric} against "
+        f"{format_metric(before.score.mean, metric)}{unit} of {before.name}, which started from the earlier run, a "
+        f"difference of {format_difference(difference.delta, metric)}{points}"
     )
     if difference.standard_error is None:
         return f"{sentence}. Train several seeds with seeds=5."
@@ -225,7 +225,7 @@ def _measured(entry: Entry) -> str:
     sentence = (
         f"on {entry.group}, {entry.name} ({entry.transfer}) reaches {_value(score, metric)} "
         f"{metric} against {_value(control, metric)} without pretraining, a difference of "
-        f"{shown_difference(difference.delta, metric)}{points}"
+        f"{format_difference(difference.delta, metric)}{points}"
     )
     if chosen_on_what_is_scored(entry.run.config):
         sentence += f"; both were chosen on the split that also scores them ({entry.split})"
@@ -242,7 +242,7 @@ def _measured(entry: Entry) -> str:
 
 def _value(score: Spread, metric: str) -> str:
     unit = " %" if in_percent(metric) else ""
-    return shown(score.mean, metric) + unit
+    return format_metric(score.mean, metric) + unit
 
 
 def _certainty(entry: Entry) -> tuple[bool, float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lmtransfer.reporting.table import PLUS_MINUS, Cell, mark_of
 from lmtransfer.reporting.verdict_text import interval_text, verdict_text
-from lmtransfer.system.units import in_percent, shown, shown_difference
+from lmtransfer.system.units import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
 
@@ -22,15 +22,15 @@ def score_text(score: Spread | None, metric: str) -> str:
     """Format mean and deviation in the metric's displayed unit: ``69.6 +- 0.5``; no deviation for a single seed."""
     if score is None:
         return ""
-    text = shown(score.mean, metric)
-    return text if score.deviation is None else f"{text} {PLUS_MINUS} {shown(score.deviation, metric)}"
+    text = format_metric(score.mean, metric)
+    return text if score.deviation is None else f"{text} {PLUS_MINUS} {format_metric(score.deviation, metric)}"
 
 
 def difference_text(difference: Difference | None, metric: str) -> str:
     """Format a difference with its corrected interval: ``+2.8 (+1.2 to +4.4)``."""
     if difference is None:
         return ""
-    text, interval = shown_difference(difference.delta, metric), interval_text(difference, metric)
+    text, interval = format_difference(difference.delta, metric), interval_text(difference, metric)
     return f"{text} ({interval})" if interval else text
 
 
@@ -49,7 +49,7 @@ def difference_cells(difference: Difference | None, metric: str) -> dict[str, Ce
     if difference is None:
         return {}
     return {
-        "difference": Cell(shown_difference(difference.delta, metric), sort=difference.delta),
+        "difference": Cell(format_difference(difference.delta, metric), sort=difference.delta),
         "interval": Cell(interval_text(difference, metric)),
         "verdict": Cell(verdict_text(difference, metric), mark=mark_of(difference)),
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.system.units import shown
+from lmtransfer.system.units import format_metric
 
 _NAME = re.compile(r"language/([^/]+)/([^/]+)")
 
@@ -33,4 +33,6 @@ def languages_text(result: Any) -> str:
     if not scores:
         return ""
     metric = str(result.get("main_metric"))
-    return f"{metric} by language: " + ", ".join(f"{code} {shown(score, metric)}" for code, score in scores.items())
+    return f"{metric} by language: " + ", ".join(
+        f"{code} {format_metric(score, metric)}" for code, score in scores.items()
+    )

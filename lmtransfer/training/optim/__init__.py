@@ -1,1 +1,1 @@
-"""Optimisers, parameter groups, and learning-rate schedules."""
+"""Optimizers, parameter groups, and learning-rate schedules."""

@@ -1,8 +1,8 @@
-"""Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/): orthogonalised momentum for matrices.
+"""Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/): orthogonalized momentum for matrices.
 
 Shape legend: P matrices of one shape, R rows, C columns.
 
-Updates are orthogonalised by Muon's quintic Newton-Schulz iteration, with two changes that make it cheaper on a CPU,
+Updates are orthogonalized by Muon's quintic Newton-Schulz iteration, with two changes that make it cheaper on a CPU,
 where it takes a third of the training step of a small encoder:
 
 - Each iteration has its own coefficients: those of the polynomial that is closest to 1 over the interval that contains
@@ -27,8 +27,8 @@ from torch import Tensor
 
 from lmtransfer.config.types import DropoutProb
 from lmtransfer.errors import ConfigError
-from lmtransfer.training import distributed
-from lmtransfer.training.data_parallel import is_sharded, own_part, whole
+from lmtransfer.training import process_group
+from lmtransfer.training.data_parallel import gather_whole, is_sharded, own_part
 
 Coefficients = tuple[float, float, float]
 
@@ -62,7 +62,7 @@ _LONG = 1.5
 
 
 @torch.no_grad()
-def orthogonalise(matrices_PRC: Tensor, *, num_iterations: int = 4, eps: float = 1e-7) -> Tensor:
+def orthogonalize(matrices_PRC: Tensor, *, num_iterations: int = 4, eps: float = 1e-7) -> Tensor:
     """Move the singular values of each matrix close to 1, keeping its singular vectors.
 
     Args:
@@ -114,7 +114,7 @@ def _polynomial(gram: Tensor, coefficients: Sequence[Coefficients]) -> Tensor:
 
 
 class MuonUpdate(torch.optim.Optimizer):
-    """Nesterov momentum with orthogonalised updates and decoupled weight decay.
+    """Nesterov momentum with orthogonalized updates and decoupled weight decay.
 
     The rate of an R x C matrix is scaled by ``sqrt(max(1, R / C))``, as in Jordan's code and ``torch.optim.Muon``.
     Matrices of one shape are multiplied in batches.
@@ -129,9 +129,9 @@ class MuonUpdate(torch.optim.Optimizer):
     Attributes:
         product_dtype: dtype of the matrix products, float32 or bfloat16; see ``Optimizer.multiply_in``.
 
-    With several ranks, the matrices of each shape are assigned to them in turn. A rank keeps the means of its own
-    matrices, orthogonalises their updates, and sends them to the others. Each rank keeps its part of the means of a
-    sharded matrix, and the updates are gathered before they are orthogonalised.
+    With several ranks, the matrices of each shape are assigned to the ranks in turn. A rank keeps the means of its own
+    matrices, orthogonalizes their updates, and sends the updates to the other ranks. Each rank keeps its part of the
+    means of a sharded matrix, and the updates are gathered before they are orthogonalized.
 
     Raises:
         ConfigError: there are no coefficients for ``num_iterations``.
@@ -147,20 +147,20 @@ class MuonUpdate(torch.optim.Optimizer):
     ) -> None:
         if num_iterations not in COEFFICIENTS:
             allowed = ", ".join(str(number) for number in COEFFICIENTS)
-            raise ConfigError(f"optimizer.num_iterations={num_iterations} is not one of {allowed}")
+            raise ConfigError(f"optimizer.num_iterations={num_iterations} must be one of {allowed}")
         super().__init__(parameter_groups or [{"params": []}], {"momentum": momentum, "num_iterations": num_iterations})
         self.splits = splits or {}
         self.product_dtype = torch.float32
-        self._owners: dict[int, int] = {}  # the rank that orthogonalises a parameter, by its ``id``
+        self._owners: dict[int, int] = {}  # the rank that orthogonalizes a parameter, by its ``id``
         num_of_shape: Counter[torch.Size] = Counter()
         for group in self.param_groups:
             for parameter in group["params"]:
-                self._owners[id(parameter)] = num_of_shape[parameter.shape] % distributed.world_size()
+                self._owners[id(parameter)] = num_of_shape[parameter.shape] % process_group.world_size()
                 num_of_shape[parameter.shape] += 1
 
     def owns(self, parameter: Tensor) -> bool:
         """Whether this rank keeps the state of a parameter, or its part of the state."""
-        return is_sharded(parameter) or self._owners[id(parameter)] == distributed.rank()
+        return is_sharded(parameter) or self._owners[id(parameter)] == process_group.rank()
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -198,25 +198,25 @@ class MuonUpdate(torch.optim.Optimizer):
         """Yield the matrices of a parameter; if it is sharded, every rank must call this at the same time."""
         assert parameter.grad is not None
         pieces, owner = self.splits.get(id(parameter), 1), self._owners[id(parameter)]
-        update, local = whole(parameter.grad), own_part(parameter)
+        update, local = gather_whole(parameter.grad), own_part(parameter)
         height = len(parameter) // pieces
         begins = 0  # first row of this rank
         if is_sharded(parameter):
-            begins = min(len(parameter), distributed.rank() * -(-len(parameter) // distributed.world_size()))
+            begins = min(len(parameter), process_group.rank() * -(-len(parameter) // process_group.world_size()))
         for start in range(0, len(parameter), height):
             first, last = (min(max(row - start, 0), height) for row in (begins, begins + len(local)))
             yield _Matrix(
                 shape=(height, *parameter.shape[1:]),
                 rows=slice(first, last),
                 target=local[start + first - begins : start + last - begins],
-                update=update[start : start + height] if owner == distributed.rank() else None,
+                update=update[start : start + height] if owner == process_group.rank() else None,
                 owner=owner,
             )
 
     def _update(
         self, members: list[_Matrix], shape: tuple[int, ...], group: dict[str, Any], skip: Tensor | None
     ) -> None:
-        """Orthogonalise the updates of matrices of one shape together, each on its rank, and apply them."""
+        """Orthogonalize the updates of matrices of one shape together, each on its rank, and apply them."""
         own = [matrix.update for matrix in members if matrix.update is not None]
         num_of_rank = Counter(matrix.owner for matrix in members)
         device, dtype = members[0].target.device, members[0].target.dtype
@@ -224,8 +224,8 @@ class MuonUpdate(torch.optim.Optimizer):
         updates_PRC[len(own) :].zero_()
         if own:
             torch._foreach_copy_(updates_PRC[: len(own)].unbind(), own)
-            updates_PRC = orthogonalise(updates_PRC, num_iterations=group["num_iterations"])
-        of_ranks = [iter(of_rank.to(dtype).unbind()) for of_rank in distributed.gather_on_device(updates_PRC)]
+            updates_PRC = orthogonalize(updates_PRC, num_iterations=group["num_iterations"])
+        of_ranks = [iter(of_rank.to(dtype).unbind()) for of_rank in process_group.gather_on_device(updates_PRC)]
         updates = [next(of_ranks[matrix.owner])[matrix.rows] for matrix in members]
         rate = group["lr"] * math.sqrt(max(1.0, shape[0] / shape[1]))
         targets = [matrix.target for matrix in members]
@@ -246,8 +246,8 @@ class _Matrix:
         shape: its rows and columns.
         rows: the rows that this rank has.
         target: these rows of the weights.
-        update: its whole update; None on ranks that do not orthogonalise it.
-        owner: the rank that does.
+        update: its whole update; None on ranks that do not orthogonalize the update.
+        owner: the rank that orthogonalizes the update.
     """
 
     shape: tuple[int, ...]

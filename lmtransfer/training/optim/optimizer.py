@@ -1,4 +1,4 @@
-"""The optimiser of the training loop: one object that combines one or several ``torch.optim`` optimisers."""
+"""The optimizer of the training loop: one object that combines one or several ``torch.optim`` optimizers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.training import distributed
-from lmtransfer.training.data_parallel import shard_like, whole
+from lmtransfer.training import process_group
+from lmtransfer.training.data_parallel import gather_whole, shard_like
 from lmtransfer.training.optim.muon import MuonUpdate
 
 
 class Optimizer:
-    """One or several ``torch.optim`` optimisers that together hold each trainable parameter once.
+    """One or several ``torch.optim`` optimizers that together contain each trainable parameter once.
 
     The loop multiplies every peak learning rate by the schedule's factor. State is saved by parameter *name*, as
     tensors only, so that it is safe to load and does not depend on the order of the parameters.
 
     Args:
         learner: the learner that owns the parameters.
-        parts: the optimisers; the learning rate of the first is logged. A group's ``peak_lr`` (default: its ``lr``) is
+        parts: the optimizers; the learning rate of the first is logged. A group's ``peak_lr`` (default: its ``lr``) is
             its learning rate at a factor of 1; ``base_lr`` is the same without layer-wise rates.
     """
 
@@ -34,7 +34,7 @@ class Optimizer:
                 group.setdefault("base_lr", group["peak_lr"])
         self.parameters = [p for part in self.parts for group in part.param_groups for p in group["params"]]
         if len({id(p) for p in self.parameters}) != len(self.parameters):
-            raise ValueError("a parameter is in two groups of the optimiser")
+            raise ValueError("a parameter is in two groups of the optimizer")
 
     def set_factor(self, factor: float) -> None:
         """Set every learning rate to ``factor`` times its peak."""
@@ -50,7 +50,7 @@ class Optimizer:
         """Return the weight decay of a parameter, or None if it is not trained here."""
         for part in self.parts:
             for group in part.param_groups:
-                if any(parameter is held for held in group["params"]):
+                if any(parameter is member for member in group["params"]):
                     return float(group.get("weight_decay", 0.0))
         return None
 
@@ -58,7 +58,7 @@ class Optimizer:
         """Set the dtype of the matrix products in an update; only Muon's update has matrix products.
 
         Args:
-            dtype: bfloat16 if the hardware multiplies it natively, else float32. Weights and optimiser state keep their
+            dtype: bfloat16 if the hardware multiplies it natively, else float32. Weights and optimizer state keep their
                 dtype.
         """
         for part in self.parts:
@@ -106,8 +106,8 @@ class Optimizer:
             for parameter, entries in part.state.items():
                 for entry, value in entries.items():
                     tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-                    state[f"{self.names[id(parameter)]}/{entry}"] = whole(tensor)
-        return distributed.union(state)
+                    state[f"{self.names[id(parameter)]}/{entry}"] = gather_whole(tensor)
+        return process_group.union(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
         """Restore the state from ``state_dict``; tensors are copied to the devices of the parameters.
@@ -129,8 +129,8 @@ class Optimizer:
         unknown = sorted({key.rpartition("/")[0] for key in state} - set(holders))
         if unknown:
             raise CheckpointError(
-                f"the saved optimiser state has {len(unknown)} parameters that are not trained here, such as "
-                f"{unknown[0]!r}: resume with the model, objective and optimizer of the first start of the run"
+                f"the saved optimizer state has {len(unknown)} parameters that are not trained here, such as "
+                f"{unknown[0]!r}: resume with the model, objective and optimizer with which the run started"
             )
         entries: dict[int, set[str]] = {}
         for key, value in state.items():
@@ -139,18 +139,20 @@ class Optimizer:
             entries.setdefault(id(part), set()).add(entry)
             if value.ndim and value.shape != parameter.shape:
                 raise CheckpointError(
-                    f"{source}: the optimiser's {key} has shape {list(value.shape)}, but its parameter "
-                    f"has shape {list(parameter.shape)}: restore the folder from a copy"
+                    f"{source}: the optimizer's {key} has shape {list(value.shape)}, but its parameter "
+                    f"has shape {list(parameter.shape)}: restore the folder from a backup"
                 )
         started = {key.rpartition("/")[0] for key in state}
-        lost = [
+        missing = [
             f"{name}/{entry}"
             for name in started
             for entry in entries[id(holders[name][0])]
             if f"{name}/{entry}" not in state
         ]
-        if lost:
-            raise CheckpointError(f"{source}: the optimiser's {min(lost)} is missing: restore the folder from a copy")
+        if missing:
+            raise CheckpointError(
+                f"{source}: the optimizer's {min(missing)} is missing: restore the folder from a backup"
+            )
         for part in self.parts:
             part.state.clear()
         for key, value in state.items():

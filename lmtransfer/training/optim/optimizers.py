@@ -1,4 +1,4 @@
-"""The optimisers that configs name; each class takes the learner and flat settings."""
+"""The optimizers that configs can choose; each class takes the learner and flat settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lmtransfer.config.types import DropoutProb, NonNegative, Positive
 from lmtransfer.training.optim.muon import MuonUpdate
 from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.optim.parameters import classify, groups
+from lmtransfer.training.optim.parameters import build_groups, classify
 
 NO_DECAY = ("norm", "bias", "embedding")
 
@@ -21,7 +21,6 @@ class LambUpdate(torch.optim.Optimizer):
 
     The ratio ``|w| / |update|`` is 1 if either norm is 0, and in groups without weight decay, as in ALBERT's published
     code.
-    ALBERT code.
 
     Args:
         parameter_groups: groups with ``lr`` and ``weight_decay``.
@@ -74,7 +73,7 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019), fused.
 
     Args:
-        learner: the learner whose trainable parameters are optimised.
+        learner: the learner whose trainable parameters are optimized.
         learning_rate: peak learning rate.
         betas: decay of the first and second moment.
         eps: added to the root of the second moment.
@@ -99,7 +98,7 @@ class AdamW(Optimizer):
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        parameter_groups = groups(
+        parameter_groups = build_groups(
             classify(learner),
             learning_rate=learning_rate,
             weight_decay=weight_decay,
@@ -132,7 +131,7 @@ class Lamb(Optimizer):
     """LAMB for large batches (You et al. 2020, algorithm 2).
 
     Args:
-        learner: the learner whose trainable parameters are optimised.
+        learner: the learner whose trainable parameters are optimized.
         learning_rate: peak learning rate.
         betas: decay of the first and second moment.
         eps: added to the root of the second moment.
@@ -154,7 +153,7 @@ class Lamb(Optimizer):
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        parameter_groups = groups(
+        parameter_groups = build_groups(
             classify(learner),
             learning_rate=learning_rate,
             weight_decay=weight_decay,
@@ -169,7 +168,7 @@ class Muon(Optimizer):
     """Muon for the matrices inside the encoder's blocks, AdamW for everything else (Jordan et al. 2024).
 
     Args:
-        learner: the learner whose trainable parameters are optimised.
+        learner: the learner whose trainable parameters are optimized.
         learning_rate: peak learning rate of the matrices.
         momentum: Nesterov momentum of the matrices' gradients.
         weight_decay: decoupled decay of the matrices, times their learning rate.
@@ -199,11 +198,11 @@ class Muon(Optimizer):
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        named = classify(learner)
-        matrices = [item for item in named if item.kind == "hidden"]
-        rest = [item for item in named if item.kind != "hidden"]
+        parameters = classify(learner)
+        matrices = [item for item in parameters if item.kind == "hidden"]
+        rest = [item for item in parameters if item.kind != "hidden"]
         muon = MuonUpdate(
-            groups(
+            build_groups(
                 matrices,
                 learning_rate=learning_rate,
                 weight_decay=weight_decay,
@@ -216,7 +215,7 @@ class Muon(Optimizer):
             splits={id(item.parameter): item.splits for item in matrices},
         )
         adamw = fused_adamw(
-            groups(
+            build_groups(
                 rest,
                 learning_rate=adamw_learning_rate,
                 weight_decay=adamw_weight_decay,
@@ -234,7 +233,7 @@ class Adagrad(Optimizer):
     """Adagrad (Duchi et al. 2011) with ``torch.optim.Adagrad``; the settings are named as in that class.
 
     Args:
-        learner: the learner whose trainable parameters are optimised.
+        learner: the learner whose trainable parameters are optimized.
         lr: peak learning rate.
         lr_decay: the rate of update n, from 0, is divided by ``1 + n * lr_decay``.
         weight_decay: factor by which the weight is multiplied before it is added to its gradient.
@@ -256,7 +255,7 @@ class Adagrad(Optimizer):
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        parameter_groups = groups(
+        parameter_groups = build_groups(
             classify(learner),
             learning_rate=lr,
             weight_decay=weight_decay,

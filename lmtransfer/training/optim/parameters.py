@@ -1,4 +1,4 @@
-"""Classify each parameter by the type of the module that owns it, never by its name."""
+"""Classifies each parameter by the type of the module that owns it, never by its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmtransfer.training.learner import GivesEmbeddings, HasBlocks, HasSplits
 
 Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
 #: What can have its own learning rate: each kind of encoder parameter, and "head", all parameters outside encoders.
-RATED = (*get_args(Kind), "head")
+RATE_KEYS = (*get_args(Kind), "head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class NamedParameter:
         parameter: the parameter itself.
         kind: ``hidden``: the matrix of a linear layer inside an encoder block; ``embedding``: one row per token (even
             if an output layer is tied to it), or any parameter of a network that computes embeddings; ``norm``: gain or
-            offset of a normalisation; ``bias``: any other vector or number; ``weight``: everything else.
+            offset of a normalization; ``bias``: any other vector or number; ``weight``: everything else.
         splits: number of independent matrices stacked in its rows (3 for a fused query-key-value projection, whose
             module has ``muon_splits = 3``).
         in_head: whether it belongs to the head of an objective or task rather than to an encoder. An output matrix that
@@ -100,8 +100,8 @@ def classify(learner: nn.Module) -> list[NamedParameter]:
     return parameters
 
 
-def groups(
-    named: Collection[NamedParameter],
+def build_groups(
+    parameters: Collection[NamedParameter],
     *,
     learning_rate: float,
     weight_decay: float,
@@ -109,10 +109,10 @@ def groups(
     rates: Mapping[str, float] | None = None,
     lr_scales: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Build parameter groups for a ``torch.optim`` optimiser: every parameter is in exactly one group.
+    """Build parameter groups for a ``torch.optim`` optimizer: every parameter is in exactly one group.
 
     Args:
-        named: parameters, as ``classify`` returns them.
+        parameters: the parameters, as ``classify`` returns them.
         learning_rate: peak rate, stored as ``base_lr``; multiplied by the factors of the parameter, it is ``peak_lr``
             and ``lr``.
         weight_decay: weight decay of all kinds except ``no_decay``.
@@ -128,27 +128,27 @@ def groups(
     unknown = sorted(set(no_decay) - set(get_args(Kind)))
     if unknown:
         raise ConfigError(f"optimizer.no_decay={unknown}: the kinds of parameters are {', '.join(get_args(Kind))}")
-    factors, scales = _checked(rates or {}), lr_scales or {}
+    factors, scales = _check_rates(rates or {}), lr_scales or {}
     by_setting: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for item in named:
+    for item in parameters:
         decay = 0.0 if item.kind in no_decay else weight_decay
         factor = factors.get("head" if item.in_head else item.kind, 1.0) * scales.get(item.name, 1.0)
         by_setting.setdefault((decay, learning_rate * factor), []).append(item.parameter)
     return [
-        {"params": parameters, "lr": rate, "peak_lr": rate, "base_lr": learning_rate, "weight_decay": decay}
-        for (decay, rate), parameters in by_setting.items()
+        {"params": members, "lr": rate, "peak_lr": rate, "base_lr": learning_rate, "weight_decay": decay}
+        for (decay, rate), members in by_setting.items()
     ]
 
 
-def _checked(rates: Mapping[str, float]) -> Mapping[str, float]:
+def _check_rates(rates: Mapping[str, float]) -> Mapping[str, float]:
     """Check the factors and return them."""
     problems = [
-        f"optimizer.rates.{name}: there is no such part of a model; the allowed parts are {', '.join(RATED)}"
+        f"optimizer.rates.{name}: a model has no such part; the parts are {', '.join(RATE_KEYS)}"
         for name in rates
-        if name not in RATED
+        if name not in RATE_KEYS
     ]
     problems += [
-        f"optimizer.rates.{name}={factor}: use a finite factor on the learning rate of at least 0 (0 freezes)"
+        f"optimizer.rates.{name}={factor}: this factor on the learning rate must be finite and at least 0 (0 freezes)"
         for name, factor in rates.items()
         if not (math.isfinite(factor) and factor >= 0)
     ]

@@ -47,7 +47,7 @@ class Schedule(ABC):
         if not 0 <= warmup_fraction < 1:
             problems.append(f"schedule.warmup_fraction={warmup_fraction} must be at least 0 and less than 1")
         if not 0 <= final_factor <= 1:
-            problems.append(f"schedule.final_factor={final_factor} must lie between 0 and 1")
+            problems.append(f"schedule.final_factor={final_factor} must be between 0 and 1")
         if problems:
             raise ConfigError(problems)
         self.warmup_steps = warmup_steps

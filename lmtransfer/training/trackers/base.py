@@ -1,4 +1,4 @@
-"""The interface between the training loop and a tracker, and what a tracker's service must provide.
+"""The interface between the training loop and a tracker, and the interface of a tracker's service.
 
 The loop uses a ``Tracker``. ``Jsonl`` is one, and so is ``Guarded``, which stands between the loop and a ``Service``, a
 library such as wandb. A new service needs one subclass of ``Service`` and one file in ``conf/tracker``.
@@ -56,7 +56,7 @@ class TrackedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ServiceRecord:
     """A service's record of a run.
 
     Attributes:
@@ -71,10 +71,10 @@ class Record:
 
 
 class Service(ABC):
-    """Keeps records of runs; the methods are called one after the other, in one thread, and may raise any error."""
+    """A service that records runs; its methods are called one by one, in one thread, and may raise any error."""
 
     @abstractmethod
-    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
         """Begin the record of a run, or continue it.
 
         Args:

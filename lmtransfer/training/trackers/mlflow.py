@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmtransfer.errors import TrainingError
-from lmtransfer.system.optional import optional
+from lmtransfer.system.optional import import_optional
 from lmtransfer.system.printable import short_path
-from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun, leaves
+from lmtransfer.training.trackers.base import Outcome, Service, ServiceRecord, TrackedRun, leaves
 
 #: Limits for a server that does not answer; values set by the user are kept.
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 _STATES: Mapping[Outcome, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 #: Maximum number of parameters in a request, and maximum length of a parameter value.
-_MOST_PARAMS, _LONGEST = 100, 500
+_MAX_PARAMS, _MAX_LENGTH = 100, 500
 
 
 class MLflow(Service):
@@ -34,11 +34,11 @@ class MLflow(Service):
     def __init__(self, *, project: str = "lmtransfer", uri: str | None = None) -> None:
         self.project, self.uri = project, uri
 
-    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
         """Begin an MLflow run, or continue the run with this id; begin a new one if the store does not have it."""
         for name, value in _LIMITS.items():
             os.environ.setdefault(name, value)
-        self.mlflow: Any = optional("mlflow", work="tracker=mlflow", error=TrainingError)
+        self.mlflow: Any = import_optional("mlflow", work="tracker=mlflow", error=TrainingError)
         uri = (
             self.uri
             or os.environ.get("MLFLOW_TRACKING_URI")
@@ -49,9 +49,9 @@ class MLflow(Service):
         if record is not None and self._has(record):
             self.run_id = record
             self.client.update_run(record, status="RUNNING")
-            return Record(record, place, self._last_step())
+            return ServiceRecord(record, place, self._last_step())
         self.run_id = self._new_run(run)
-        return Record(self.run_id, place, -1)
+        return ServiceRecord(self.run_id, place, -1)
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Send the numbers in one request."""
@@ -86,9 +86,11 @@ class MLflow(Service):
         tags = {"group": run.group, "command": run.command}
         run_id = str(self.client.create_run(self._experiment_id(), tags=tags, run_name=run.name).info.run_id)
         settings = leaves(run.config, separator=".")
-        params = [self.mlflow.entities.Param(_clean(name), str(value)[:_LONGEST]) for name, value in settings.items()]
-        for first in range(0, len(params), _MOST_PARAMS):
-            self.client.log_batch(run_id, params=params[first : first + _MOST_PARAMS])
+        params = [
+            self.mlflow.entities.Param(_clean(name), str(value)[:_MAX_LENGTH]) for name, value in settings.items()
+        ]
+        for first in range(0, len(params), _MAX_PARAMS):
+            self.client.log_batch(run_id, params=params[first : first + _MAX_PARAMS])
         return run_id
 
     def _experiment_id(self) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmtransfer.errors import TrainingError
-from lmtransfer.system.optional import optional
+from lmtransfer.system.optional import import_optional
 from lmtransfer.system.printable import short_path
-from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun
+from lmtransfer.training.trackers.base import Outcome, Service, ServiceRecord, TrackedRun
 
 
 class TensorBoard(Service):
@@ -17,9 +17,9 @@ class TensorBoard(Service):
 
     needs_packages = ("tensorboard",)
 
-    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
         """Open a new event file, which hides the steps after ``step`` in other event files."""
-        optional("tensorboard", work="tracker=tensorboard", error=TrainingError)
+        import_optional("tensorboard", work="tracker=tensorboard", error=TrainingError)
         from torch.utils.tensorboard import SummaryWriter
 
         folder = run.folder / "tensorboard"
@@ -27,7 +27,7 @@ class TensorBoard(Service):
         if record is None:
             settings = json.dumps(run.config, indent=1, default=str)
             self.writer.add_text("config", "\n".join(f"    {line}" for line in settings.splitlines()))
-        return Record("tensorboard", f"tensorboard --logdir {short_path(run.output_root)}")
+        return ServiceRecord("tensorboard", f"tensorboard --logdir {short_path(run.output_root)}")
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write the numbers to disk."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmtransfer.errors import TrainingError
-from lmtransfer.system.optional import optional
-from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun
+from lmtransfer.system.optional import import_optional
+from lmtransfer.training.trackers.base import Outcome, Service, ServiceRecord, TrackedRun
 
 
 class Trackio(Service):
@@ -23,9 +23,9 @@ class Trackio(Service):
     def __init__(self, *, project: str = "lmtransfer", space: str | None = None) -> None:
         self.project, self.space = project, space
 
-    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
         """Begin a Trackio run, or resume the run of this name, which is the id of the record."""
-        self.trackio: Any = optional("trackio", work="tracker=trackio", error=TrainingError)
+        self.trackio: Any = import_optional("trackio", work="tracker=trackio", error=TrainingError)
         self.trackio_run = self.trackio.init(
             project=self.project,
             name=record or self._free_name(run.name),
@@ -36,7 +36,7 @@ class Trackio(Service):
             embed=False,
         )
         place = f"trackio show --project {self.project}" if self.space is None else f"the Space {self.space}"
-        return Record(self.trackio_run.name, place, self._last_step())
+        return ServiceRecord(self.trackio_run.name, place, self._last_step())
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Hand the numbers to Trackio's own thread."""
@@ -51,23 +51,23 @@ class Trackio(Service):
         if result:
             self.trackio_run.log(dict(result), step=step)
         self.trackio_run.finish()
-        stored = self._last_step()
-        if stored is not None and result and stored < step:
-            raise TrainingError(f"of {step} steps, only those up to step {stored} are stored")
+        last_step = self._last_step()
+        if last_step is not None and result and last_step < step:
+            raise TrainingError(f"only the records up to step {last_step} of {step} are stored")
 
     def _free_name(self, name: str) -> str:
         """Return the name, with a number if a run in another folder has it; Trackio finds runs by name only."""
-        taken = set(self._stored().get_runs(self.project)) if self.space is None else set()
-        numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
-        return next(free for free in (name, *numbered) if free not in taken)
+        used = set(self._storage().get_runs(self.project)) if self.space is None else set()
+        candidates = (name, *(f"{name}-{number}" for number in range(2, len(used) + 3)))
+        return next(candidate for candidate in candidates if candidate not in used)
 
     def _last_step(self) -> int | None:
         """Return the last step on this machine, because a kill loses the most recent steps; None in a Space."""
         if self.space is not None:
             return None
-        step = self._stored().get_max_step_for_run(self.project, self.trackio_run.name, run_id=self.trackio_run.id)
+        step = self._storage().get_max_step_for_run(self.project, self.trackio_run.name, run_id=self.trackio_run.id)
         return -1 if step is None else int(step)
 
-    def _stored(self) -> Any:
-        """Trackio's storage on this machine."""
+    def _storage(self) -> Any:
+        """Return Trackio's storage on this machine."""
         return self.trackio.sqlite_storage.SQLiteStorage

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from lmtransfer.errors import TrainingError
-from lmtransfer.system.optional import optional
+from lmtransfer.system.optional import import_optional
 from lmtransfer.system.printable import short_path
-from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun
+from lmtransfer.training.trackers.base import Outcome, Service, ServiceRecord, TrackedRun
 
 _TIMEOUT_SECONDS = 20.0
 _FLUSH_SECONDS = 1.0  # a kill loses unflushed data of an offline file; the default is 15
@@ -38,16 +38,18 @@ class Wandb(Service):
     ) -> None:
         self.project, self.entity, self.mode = project, entity, mode
 
-    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
         """Begin a wandb run, or resume the run with this id.
 
         Raises:
             TrainingError: no API key is available.
         """
-        wandb: Any = optional("wandb", work="tracker=wandb", error=TrainingError)
+        wandb: Any = import_optional("wandb", work="tracker=wandb", error=TrainingError)
         mode = self.mode or os.environ.get("WANDB_MODE", "online")
         if mode == "online" and not wandb.login(prompt=False, verify=False):
-            raise TrainingError("no API key: run `wandb login`, set WANDB_API_KEY, or set tracker.wandb.mode=offline")
+            raise TrainingError(
+                "there is no API key: run `wandb login`, set WANDB_API_KEY, or set tracker.wandb.mode=offline"
+            )
         self.wandb_run = wandb.init(
             project=self.project,
             entity=self.entity,
@@ -71,9 +73,9 @@ class Wandb(Service):
             ),
         )
         if mode == "online":
-            return Record(self.wandb_run.id, self.wandb_run.url, self.wandb_run.starting_step - 1)
+            return ServiceRecord(self.wandb_run.id, self.wandb_run.url, self.wandb_run.starting_step - 1)
         files = short_path(run.service_files)
-        return Record(self.wandb_run.id, f"offline; upload with: wandb sync {files}/wandb/offline-run-*")
+        return ServiceRecord(self.wandb_run.id, f"offline; upload with: wandb sync {files}/wandb/offline-run-*")
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Hand the numbers to wandb's own process."""

@@ -12,7 +12,7 @@ from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.counting_baselines import Baseline, counting_baselines
 from lmtransfer.tasks.metrics.scored_examples import Predictions
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.transfer.experiment.results import BaselineResult
 from lmtransfer.transfer.experiment.setting import Setting
 from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
@@ -34,7 +34,7 @@ def baseline_results(
     Returns:
         The results by baseline name; empty if the task has none.
     """
-    return distributed.from_main(_computed(setting, seeds, directory, command) if distributed.is_main() else None)
+    return process_group.broadcast(_computed(setting, seeds, directory, command) if process_group.is_main() else None)
 
 
 def _computed(

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from lmtransfer.config.component import build
 from lmtransfer.config.effective import effective_train
-from lmtransfer.config.overrides import named_keys
+from lmtransfer.config.overrides import override_keys
 from lmtransfer.interop.importing import attention_of
 from lmtransfer.interop.open_run import open_saved, origin_of
 from lmtransfer.models.base import Encoder
-from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
+from lmtransfer.runs.saved import SavedRun, new_encoder, pretraining_seed, pretraining_seeds, read_encoder
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -35,7 +35,7 @@ def open_start(cfg: DictConfig) -> SavedRun:
     key = "init" if cfg.get("init") else "tokenizer_from"
     source = open_saved(cfg[key], key=key)
     with open_dict(cfg):
-        cfg[key] = source.given
+        cfg[key] = source.reference
         if key == "init":
             cfg.model = source.model_node
     return source
@@ -64,7 +64,7 @@ def build_settings(
     if cfg.task.get("scheme", "") is None:
         cfg.task.scheme = getattr(task, "scheme", None)  # likewise
     # Check the weights against the configs before building an encoder of that size.
-    held = [(one, hold_encoder(one)) for one in pretraining_seeds(source)] if cfg.get("init") else []
+    held = [(one, read_encoder(one)) for one in pretraining_seeds(source)] if cfg.get("init") else []
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
     if held and cfg.transfer.get("attention") == "auto":
         ended = attention_of(source, encoder)
@@ -107,7 +107,7 @@ def build_settings(
         replace(
             setting,
             weights=weights,
-            init=one.given,
+            init=one.reference,
             origin=origin_of(one),
             pretraining_seed=pretraining_seed(one),
             features={},
@@ -139,7 +139,7 @@ def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
         console.print(f"{rows:,} training rows are more than {MOST_ROWS:,}: the head is trained in batches")
         return False
     keys = ("checkpoint", "learning_rates", "optimizer", "schedule", "train")
-    named = sorted(key for key in named_keys() if key.partition(".")[0] in keys)
+    named = sorted(key for key in override_keys() if key.partition(".")[0] in keys)
     if named:
         console.print(
             f"note: a linear head on fixed features is fitted to its optimum, so {', '.join(named)} "

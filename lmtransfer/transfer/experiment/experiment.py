@@ -18,16 +18,16 @@ from typing_extensions import TypedDict
 
 from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.launch.jobs import Job, Place, overrides_below, run_jobs
+from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
 from lmtransfer.reporting.runs.kept_answers import examples_of, kept_answers, kept_of
-from lmtransfer.runs.lock import acquire
+from lmtransfer.runs.create_and_lock import create_run_folder
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.safe_files import read_json
-from lmtransfer.training import distributed
-from lmtransfer.training.progress import Progress
+from lmtransfer.training import process_group
+from lmtransfer.training.progress import ProgressLine
 from lmtransfer.transfer.experiment.baselines import baseline_results
 from lmtransfer.transfer.experiment.part_run import PartRun
 from lmtransfer.transfer.experiment.results import choice_rule, chosen_on, joint_result, majority_of
@@ -154,7 +154,7 @@ class Experiment:
                     return
             for part in self.parts(condition, None):
                 if part.folder == name:
-                    if problem := acquire(self.directory.path / name, resume=True):
+                    if problem := create_run_folder(self.directory.path / name, resume=True):
                         raise RunDirectoryError(problem)
                     (part,) = (p for p in self.parts(condition, self._learning_rate(condition)) if p.folder == name)
                     self._run(part)
@@ -206,7 +206,7 @@ class Experiment:
         return Job(
             f"{part.title}{rate}",
             self.command,
-            overrides_below(root, str(run.relative_to(root / self.command)), f"part={name}"),
+            inherit_overrides(root, str(run.relative_to(root / self.command)), f"part={name}"),
             run / f"{name}{suffix}",
             run / "logs" / f"{name.replace('/', '-')}.log",
         )
@@ -235,7 +235,7 @@ class Experiment:
         path = self._path_of_try(part)
         if path.exists():
             return read_json(path, _Try, error=RunDirectoryError)
-        outcome = train_once(part, run=None, progress=Progress(quiet=True))
+        outcome = train_once(part, run=None, progress=ProgressLine(quiet=True))
         assert outcome.choosing_score is not None
         tried: _Try = {"arm": part.condition, "seed": part.seed}
         tried["learning_rate"] = part.rate
@@ -244,10 +244,10 @@ class Experiment:
         tried["score"] = outcome.choosing_score
         if outcome.choosing_loss is not None and math.isfinite(outcome.choosing_loss):
             tried["loss"] = outcome.choosing_loss
-        if distributed.is_main():
+        if process_group.is_main():
             path.parent.mkdir(exist_ok=True)
             write_text(path, json.dumps(tried, indent=1) + "\n")
-        distributed.barrier()
+        process_group.barrier()
         return tried
 
     def _learning_rate(self, condition: Condition) -> float | None:
@@ -265,7 +265,7 @@ class Experiment:
             tries = [self._try(part) for part in self.parts(condition, rate)]
             score = fmean(tried["score"] for tried in tries)
             means[rate] = (score, -fmean(tried.get("loss", math.inf) for tried in tries))
-            scored = f"{self.setting.shown(score)} on {chosen_on(self.setting)}"
+            scored = f"{self.setting.format_metric(score)} on {chosen_on(self.setting)}"
             self._say(f"{_WHO[condition]}, learning rate {rate:g}: {scored}")
         return max(means, key=lambda rate: means[rate])
 

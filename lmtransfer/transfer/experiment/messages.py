@@ -20,7 +20,7 @@ from lmtransfer.reporting.verdict_text import verdict_lines, words_do_as_well
 from lmtransfer.runs.result import JointResult
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import printable, short_path
-from lmtransfer.system.units import count, duration, in_percent, shown
+from lmtransfer.system.units import count, duration, format_metric, in_percent
 from lmtransfer.verdicts.difference import Difference
 
 Result = Mapping[str, Any]
@@ -51,7 +51,7 @@ def print_result(
         table.add_column(column, justify="right")
     if result.get("majority"):
         majority = {"metrics": result["majority"]}
-        cells = [shown(result["majority"][metric], metric), "", "", *_others(majority, metrics)]
+        cells = [format_metric(result["majority"][metric], metric), "", "", *_others(majority, metrics)]
         table.add_row(result.get("baseline", "majority label"), *cells)
     for baseline, part in (result.get("baselines") or {}).items():
         table.add_row(baseline, *_cells(part, metric, metrics))
@@ -94,7 +94,7 @@ def below_majority(result: Result) -> str:
     below = [label for label, part in parts if part and is_worse(part["mean"], majority, metric, result)]
     if not below:
         return ""
-    said = f"worse than the {result.get('baseline', 'majority label')} ({shown(majority, metric)})"
+    said = f"worse than the {result.get('baseline', 'majority label')} ({format_metric(majority, metric)})"
     if len(below) == 1:
         return f"warning: {below[0]} is {said}"
     return f"warning: {' and '.join(below)} are {said}, so their difference does not show what was learned"
@@ -167,16 +167,16 @@ def remarks(result: Result) -> list[str]:
 
 def _others(part: Result, metrics: Sequence[str]) -> list[str]:
     scores = other_metrics(part, metrics)
-    return [shown(scores[name].mean, name) if name in scores else "" for name in metrics[1:]]
+    return [format_metric(scores[name].mean, name) if name in scores else "" for name in metrics[1:]]
 
 
 def _cells(part: Result, metric: str, metrics: Sequence[str]) -> list[str]:
     deviation = part.get("deviation")
     rate = part.get("learning_rate")
     return [
-        shown(part["mean"], metric),
-        "" if deviation is None else shown(deviation, metric),
-        shown(part["median"], metric),
+        format_metric(part["mean"], metric),
+        "" if deviation is None else format_metric(deviation, metric),
+        format_metric(part["median"], metric),
         *_others(part, metrics),
         str(part["n"]),
         *([] if rate is None else [f"{rate:g}"]),

@@ -18,13 +18,13 @@ from safetensors.numpy import load_file, save_file
 from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.tracking import tracked
+from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.metrics.scored_examples import Predictions
-from lmtransfer.training import distributed
-from lmtransfer.training.progress import Progress
+from lmtransfer.training import process_group
+from lmtransfer.training.progress import ProgressLine
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.transfer.experiment.results import run_result, usual_label
 from lmtransfer.transfer.experiment.setting import Part, Setting
@@ -65,7 +65,7 @@ class PartRun:
                 self._finish()
                 return directory.read_result(SeedResult)
             self._begin(directory)
-        with tracked(self.config["tracker"], directory, quiet=not self.is_only) as trackers:
+        with open_trackers(self.config["tracker"], directory, quiet=not self.is_only) as trackers:
             if part.setting.task.folds is None:
                 result, evaluation, longer = self._train(trackers.all)
             else:
@@ -76,7 +76,7 @@ class PartRun:
             trackers.finish(result)
         if self.part.folder:
             self._finish()
-        scored = f"{part.setting.shown(result.score)} on {part.setting.data.split}"
+        scored = f"{part.setting.format_metric(result.score)} on {part.setting.data.split}"
         rate, strength = part.learning_rate, result.more.get("C")  # each fold chooses its own C
         chosen = f", learning rate {rate:g}" if rate is not None else "" if strength is None else f", C {strength:g}"
         self.say(f"{self.part.title}{chosen}: {scored} after {result.seconds:.0f} s{longer}")
@@ -87,16 +87,16 @@ class PartRun:
         if not self.directory.config_path.is_file():
             return
         rate = (self.directory.read_config().get("optimizer") or {}).get("learning_rate", self.part.learning_rate)
-        distributed.barrier()  # until all ranks have read it
-        if rate != self.part.learning_rate and distributed.is_main():
+        process_group.barrier()  # until all ranks have read it
+        if rate != self.part.learning_rate and process_group.is_main():
             shutil.rmtree(self.directory.path)
-        distributed.barrier()
+        process_group.barrier()
 
     def _begin(self, directory: RunDirectory) -> None:
         """Create the directory of this run, or of one of its folds."""
-        if distributed.is_main():
+        if process_group.is_main():
             directory.path.mkdir(parents=True, exist_ok=True)
-        distributed.barrier()
+        process_group.barrier()
         write_run_files(directory, self._own_config(), self.part.setting)
 
     def _own_config(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class PartRun:
 
     def _train(self, trackers: Sequence[Tracker]) -> tuple[SeedResult, Evaluation, str]:
         """Train and return the result, the answers, and a note if the run exceeded its epochs."""
-        progress = Progress(quiet=not self.is_only)
+        progress = ProgressLine(quiet=not self.is_only)
         outcome = train_once(self.part, run=self.directory, trackers=trackers, progress=progress)
         assert outcome.evaluation is not None
         searched = self.config["learning_rates"]
@@ -129,7 +129,7 @@ class PartRun:
         folds = self.part.setting.task.folds
 
         def say(fold: int, result: SeedResult) -> None:
-            self.say(f"{self.part.title}, fold {fold} of {folds}: {self.part.setting.shown(result.score)}")
+            self.say(f"{self.part.title}, fold {fold} of {folds}: {self.part.setting.format_metric(result.score)}")
 
         return _CrossValidation(self.part, self.directory, self.command, self.rule, self._begin, say).result()
 
@@ -148,9 +148,9 @@ class PartRun:
             is_control=part.is_control,
             examples=evaluation.answers,
         )
-        if distributed.is_main():
+        if process_group.is_main():
             write_predictions(self.directory.path, {file_name(predictions, alone=True): predictions})
-        distributed.barrier()
+        process_group.barrier()
 
     def _finish(self) -> None:
         if not self.keep_weights:
@@ -159,7 +159,7 @@ class PartRun:
 
 def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Setting) -> None:
     """Write the files that make a folder a run, the config last; an existing tokenizer is kept."""
-    if distributed.is_main() and not directory.config_path.is_file():
+    if process_group.is_main() and not directory.config_path.is_file():
         with naming(directory.tokenizer):
             setting.tokenizer.save(directory.tokenizer)
     origin = {"init": setting.origin} if setting.origin else {}
@@ -220,10 +220,10 @@ class _CrossValidation:
         if directory.is_finished:
             return directory.read_result(SeedResult), _read_outputs(directory.path)
         self.begin(directory)
-        outcome = train_once(part, run=directory, progress=Progress(quiet=True))
+        outcome = train_once(part, run=directory, progress=ProgressLine(quiet=True))
         assert outcome.evaluation is not None
         result = run_result(part, outcome, command=self.command, rule=self.rule)
-        if distributed.is_main():
+        if process_group.is_main():
             with naming(directory.path):
                 save_file({"outputs": outcome.evaluation.outputs}, directory.path / _OUTPUTS)
         directory.write_result(result)

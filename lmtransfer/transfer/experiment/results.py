@@ -11,7 +11,7 @@ from typing import Any
 from lmtransfer.reporting.runs.calibration import joint_calibration
 from lmtransfer.reporting.runs.layer_weights import joint_layer_weights
 from lmtransfer.reporting.runs.learning_rates import edge_of_grid
-from lmtransfer.runs.result import JointResult, SeedResult, largest
+from lmtransfer.runs.result import JointResult, SeedResult, largest_values
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.metrics.by_class import mean_by_class
 from lmtransfer.training.weights import num_parameters
@@ -137,7 +137,7 @@ def joint_result(
         "majority": majority and dict(majority),
         "seconds": sum(result.seconds or 0.0 for result in results),
         "tokens": sum(result.tokens or 0 for result in results),
-        **largest(results, "num_trained_parameters", "peak_memory"),
+        **largest_values(results, "num_trained_parameters", "peak_memory"),
     }
     best = better_baseline(baselines or {})
     if baselines is not None:

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from lmtransfer.config.settings import TrainSettings
-from lmtransfer.randomness import derived_seed
+from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.saved import new_encoder
-from lmtransfer.system.units import shown
+from lmtransfer.system.units import format_metric
 from lmtransfer.tasks.base import Task
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
@@ -68,10 +68,10 @@ class Setting:
     features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
     text: JointText | None = None
 
-    def shown(self, score: float) -> str:
+    def format_metric(self, score: float) -> str:
         """Return a score of the task as displayed in messages: ``accuracy 78.3``."""
         metric = self.task.main_metric
-        return f"{metric} {shown(score, metric)}"
+        return f"{metric} {format_metric(score, metric)}"
 
 
 #: "pretrained" starts from the run's weights (random without ``init``), "control" from other random weights.
@@ -135,7 +135,7 @@ class Part:
     def new_learner(self) -> TaskLearner:
         """Return a new learner with the weights before training."""
         setting = self.setting
-        encoder_seed = derived_seed(self.seed, "control") if self.is_control else self.seed
+        encoder_seed = derive_seed(self.seed, "control") if self.is_control else self.seed
         encoder = new_encoder(setting.model_node, setting.tokenizer, seed=encoder_seed)
         if self.weights is not None:
             load_weights(encoder, self.weights, source="init")

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.component import build
 from lmtransfer.errors import DataError
 from lmtransfer.runs.saved import SavedRun, new_encoder
-from lmtransfer.runs.trust import local_task, without_data
+from lmtransfer.runs.trust import restrict_task, strip_data
 from lmtransfer.tasks.base import Task
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import read_weights
@@ -27,7 +27,7 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
     """
     own = saved.component("task", "data_root", "cache_dir")
     if not saved.trusted:
-        chosen = OmegaConf.create(without_data(saved.config["task"])) if node is None else node
+        chosen = OmegaConf.create(strip_data(saved.config["task"])) if node is None else node
         return cast(Task, build(chosen, data_root=data_root, cache_dir=None))
     root = data_root or saved.data_root
     return cast(Task, build(own if node is None else node, data_root=root, cache_dir=saved.config.get("cache_dir")))
@@ -41,7 +41,7 @@ def chosen_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | No
         data_root: as for ``task_of``.
     """
     if node is None and not saved.trusted:
-        node = OmegaConf.create(local_task(saved.config["task"], saved.directory, data_root=data_root))
+        node = OmegaConf.create(restrict_task(saved.config["task"], saved.directory, data_root=data_root))
     return task_of(saved, node=node, data_root=data_root)
 
 

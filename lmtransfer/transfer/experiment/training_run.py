@@ -23,12 +23,12 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import prepare_encoders, trainer_config
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.checkpoints import open_checkpoint
 from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.model_selection import SelectionWithTies, Validation
 from lmtransfer.training.peak_memory import forget_peak, peak_memory
-from lmtransfer.training.progress import Progress
+from lmtransfer.training.progress import ProgressLine
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import aliases, load_weights, weights
@@ -225,7 +225,7 @@ class Outcome:
 
 
 def train_once(
-    part: Part, *, run: RunDirectory | None, progress: Progress, trackers: Sequence[Tracker] = ()
+    part: Part, *, run: RunDirectory | None, progress: ProgressLine, trackers: Sequence[Tracker] = ()
 ) -> Outcome:
     """Train one encoder and head, and score it.
 
@@ -258,8 +258,8 @@ def train_once(
         batch_examples=train.batch_examples,
         micro_batch_tokens=train.micro_batch_tokens,
         num_workers=hardware.num_workers,
-        rank=distributed.rank(),
-        world_size=distributed.world_size(),
+        rank=process_group.rank(),
+        world_size=process_group.world_size(),
         pin_memory=hardware.device.type == "cuda",
     )
     ties = SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
@@ -286,7 +286,7 @@ def train_once(
     )
     prepare_encoders(trained, hardware, are_trained=not learner.freezing.frozen)
     has_started = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
-    if distributed.from_main(has_started):
+    if process_group.broadcast(has_started):
         trainer.resume()
     state = trainer.train()
     largest = peak_memory(hardware.device)
@@ -320,15 +320,15 @@ def _solve(
 ) -> Outcome:
     """Fit the head to its optimum on rank 0, save and score it; an interrupted fit starts again."""
     device = setting.hardware.device
-    optimum = distributed.from_main(fit_head(learner, source, setting.task) if distributed.is_main() else None)
-    distributed.share_weights(learner.head)
+    optimum = process_group.broadcast(fit_head(learner, source, setting.task) if process_group.is_main() else None)
+    process_group.share_weights(learner.head)
     state = TrainState(
         tokens=int(source.encoded.lengths.sum()), seconds=time.monotonic() - start_time, finished="optimum"
     )
-    if run is not None and distributed.is_main():
+    if run is not None and process_group.is_main():
         plain = {**state.state_dict(), "aliases": aliases(learner), "files": ["model"]}
         run.checkpoints.save("last", tensors={"model": weights(learner)}, state=plain)
-    distributed.barrier()
+    process_group.barrier()
     return Outcome(
         learner=learner,
         state=state,
@@ -395,7 +395,7 @@ def _use_chosen(learner: TaskLearner, run: RunDirectory, checkpoint: Literal["be
         tensors = saved.tensors("model")
         if name == checkpoint:
             load_weights(learner, tensors, source=str(folder))
-        distributed.barrier()
-        if distributed.is_main() and saved.tensors("optimizer"):
+        process_group.barrier()
+        if process_group.is_main() and saved.tensors("optimizer"):
             run.checkpoints.save(name, tensors={"model": tensors}, state={**saved.state, "files": ["model"]})
-        distributed.barrier()
+        process_group.barrier()

@@ -11,21 +11,21 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor
 
-from lmtransfer.config.plain import resolved
+from lmtransfer.config.plain import resolve_config
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.continued import TakenHeads, take_heads
-from lmtransfer.pretraining.parts import Parts, parts_over
+from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
+from lmtransfer.pretraining.parts import PretrainingParts, parts_over
 from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
-from lmtransfer.randomness import derived_seed
+from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.labels import objective_label
 from lmtransfer.runs.saved import SavedRun
-from lmtransfer.runs.trust import same_text
+from lmtransfer.runs.trust import check_same_text
 from lmtransfer.tokenizers.base import characters_of
-from lmtransfer.training import distributed
+from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import read_weights
 from lmtransfer.transfer.joint.share import TextShare
@@ -55,7 +55,7 @@ class JointText:
         heads = {name.removeprefix(_HEADS): tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
         return replace(self, heads=heads)
 
-    def parts(self, encoder: Encoder) -> Parts:
+    def parts(self, encoder: Encoder) -> PretrainingParts:
         """Return the objective's parts for an encoder.
 
         Raises:
@@ -74,7 +74,9 @@ class JointText:
             )
         return parts
 
-    def learner(self, parts: Parts, *, seed: int, keep_heads: bool) -> tuple[PretrainingLearner, TakenHeads]:
+    def learner(
+        self, parts: PretrainingParts, *, seed: int, keep_heads: bool
+    ) -> tuple[PretrainingLearner, InheritedHeads]:
         """Return the objectives' learner, and which of their heads have weights from the pretraining run.
 
         Args:
@@ -84,7 +86,7 @@ class JointText:
         """
         device = next(parts.encoder.parameters()).device
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derived_seed(seed, "heads"))
+            torch.manual_seed(derive_seed(seed, "heads"))
             read = parts.encoder.attention
             learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(device)
             if parts.encoder.attention != read:
@@ -93,13 +95,15 @@ class JointText:
                     f"the task uses the encoder with {read} attention: choose another objective, or set "
                     f"transfer.attention={parts.encoder.attention}"
                 )
-        return learner, take_heads(learner, parts.heads if keep_heads else {})
+        return learner, inherit_heads(learner, parts.heads if keep_heads else {})
 
-    def heads_over(self, encoder: Encoder) -> TakenHeads:
+    def heads_over(self, encoder: Encoder) -> InheritedHeads:
         """Return which heads a run gets from pretraining; the encoder must not be used afterwards."""
         return self.learner(self.parts(encoder), seed=0, keep_heads=True)[1]
 
-    def stream(self, parts: Parts, *, hardware: Hardware, micro_batch_tokens: int | None, seed: int) -> PlannedStream:
+    def stream(
+        self, parts: PretrainingParts, *, hardware: Hardware, micro_batch_tokens: int | None, seed: int
+    ) -> PlannedStream:
         """Return the training text as this rank's steps, with rows in random order.
 
         Rows are independent, even if pretraining read them as contiguous text with a memory.
@@ -110,7 +114,7 @@ class JointText:
             micro_batch_tokens: tokens in one forward pass; None for all tokens of a step.
             seed: seed of order, rows and masks.
         """
-        store, sampled = self.text.prepared.train, derived_seed(seed, "text")
+        store, sampled = self.text.prepared.train, derive_seed(seed, "text")
         parts.corruption.observe(store)
         source = PretrainingSource(
             store=store,
@@ -127,8 +131,8 @@ class JointText:
             batch_tokens=self.share.tokens,
             micro_batch_tokens=micro_batch_tokens,
             num_workers=hardware.num_workers,
-            rank=distributed.rank(),
-            world_size=distributed.world_size(),
+            rank=process_group.rank(),
+            world_size=process_group.world_size(),
             pin_memory=hardware.device.type == "cuda",
         )
         if hardware.compile:
@@ -169,7 +173,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         DataError: the text is missing.
     """
     key = "init" if cfg.get("init") else "tokenizer_from"
-    nodes = {part: resolved(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
+    nodes = {part: resolve_config(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
     own: dict[str, Any] = {part: source.config.get(part) for part in ("corpus", "objective")}
     data_root = cfg.data_root or source.data_root
     problems = []
@@ -189,7 +193,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
             source.component(f"objective.{part}", "tokenizer")  # raises an error if the component is invalid
     if "corpus" not in nodes and not source.trusted:
-        same_text(source.config, source.directory, data_root=data_root)
+        check_same_text(source.config, source.directory, data_root=data_root)
     screening = source.config.get("screening") if "corpus" not in nodes and source.trusted else None
     nodes = own | nodes
     nodes["corpus"] = absolute_corpus(nodes["corpus"])
@@ -197,7 +201,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         {
             **nodes,
             "screening": screening,
-            "init": source.given,
+            "init": source.reference,
             "tokenizer": None,
             "data_root": data_root,
             "cache_dir": str(cache_dir),

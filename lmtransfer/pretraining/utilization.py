@@ -1,4 +1,4 @@
-"""The FLOP of pretraining per token, used to compute which share of a GPU's peak a run reaches."""
+"""The FLOP of pretraining per token, from which the share of a GPU's peak that a run reaches is computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of ``lmtransfer`` itself: help, guides, version, and the message for a misspelt command.
+"""``lmtransfer --help``, ``lmtransfer help``, the guides, the version, and the message for a misspelled command.
 
 Imports neither torch nor Hydra.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from lmtransfer import __version__
-from lmtransfer.config.nearest import nearest
+from lmtransfer.config.nearest import nearest_name
 from lmtransfer.errors import ConfigError
 
 GUIDES = Path(__file__).resolve().parents[1] / "guides"
@@ -52,25 +52,25 @@ A FIRST SESSION
   lmtransfer pretrain name=first
       a modern encoder: ten minutes on two cores, on text that is already on this machine
   lmtransfer finetune experiment=few_labels init=runs/pretrain/first task.num_train=100 control=true seeds=5 name=ft
-      train on 100 labelled docstrings, with pretraining and without it, five times each
+      train on 100 labeled docstrings, with and without pretraining, five times each
   lmtransfer report runs/
       every result in one table
 
 SETTINGS
-  Everything is key=value: train.steps=500 changes a setting, model=bert_mini chooses a config file.
+  Every setting is key=value: train.steps=500 changes a value, model=bert_mini chooses a config file.
   lmtransfer <command> --help    the settings of a command, their values and their choices
   lmtransfer list                all models, objectives, corpora, tasks and recipes
   Configs are YAML files in {conf}
-  and in your own folder: -cd my_configs, where my_configs/model/mine.yaml becomes model=mine.
+  and in your own folder: with -cd my_configs, my_configs/model/mine.yaml becomes model=mine.
 
 THE MANUAL
-  lmtransfer help                the guides: your text, your labels, published models, studies, verdicts and more
-  lmtransfer help text           one of them
+  lmtransfer help                list the guides: your text, your labels, published models, studies, verdicts and more
+  lmtransfer help text           show a guide
 
 SWEEPS
   lmtransfer pretrain -m objective.mask_prob=0.05,0.15,0.4 train.steps=500
       one run for each value (or combination of values), and a table at the end; a rerun skips finished runs
-      hydra/launcher=joblib hydra.launcher.n_jobs=4 makes four runs at the same time, submitit_slurm uses a cluster
+      hydra/launcher=joblib hydra.launcher.n_jobs=4 performs four runs at a time, submitit_slurm uses a cluster
 
 OTHER
   lmtransfer --version
@@ -89,7 +89,7 @@ COMMANDS
 
 
 def commands() -> dict[str, str]:
-    """Return the commands with the first lines of their docstrings, in the order in which a session uses them."""
+    """Return the commands with the first lines of their docstrings, in the order of a typical session."""
     folder = Path(__file__).resolve().parents[1] / "commands"
     paths = {path.stem: path for path in folder.glob("*.py") if not path.stem.startswith("_")}
     names = [name for name in _ORDER if name in paths] + sorted(set(paths) - set(_ORDER))
@@ -125,7 +125,7 @@ def show_guide(subject: str, out: TextIO) -> None:
     """
     known = subjects()
     if subject not in known:
-        similar = nearest(subject, [*known, *commands()])
+        similar = nearest_name(subject, [*known, *commands()])
         suggestion = f"did you mean '{similar}'? " if similar else ""
         raise ConfigError(
             f"there is no guide '{subject}'; {suggestion}guides: {', '.join(known)} (see lmtransfer help)"
@@ -154,12 +154,12 @@ def version() -> str:
     return f"lmtransfer {__version__} (Python {python}, torch {metadata.version('torch')})"
 
 
-def unknown(command: str) -> str:
+def explain_unknown_command(command: str) -> str:
     """Return the message for a command that does not exist."""
     names = list(commands())
     if command.startswith("-") or "=" in command:
-        return f"the command comes first: lmtransfer <command> {command}; commands: {', '.join(names)}"
-    name = nearest(command, names)
+        return f"the command must come first: lmtransfer <command> {command}; commands: {', '.join(names)}"
+    name = nearest_name(command, names)
     suggestion = f"did you mean '{name}'? " if name else ""
     return f"there is no command '{command}'; {suggestion}commands: {', '.join(names)} (see lmtransfer --help)"
 

@@ -1,7 +1,7 @@
-"""The page of ``lmtransfer <command> --help`` and its parts; its layout is ``conf/hydra/help/lmtransfer.yaml``.
+"""The text of ``lmtransfer <command> --help``; its layout is ``conf/hydra/help/lmtransfer.yaml``.
 
-The text of a page comes from the YAML files. The first comment in the command's file is the paragraph, and its lines
-from the first line that starts with ``lmtransfer`` on are the examples. Comments next to keys explain the keys.
+The text comes from the YAML files. The first comment in the command's file is the description; from its first line that
+starts with ``lmtransfer`` on, its lines are the examples. Comments next to keys explain the keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def register(command: str) -> None:
 
 
 def page(primary: str, words: Sequence[str], *, config_dir: str | None = None) -> str:
-    """Return the page of a command, with the values in force.
+    """Return a command's help page, with the values in force.
 
     Hydra's own help would list the choices of every group for its template, which takes seconds.
 
@@ -48,7 +48,7 @@ def page(primary: str, words: Sequence[str], *, config_dir: str | None = None) -
 
 
 def _part(command: str, part: str, *, _root_: DictConfig) -> str:
-    folders = paths.searched(_root_.hydra.runtime.config_sources)
+    folders = paths.search_folders(_root_.hydra.runtime.config_sources)
     primary = paths.find(f"{command}.yaml", folders)
     text = primary.read_text(encoding="utf-8") if primary else ""
     choices = {str(group): choice for group, choice in _root_.hydra.runtime.choices.items()}
@@ -56,7 +56,7 @@ def _part(command: str, part: str, *, _root_: DictConfig) -> str:
         "about": lambda: _about(text),
         "examples": lambda: _examples(text),
         "groups": lambda: _groups(choices, folders),
-        "settings": lambda: _settings(_root_, _explained(command, text, choices, folders)),
+        "settings": lambda: _settings(_root_, _explanations(command, text, choices, folders)),
     }[part]()
     # The page is a string.Template, so dollar signs are doubled.
     indent = "  " if part in ("examples", "settings") else ""
@@ -101,7 +101,7 @@ def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
     return lines
 
 
-def _explained(command: str, text: str, choices: dict[str, Any], folders: list[Path]) -> dict[str, str]:
+def _explanations(command: str, text: str, choices: dict[str, Any], folders: list[Path]) -> dict[str, str]:
     """Collect the explanation of each key from the command's settings and file, and from the chosen files."""
     texts = dict(COMMANDS[command].docs()) | key_comments(text)
     for group, choice in choices.items():

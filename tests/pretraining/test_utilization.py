@@ -25,8 +25,8 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.messages import large_output
-from lmtransfer.pretraining.utilisation import learning_flops, output_flops
+from lmtransfer.pretraining.messages import large_output_note
+from lmtransfer.pretraining.utilization import learning_flops, output_flops
 
 TOKENIZER = NumberTokenizer()
 SIZE = {"vocab_size": 96, "dim": 64, "num_heads": 2, "hidden_dim": 256, "max_length": 64, "dropout": 0.0}
@@ -87,6 +87,6 @@ def test_the_part_of_the_output_is_what_more_pieces_add(tmp_path: Path, kind: An
 @pytest.mark.parametrize(("share", "num_pieces", "said"), [(0.7, 32768, True), (0.5, 32768, False), (0.7, 8192, False)])
 def test_a_large_output_is_noted(share: float, num_pieces: int, said: bool) -> None:
     text: Any = SimpleNamespace(tokenizer=SimpleNamespace(num_pieces=num_pieces))
-    note = large_output(share, text)
+    note = large_output_note(share, text)
     assert (note is not None) == said
     assert note is None or all(part in note for part in ("70 %", "32,768", "tokenizer.vocab_size=8192"))

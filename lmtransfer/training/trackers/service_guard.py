@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.safe_files import read_json
-from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun, numbers_in
+from lmtransfer.training.trackers.base import Outcome, Service, ServiceRecord, TrackedRun, numbers_in
 from lmtransfer.training.trackers.jsonl import Jsonl
 
 #: Maximum time that a service may take for one call, in seconds; the first call imports its library.
@@ -34,7 +34,7 @@ PATIENCE = 60.0
 
 
 class CallThread:
-    """Executes calls one after the other in a thread; after a call that raises, it executes no more.
+    """Executes calls one after the other in a thread, up to the first call that raises.
 
     Args:
         name: name of the thread.
@@ -70,7 +70,7 @@ class CallThread:
             self._changed.notify_all()
 
     def problem(self) -> str | None:
-        """Why no more calls are executed, in one line; None if there is no problem."""
+        """Return the reason why no more calls are executed, in one line; None if there is no problem."""
         if self._error is not None:
             return first_line(self._error)
         start_time = self._call_start
@@ -107,7 +107,7 @@ def _print(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class Guarded:
+class ServiceGuard:
     """Passes the records of a run to a service.
 
     Args:
@@ -131,7 +131,7 @@ class Guarded:
         self._path = run.service_files / f"{name}.json"
         self._thread = CallThread(f"tracker {name}", patience=patience)
         self._is_off = False
-        self._record: Record | None = None
+        self._record: ServiceRecord | None = None
         self._step = -1
 
     def begin(self) -> str | None:
@@ -169,7 +169,7 @@ class Guarded:
         if problem is not None:
             self._is_off = True
             self.say(
-                f"warning: tracker {self.name} is off: {problem}; the run goes on, and metrics.jsonl has every number"
+                f"warning: tracker {self.name} is off: {problem}; the run continues, and metrics.jsonl has all numbers"
             )
 
     def _begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Command line short forms: parts of a corpus mixture, evaluation texts, and a single name for several tasks."""
+"""Short forms on the command line: parts of a corpus mixture, evaluation texts, and one name for several tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from lmtransfer.config import config_files, paths
-from lmtransfer.config.config_files import folders_in_force, group_config
+from lmtransfer.config.config_files import config_folders, group_config
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
 
@@ -34,26 +34,28 @@ def expand_parts(cfg: DictConfig) -> None:
         return
     parts = corpus.parts
     if isinstance(parts, ListConfig):
-        named: dict[str, Any] = {Path(str(part)).stem: part for part in parts}
-        if len(named) < len(parts):
+        nodes: dict[str, Any] = {Path(str(part)).stem: part for part in parts}
+        if len(nodes) < len(parts):
             raise ConfigError(
                 f"corpus.parts={list(parts)}: two parts have the same name; give each part its own name: "
-                "corpus.parts={one: ..., two: ...}"
+                "corpus.parts={first: ..., second: ...}"
             )
     elif isinstance(parts, DictConfig):
-        named = {str(name): parts[name] for name in parts}
+        nodes = {str(name): parts[name] for name in parts}
     else:
-        raise ConfigError(f"corpus.parts={parts}: give a list such as [enwiki,fra], or {{name: corpus, ...}}")
-    folders = folders_in_force()
+        raise ConfigError(
+            f"corpus.parts={parts}: must be a list such as [enwiki,fra], or a mapping {{name: corpus, ...}}"
+        )
+    folders = config_folders()
     problems: list[str] = []
-    resolved = {name: _resolved(name, part, folders, problems) for name, part in named.items()}
+    corpora = {name: _find_corpus(name, part, folders, problems) for name, part in nodes.items()}
     if problems:
         raise ConfigError(problems)
     with open_dict(corpus):
-        corpus.parts = resolved
+        corpus.parts = corpora
 
 
-def _resolved(name: str, part: Any, folders: list[Path], problems: list[str]) -> Any:
+def _find_corpus(name: str, part: Any, folders: list[Path], problems: list[str]) -> Any:
     if isinstance(part, DictConfig):
         return part
     path = paths.find(f"corpus/{part}.yaml", folders)
@@ -81,57 +83,57 @@ def expand_overlap(cfg: DictConfig) -> None:
     if not isinstance(screening, DictConfig) or "overlap_with" not in screening:
         return
     tasks = screening.overlap_with
-    folders = folders_in_force()
-    named = {str(name): tasks[name] for name in tasks} if isinstance(tasks, DictConfig) else _by_name(tasks, folders)
+    folders = config_folders()
+    entries = {str(name): tasks[name] for name in tasks} if isinstance(tasks, DictConfig) else _by_name(tasks, folders)
     problems: list[str] = []
-    resolved = {name: _evaluation_texts(name, one, folders, problems) for name, one in named.items()}
+    sources = {name: _evaluation_texts(name, entry, folders, problems) for name, entry in entries.items()}
     if problems:
         raise ConfigError(problems)
     with open_dict(cfg):
-        screening.overlap_with = resolved or None
+        screening.overlap_with = sources or None
 
 
 def _by_name(tasks: Any, folders: list[Path]) -> dict[str, Any]:
     """Collect tasks and files by name, replacing a task group with its tasks."""
     nodes: dict[str, Any] = {}
-    for one in tasks if isinstance(tasks, ListConfig) else [] if tasks is None else [tasks]:
-        node = group_config("task", str(one), folders) or {}
-        name = str(one) if node else Path(str(one)).name
+    for entry in tasks if isinstance(tasks, ListConfig) else [] if tasks is None else [tasks]:
+        node = group_config("task", str(entry), folders) or {}
+        name = str(entry) if node else Path(str(entry)).name
         if name in nodes:
             raise ConfigError(
-                f"screening.overlap_with: two entries have the name {name}; give each its own name: "
-                "screening.overlap_with={one: ..., two: ...}"
+                f"screening.overlap_with: two entries have the name {name}; give each entry its own name: "
+                "screening.overlap_with={first: ..., second: ...}"
             )
         is_group = node.get("_target_") == _GROUP_OF_TASKS
-        nodes |= {member: member for member in node["tasks"]} if is_group else {name: one}
+        nodes |= {member: member for member in node["tasks"]} if is_group else {name: entry}
     return nodes
 
 
-def _evaluation_texts(name: str, one: Any, folders: list[Path], problems: list[str]) -> Any:
-    if isinstance(one, DictConfig):
-        return one
-    task = group_config("task", str(one), folders)
+def _evaluation_texts(name: str, entry: Any, folders: list[Path], problems: list[str]) -> Any:
+    if isinstance(entry, DictConfig):
+        return entry
+    task = group_config("task", str(entry), folders)
     if task is not None:
         return task
-    path = Path(str(one)).expanduser().absolute()
+    path = Path(str(entry)).expanduser().absolute()
     if path.exists():
         return {"_target_": _CORPUS_OF_FILES, "name": name, "path": str(path), "boundary": "line"}
-    known = hint(str(one), paths.group_options("task", folders), what="tasks")
-    problems.append(f"screening.overlap_with: {one} is not a task, a file or a folder; {known}")
+    names = hint(str(entry), paths.group_options("task", folders), what="tasks")
+    problems.append(f"screening.overlap_with: {entry} is not a task, a file or a folder; {names}")
     return None
 
 
-def expanded(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
+def expand_task_groups(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
     """Replace a task group with its tasks: ``task=glue`` becomes a sweep over them.
 
     Args:
         overrides: ``key=value`` words.
         folders: the shipped config folder, then the user's.
     """
-    return [_expanded(override, folders) for override in overrides]
+    return [_expand_task_group(override, folders) for override in overrides]
 
 
-def _expanded(override: str, folders: Sequence[Path]) -> str:
+def _expand_task_group(override: str, folders: Sequence[Path]) -> str:
     key, _, value = override.partition("=")
     if key != "task":
         return override

@@ -1,4 +1,6 @@
-"""Several processes under ``torchrun``, one per device, with exactly the same training result as a single process.
+"""The processes that ``torchrun`` starts, one per device: they join here, exchange values, and wait for each other.
+
+Several processes give exactly the same training result as a single process.
 
 PyTorch's engines exchange the gradients (``data_parallel``). Small values travel between host memories with gloo, so
 that no device waits. A step has two such exchanges: the counts by which the passes divide their losses; and, at the
@@ -45,7 +47,7 @@ def local_rank() -> int:
 
 
 @contextmanager
-def process_group() -> Iterator[None]:
+def join() -> Iterator[None]:
     """Join the processes that ``torchrun`` started, inside the block; without ``torchrun``, do nothing.
 
     Before the group is destroyed, every process waits for the others, because otherwise destroying the group sometimes
@@ -64,23 +66,23 @@ def process_group() -> Iterator[None]:
         dist.init_process_group("gloo")
     try:
         yield
-        _part()
+        _leave()
     except Interrupted:
-        _part()
+        _leave()
         raise
     finally:
         dist.destroy_process_group()
 
 
-def _part() -> None:
+def _leave() -> None:
     """Free all finished exchanges, then wait for the others: freeing an exchange after its group aborts the process."""
     gc.collect()
     barrier()
 
 
 @contextmanager
-def others_needed() -> Iterator[None]:
-    """Explain errors of an exchange whose other ranks have ended.
+def explain_lost_ranks() -> Iterator[None]:
+    """Explain errors in an exchange if the other ranks have ended.
 
     Raises:
         MachineError: the exchange failed.
@@ -91,21 +93,21 @@ def others_needed() -> Iterator[None]:
         raise
     except RuntimeError as error:
         raise MachineError(
-            f"rank {rank()} ends, because another process of this run has ended or cannot be reached: the message of "
-            "that process, or the root cause that torchrun reports, says why. A training run continues from its last "
+            f"rank {rank()} stops, because another process of this run has ended or cannot be reached: see the message "
+            "of that process, or the root cause that torchrun reports. Continue a training run from its last "
             f"checkpoint with resume=true. The exchange failed with: {error}"
         ) from error
 
 
 def lost_another_rank(error: RuntimeError) -> bool:
-    """Whether an error of PyTorch's engines means that another rank has ended."""
+    """Whether an error from PyTorch's engines means that another rank has ended."""
     return world_size() > 1 and (isinstance(error, dist.DistError) or "gloo" in str(error).lower())
 
 
 def barrier() -> None:
     """Wait for all ranks, with an exchange between hosts, which works on every backend."""
     if world_size() > 1:
-        with others_needed():
+        with explain_lost_ranks():
             dist.all_reduce(torch.zeros(1))
 
 
@@ -122,14 +124,14 @@ def gather(value: Any) -> list[Any]:
     contents = [message[_HEADER:] for message in messages]
     if max(sizes) > _MESSAGE - _HEADER:
         contents = _gather_bytes(content, size=max(sizes))
-    return [pickle.loads(of_rank[:size]) for of_rank, size in zip(contents, sizes, strict=True)]
+    return [pickle.loads(content[:size]) for content, size in zip(contents, sizes, strict=True)]
 
 
 def _gather_bytes(content: bytes, *, size: int) -> list[bytes]:
     """Return the first ``size`` bytes of every rank's ``content``, padded with zeros."""
     sent = torch.frombuffer(bytearray(content[:size].ljust(size, b"\0")), dtype=torch.uint8)
     received = [torch.empty_like(sent) for _ in range(world_size())]
-    with others_needed():
+    with explain_lost_ranks():
         dist.all_gather(received, sent)
     return [message.numpy().tobytes() for message in received]
 
@@ -148,14 +150,14 @@ def any_rank(flag: bool) -> bool:
     return any(gather(flag))
 
 
-def largest_on_device(number: Tensor) -> Tensor:
+def max_on_device(number: Tensor) -> Tensor:
     """Return the largest ``number`` of any rank, on the device, without making the host wait."""
-    return _reduced(number, dist.ReduceOp.MAX)
+    return _reduce(number, dist.ReduceOp.MAX)
 
 
 def sum_on_device(number: Tensor) -> Tensor:
     """Return the sum of ``number`` over all ranks, on the device, without making the host wait."""
-    return _reduced(number, dist.ReduceOp.SUM)
+    return _reduce(number, dist.ReduceOp.SUM)
 
 
 def gather_on_device(tensor: Tensor) -> list[Tensor]:
@@ -164,19 +166,19 @@ def gather_on_device(tensor: Tensor) -> list[Tensor]:
         return [tensor]
     content = tensor.contiguous().view(torch.uint8)  # gloo does not support every dtype
     received = [torch.empty_like(content) for _ in range(world_size())]
-    with others_needed():
+    with explain_lost_ranks():
         dist.all_gather(received, content)
-    return [of_rank.view(tensor.dtype) for of_rank in received]
+    return [content.view(tensor.dtype) for content in received]
 
 
-def _reduced(number: Tensor, operation: Any) -> Tensor:
+def _reduce(number: Tensor, operation: Any) -> Tensor:
     if world_size() > 1:
-        with others_needed():
+        with explain_lost_ranks():
             dist.all_reduce(number, op=operation)
     return number
 
 
-def from_main(value: Any) -> Any:
+def broadcast(value: Any) -> Any:
     """Return the ``value`` of rank 0 on every rank."""
     return gather(value if is_main() else None)[0]
 
@@ -186,13 +188,13 @@ def union(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of all ranks by name; a rank gets missing tensors from the first rank that has them."""
     if world_size() == 1:
         return tensors
-    of_ranks = gather({name: (tuple(t.shape), t.dtype, t.device.type) for name, t in tensors.items()})
-    for name in sorted(set().union(*of_ranks)):
-        holders = [number for number, names in enumerate(of_ranks) if name in names]
+    descriptions = gather({name: (tuple(t.shape), t.dtype, t.device.type) for name, t in tensors.items()})
+    for name in sorted(set().union(*descriptions)):
+        holders = [number for number, names in enumerate(descriptions) if name in names]
         if len(holders) < world_size():
-            shape, dtype, device = of_ranks[holders[0]][name]
+            shape, dtype, device = descriptions[holders[0]][name]
             tensor = tensors.get(name, torch.empty(shape, dtype=dtype, device=device))
-            with others_needed():
+            with explain_lost_ranks():
                 dist.broadcast(tensor, src=holders[0])
             tensors[name] = tensor
     return tensors
@@ -204,5 +206,5 @@ def share_weights(module: nn.Module) -> None:
     if world_size() == 1:
         return
     for tensor in [*module.parameters(), *module.buffers()]:
-        with others_needed():
+        with explain_lost_ranks():
             dist.broadcast(tensor.data, src=0)

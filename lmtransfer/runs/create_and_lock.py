@@ -1,4 +1,4 @@
-"""The lock that limits a run directory to one writer, and the removal of failed runs that saved nothing."""
+"""Creates the folder of a run, locks it for one writer, and removes it again if the run fails and has saved nothing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lmtransfer.system.durable import remove
 from lmtransfer.system.safe_files import check_folder
 
 LOCK = ".lock"
-#: The files of a run before ``config.yaml``, which is written last, exists.
+#: The files that a run has before its ``config.yaml``, which is written last.
 BEGINNINGS = frozenset({LOCK, "versions.json", "tokenizer", "checkpoints"})
-_WORTH_READING = 100  # logged steps from which a failed run is kept, because its curves help to find the cause
-_INITIAL = "tokens-0"  # the checkpoint of the initial weights, which cost nothing
+_WORTH_KEEPING = 100  # logged steps from which a failed run is kept, because its curves help to find the cause
+_INITIAL = "tokens-0"  # the checkpoint of the initial weights, which need no training
 _held: dict[Path, int] = {}
 _created: list[Path] = []
 _above: dict[Path, list[Path]] = {}
@@ -88,7 +88,7 @@ def holds(folder: Path) -> bool:
 def writer(folder: Path) -> int | None:
     """Return the id of another process on this machine that holds the lock of ``folder``; None if there is none.
 
-    It is 0 if the process holds the lock but has not yet written its id.
+    The id is 0 if the process holds the lock but has not written its id yet.
     """
     if holds(folder):
         return None  # closing the file would release the lock
@@ -115,7 +115,7 @@ def release(folder: Path) -> None:
         os.close(descriptor)
 
 
-def acquire(folder: Path, *, resume: bool) -> str | None:
+def create_run_folder(folder: Path, *, resume: bool) -> str | None:
     """Create the directory of a run and take its lock.
 
     A folder left by a process that was killed before it wrote the configuration is not a run; it is cleared first.
@@ -129,7 +129,7 @@ def acquire(folder: Path, *, resume: bool) -> str | None:
     """
     config = folder / "config.yaml"
     exists_already = (
-        f"the run {folder} exists already: choose another name=, continue it with resume=true, or delete the folder"
+        f"the run {folder} already exists: choose another name=, continue it with resume=true, or delete the folder"
     )
     try:
         with contextlib.suppress(FileExistsError):
@@ -149,14 +149,14 @@ def acquire(folder: Path, *, resume: bool) -> str | None:
     except Busy as busy:
         other = "another process" if busy.pid is None else f"another process ({busy.pid})"
         return (
-            f"{other} is writing the run {folder}, and only one process may write a run: wait until it ends, or "
-            "stop it with Ctrl-C or SIGTERM (it then saves the run)"
+            f"{other} is writing the run {folder}, and only one process may write a run: wait until that process ends, "
+            "or stop it with Ctrl-C or SIGTERM, on which it saves the run"
         )
     except RunDirectoryError as error:
         return str(error)
     except OSError as error:
         reason = error.strerror or str(error)
-        return f"cannot make the run directory {folder}: {reason}; set output_root=<another folder>"
+        return f"cannot create the run directory {folder}: {reason}; set output_root=<another folder>"
     return None
 
 
@@ -174,8 +174,8 @@ def clear(folder: Path) -> None:
 
 
 @contextmanager
-def failed_starts_removed() -> Iterator[None]:
-    """If the block raises, remove each run that it started and that has saved nothing; always release its locks."""
+def remove_failed_starts() -> Iterator[None]:
+    """Release the block's locks at its end; if it raises, first remove each new run that has saved nothing."""
     held, before = set(_held), len(_created)
     try:
         yield
@@ -183,7 +183,7 @@ def failed_starts_removed() -> Iterator[None]:
         for folder in reversed(_created[before:]):
             if folder.is_dir() and not _holds_work(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-                _remove_made(folder)
+                _remove_parents(folder)
         raise
     finally:
         del _created[before:]
@@ -210,7 +210,7 @@ def make_folder(folder: Path) -> None:
     _created.append(folder)
 
 
-def _remove_made(folder: Path) -> None:
+def _remove_parents(folder: Path) -> None:
     """Remove the parent folders that were created for ``folder``, if they are empty."""
     with contextlib.suppress(OSError):  # a parent is not empty
         for above in _above.pop(folder, []):
@@ -220,7 +220,7 @@ def _remove_made(folder: Path) -> None:
 def _holds_work(folder: Path) -> bool:
     """Whether a run holds valuable work: a result, a checkpoint, learning rate tries or long curves."""
     with contextlib.suppress(OSError), (folder / "metrics.jsonl").open("rb") as lines:
-        if sum(1 for _ in lines) >= _WORTH_READING:
+        if sum(1 for _ in lines) >= _WORTH_KEEPING:
             return True
     patterns = ("result.json", "tries/*.json", "checkpoints/*/manifest.json")
     paths = (path for pattern in patterns for path in folder.rglob(pattern))
