@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from fakes.cuda.device import FakeCuda, NotPossible
+from omegaconf import OmegaConf
 
 # Set before any test module imports a library that reads them, and inherited by every process that a test starts.
 os.environ.update({"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"})
@@ -54,6 +56,25 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     """Written files are not forced onto the disk: no test cuts the power, and each run has dozens of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def configs_parsed_once() -> Iterator[None]:
+    """Hydra parses some twenty YAML files for each command; here a process parses each content once."""
+    load, parsed = OmegaConf.load, dict[str, bytes]()
+
+    def load_once(file: Any) -> Any:
+        if not hasattr(file, "read"):
+            return load(file)
+        content = file.read()
+        if content not in parsed:
+            file.seek(0)
+            parsed[content] = pickle.dumps(load(file))
+        return pickle.loads(parsed[content])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OmegaConf, "load", staticmethod(load_once))
         yield
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import functools
 import re
+import string
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config import config_files, paths
+from lmtransfer.config.composing import compose_files
 from lmtransfer.config.config_files import sibling
 from lmtransfer.config.settings import COMMANDS
 
@@ -29,6 +32,19 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 def register(command: str) -> None:
     """Make the parts of the page available to Hydra as ``${lmtransfer_help:<part>}``."""
     OmegaConf.register_new_resolver("lmtransfer_help", functools.partial(_part, command), replace=True)
+
+
+def page(primary: str, words: Sequence[str], *, config_dir: str | None = None) -> str:
+    """Return a command's help page, with the values in force.
+
+    Hydra's own help would list the choices of every group for its template, which takes seconds.
+
+    Raises:
+        HydraException: or another error in ``REFUSALS``.
+    """
+    cfg = compose_files(primary, ["hydra/help=lmtransfer", *words], config_dir=config_dir)
+    HydraConfig.instance().set_config(cfg)
+    return string.Template(cfg.hydra.help.template).substitute()
 
 
 def _part(command: str, part: str, *, _root_: DictConfig) -> str:

@@ -19,7 +19,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lmtransfer.config import overrides, paths
+from lmtransfer.config import command_help, overrides, paths
 from lmtransfer.config.composing import REFUSALS, compose_files, diagnose, quote_texts, running_config
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.sweep import in_sweep, sweep_name
@@ -157,6 +157,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
         raise ConfigError("lmtransfer itself sets hydra.sweep.dir and .subdir: leave both out, and set output_root")
     failure: list[Exception] = []
     primary = line.config_name or command
+    asks_help = not {"--help", "-h"}.isdisjoint(line.options)
     words = quote_texts(words, command=primary, config_dir=line.config_dir)
     plan = plan_of(primary, [*words, *_not_in_sweep(words)], config_dir=line.config_dir) if is_sweep else SweepPlan()
     if is_sweep:
@@ -167,7 +168,10 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
         argv = [f"lmtransfer {command}", *line.options, *settings, *words]
         try:
             with _hydra_as_library(argv), forward_signals(plan, folder), watch_points(plan, folder):
-                hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
+                if asks_help:
+                    print(command_help.page(primary, words, config_dir=line.config_dir))
+                else:
+                    hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
             if is_stopping(folder):
                 raise _StopSweep
         except REFUSALS as error:  # the command's own errors are in failure

@@ -63,9 +63,9 @@ def answer(world: Path, capfd: pytest.CaptureFixture[str]) -> Answer:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every third row of the long tables is tried by ``make test``, the others by ``make test-slow``."""
+    """Every sixth row of the long tables is tried by ``make test``, the others by ``make test-slow``."""
     here = Path(__file__).parent
     rows = [item for item in items if item.path.parent == here and hasattr(item, "callspec")]
     for place, item in enumerate(rows):
-        if place % 3:
+        if place % 6:
             item.add_marker(pytest.mark.slow)

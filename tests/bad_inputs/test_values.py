@@ -2,46 +2,65 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig, OmegaConf
 from support.bad_input import FINETUNE, NOWHERE, PREPARE, PRETRAIN, Answer, Case, bounded, check
+from support.refusals import refuses
+
+from lmtransfer.commands.pretrain import check_settings
+from lmtransfer.config import overrides
+from lmtransfer.config.composing import running_config
+from lmtransfer.config.effective import complete_values
+from lmtransfer.errors import ConfigError
+
+#: Values out of bounds, by key.
+BOUNDS = {
+    "model.dim": ("-8", "0", "1e12", "nan"),
+    "model.hidden_dim": ("0",),
+    "model.num_layers": ("-1", "0", "1e9"),
+    "model.num_heads": ("0", "-1"),
+    "model.dropout": ("1.5", "-0.1", "nan", "1"),
+    "model.attention_dropout": ("2",),
+    "model.max_length": ("-1", "0"),
+    "objective.max_length": ("0", "-5"),
+    "objective.mask_prob": ("0", "1.5", "nan"),
+    "tokenizer.vocab_size": ("-3", "0"),
+    "optimizer.learning_rate": ("0", "-1", "nan", "inf", "1e400"),
+    "optimizer.weight_decay": ("-1", "nan"),
+    "schedule.warmup_fraction": ("1.5", "-1"),
+    "train.eval_tokens": ("-1", "0"),
+    "train.batch_tokens": ("0", "-1"),
+    "train.max_grad_norm": ("nan", "inf", "-1"),
+    "seed": ("-1", "99999999999999999999", "18446744073709551616"),
+    "corpus.validation_fraction": ("2", "nan"),
+    "model.num_segments": ("0",),
+    "corpus.name": ("../x", "a//b"),
+    "objective.losses.mlm.weight": ("-1", "nan"),
+    "train.num_workers": ("-1", "100000"),
+    "train.save_every": ("0",),
+    "train.eval_every": ("0",),
+    "train.log_every": ("0", "null"),
+    "train.patience": ("0",),
+    "train.micro_batch_tokens": ("0",),
+    "hardware.threads": ("0", "100000"),
+}
 
 CASES: dict[str, Case] = {
-    # 22: values out of bounds
+    # 22: values out of bounds: one of each kind here; all of them below
     **{
         f"bounds.{key}={value}": bounded(key, value)
-        for key, values in {
-            "model.dim": ("-8", "0", "1e12", "nan"),
-            "model.hidden_dim": ("0",),
-            "model.num_layers": ("-1", "0", "1e9"),
-            "model.num_heads": ("0", "-1"),
-            "model.dropout": ("1.5", "-0.1", "nan", "1"),
-            "model.attention_dropout": ("2",),
-            "model.max_length": ("-1", "0"),
-            "objective.max_length": ("0", "-5"),
-            "objective.mask_prob": ("0", "1.5", "nan"),
-            "tokenizer.vocab_size": ("-3", "0"),
-            "optimizer.learning_rate": ("0", "-1", "nan", "inf", "1e400"),
-            "optimizer.weight_decay": ("-1", "nan"),
-            "schedule.warmup_fraction": ("1.5", "-1"),
-            "train.eval_tokens": ("-1", "0"),
-            "train.batch_tokens": ("0", "-1"),
-            "train.max_grad_norm": ("nan", "inf", "-1"),
-            "seed": ("-1", "99999999999999999999", "18446744073709551616"),
-            "corpus.validation_fraction": ("2", "nan"),
-            "model.num_segments": ("0",),
-            "corpus.name": ("../x", "a//b"),
-            "objective.losses.mlm.weight": ("-1", "nan"),
-            "train.num_workers": ("-1", "100000"),
-            "train.save_every": ("0",),
-            "train.eval_every": ("0",),
-            "train.log_every": ("0", "null"),
-            "train.patience": ("0",),
-            "train.micro_batch_tokens": ("0",),
-            "hardware.threads": ("0", "100000"),
-        }.items()
-        for value in values
+        for key, value in (
+            ("model.dim", "1e12"),
+            ("optimizer.learning_rate", "nan"),
+            ("train.batch_tokens", "0"),
+            ("seed", "99999999999999999999"),
+            ("corpus.name", "../x"),
+            ("hardware.threads", "100000"),
+        )
     },
     **{
         f"bounds.adamw.{key}={value}": Case(
@@ -106,3 +125,21 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_bad_value_is_refused(name: str, world: Path, answer: Answer) -> None:
     check(CASES[name], world, answer)
+
+
+@pytest.fixture(scope="module")
+def settings() -> Iterator[DictConfig]:
+    """The settings of a pretraining whose corpus is not there, composed once."""
+    words = ["~experiment" if word == "experiment=null" else word for word in NOWHERE[1:]]
+    with running_config("pretrain", words) as cfg:
+        yield cfg
+
+
+@pytest.mark.parametrize("key", list(BOUNDS))
+def test_every_value_out_of_bounds_is_refused_by_its_key(key: str, settings: DictConfig) -> None:
+    for value in BOUNDS[key]:
+        cfg = copy.deepcopy(settings)
+        OmegaConf.update(cfg, key, overrides.parse(f"{key}={value}").value(), force_add=True)
+        with refuses(ConfigError, f"{key}:"):
+            complete_values(cfg, "pretrain")
+            check_settings(cfg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 import sys
@@ -17,41 +18,33 @@ from lmtransfer.config import main_help
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 _LOADED = """
-import sys
+import json, sys
 from lmtransfer.cli import main
-try:
-    code = main(sys.argv[1:])
-except SystemExit as leave:
-    code = leave.code
 heavy = ("torch", "datasets", "sentencepiece", "pandas", "matplotlib", "hydra")
-print("LOADED", ",".join(name for name in heavy if name in sys.modules), file=sys.stderr)
-sys.exit(code)
+for words in json.loads(sys.argv[1]):
+    try:
+        main(words)
+    except SystemExit:
+        pass
+    print("LOADED", ",".join(name for name in heavy if name in sys.modules), file=sys.stderr)
 """
 
 
-def loaded(*words: str, cwd: Path) -> str:
-    """The heavy packages that a command line imports, comma-separated."""
-    result = subprocess.run(
-        [sys.executable, "-c", _LOADED, *words], cwd=cwd, capture_output=True, text=True, check=False
-    )
-    return result.stderr.splitlines()[-1].removeprefix("LOADED ")
+def loaded(command_lines: list[list[str]], cwd: Path) -> list[str]:
+    """The heavy packages that are imported after each of some command lines in one process, comma-separated."""
+    words = [sys.executable, "-c", _LOADED, json.dumps(command_lines)]
+    result = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=True)
+    return [line.removeprefix("LOADED ") for line in result.stderr.splitlines() if line.startswith("LOADED ")]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--help"], [], ["--version"], ["pretian"], ["--shell-completion", "bash"], ["help"], ["help", "text"]],
-)
-def test_what_needs_no_config_loads_neither_torch_nor_hydra(words: list[str], tmp_path: Path) -> None:
-    assert loaded(*words, cwd=tmp_path) == ""
+def test_what_needs_no_config_loads_neither_torch_nor_hydra(tmp_path: Path) -> None:
+    lines = [["--help"], [], ["--version"], ["pretian"], ["--shell-completion", "bash"], ["help"], ["help", "text"]]
+    assert loaded(lines, tmp_path) == [""] * len(lines)
 
 
-def test_listing_loads_hydra_and_no_torch(tmp_path: Path) -> None:
-    assert loaded("list", cwd=tmp_path) == "hydra"
-
-
-@pytest.mark.parametrize("command", list(main_help.commands()))
-def test_the_help_of_a_command_loads_no_torch(command: str, tmp_path: Path) -> None:
-    assert loaded(command, "--help", cwd=tmp_path) == "hydra"
+def test_listing_and_the_help_of_every_command_load_hydra_and_no_torch(tmp_path: Path) -> None:
+    lines = [["list"], *([command, "--help"] for command in main_help.commands())]
+    assert loaded(lines, tmp_path) == ["hydra"] * len(lines)
 
 
 def test_help_takes_a_fraction_of_a_second(run_cli: Run) -> None:
@@ -98,9 +91,9 @@ def test_the_main_page_names_every_command_and_where_configs_live(run_cli: Run) 
     assert all(len(line) <= 120 for line in page.splitlines() if "conf" not in line)
 
 
-@pytest.mark.parametrize("module", ["yaml", "hydra", "signal", "shlex", "typing", "pickle"])
-def test_no_module_of_the_current_folder_is_run(module: str, run_cli: Run, tmp_path: Path) -> None:
-    (tmp_path / f"{module}.py").write_text("open('RUN', 'w')\n")
+def test_no_module_of_the_current_folder_is_run(run_cli: Run, tmp_path: Path) -> None:
+    for module in ("yaml", "hydra", "signal", "shlex", "typing", "pickle"):
+        (tmp_path / f"{module}.py").write_text("open('RUN', 'w')\n")
     result = run_cli("list", "commands", cwd=tmp_path)
     assert not (tmp_path / "RUN").exists()
     assert "ModuleNotFoundError" not in result.stderr + result.stdout

@@ -163,9 +163,7 @@ def test_a_terminal_shows_all_points_after_each(lmtransfer: Any, toy: Any, monke
 @pytest.mark.parametrize(
     ("launcher", "package"),
     [
-        ("joblib", "hydra-joblib-launcher"),
         ("submitit_slurm", "hydra-submitit-launcher"),
-        ("submitit_local", "hydra-submitit-launcher"),
         ("ray", "hydra-ray-launcher"),
     ],
 )

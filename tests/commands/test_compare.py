@@ -25,8 +25,9 @@ from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tokenizers.load import load_tokenizer
 
 QUICK = ["hardware=exact", "train.epochs=2", "train.batch_examples=16", "optimizer.learning_rate=0.03"]
-QUICK += ["transfer.pooling=mean"]
+QUICK += ["transfer.pooling=mean", "baseline=null"]
 INIT = "init=runs/pretrain/base"
+OTHER_RUN = ["init=runs/pretrain/other", "seeds=2", "baseline=true"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("LMTRANSFER_CACHE", str(folder / "cache"))
         threads = torch.get_num_threads()
         assert lmtransfer("finetune", *TASK, *QUICK, INIT, "seeds=2", "control=true", "name=a") == 0
-        assert lmtransfer("finetune", *TASK, *QUICK, "init=runs/pretrain/other", "seeds=2", "name=b") == 0
+        assert lmtransfer("finetune", *TASK, *QUICK, *OTHER_RUN, "name=b") == 0
         for kind in FILES:
             assert lmtransfer("finetune", *FILES[kind], *QUICK, INIT, f"name={kind}") == 0
         torch.set_num_threads(threads)
@@ -119,7 +120,7 @@ def test_answers_are_kept(world: Path) -> None:
 
 def test_a_resumed_run_keeps_the_same_predictions(world: Path) -> None:
     run = Path("runs/finetune/again")
-    words = ["finetune", *TASK, *QUICK, "init=runs/pretrain/other", "seeds=2", "name=again"]
+    words = ["finetune", *TASK, *QUICK, *OTHER_RUN, "name=again"]
     assert lmtransfer(*words) == 0
     before = {file: file.read_bytes() for file in run.rglob("*.parquet")}
     assert len(before) == 2 + 2 * 2  # each seed, and two baselines for each

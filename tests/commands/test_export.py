@@ -63,7 +63,7 @@ FAMILIES = {
     "modern": (["model=modern_laptop", "objective=mlm", "model.window=8"], "ModernBertForMaskedLM"),
 }
 SPLITS = {"train": 60, "dev": 24, "test": 10}
-TRAIN = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=1"]
+TRAIN = ["hardware=exact", "baseline=null", "init=runs/pretrain/base", "train.epochs=1"]
 TASKS = {
     "classification": [
         "task=text_classification",
@@ -206,10 +206,7 @@ AUTO = {
 
 @pytest.mark.parametrize(
     "family",
-    [
-        pytest.param(name, marks=[] if name in ("bert", "electra", "electra_apart") else pytest.mark.slow)
-        for name in FAMILIES
-    ],
+    [pytest.param(name, marks=[] if name in ("bert", "electra") else pytest.mark.slow) for name in FAMILIES],
 )
 def test_transformers_gives_the_logits_of_a_pretrained_run(
     family: str, pretrained: Callable[[str], Path], capsys: pytest.CaptureFixture[str]

@@ -63,7 +63,7 @@ def test_finetuning_learns_the_task_end_to_end(world: Path, capsys: pytest.Captu
 
 def test_baselines_that_count_words_stand_beside_the_run(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*QUICK, "train.epochs=1", "task.num_train=60", "seeds=2", "control=true"]
-    assert lmtransfer("finetune", *words, "name=ft") == 0
+    assert lmtransfer("finetune", *words, "baseline=true", "name=ft") == 0
     printed = capsys.readouterr().out
     found = result("runs/finetune/ft")
     assert set(found["baselines"]) == {"TF-IDF", "NB-SVM"}
@@ -77,7 +77,7 @@ def test_baselines_that_count_words_stand_beside_the_run(world: Path, capsys: py
     assert kept == {f"dev-{name}-seed-{seed}.parquet" for name in ("TF-IDF", "NB-SVM") for seed in range(2)}
     assert lmtransfer("report", "runs") == 0
     assert "Counting words does as well" in capsys.readouterr().out
-    assert lmtransfer("finetune", *words, "name=without", "baseline=null") == 0
+    assert lmtransfer("finetune", *words, "name=without") == 0
     assert "baselines" not in result("runs/finetune/without")
 
 
@@ -174,8 +174,8 @@ def test_a_probe_leaves_the_encoder_as_it_was(world: Path) -> None:
     assert again["control"]["mean"] == found["control"]["mean"]
 
 
-@pytest.mark.parametrize("pooling", ["bilstm", "attention", "max", "family"])
-def test_every_pooling_probes(world: Path, pooling: str) -> None:
+@pytest.mark.parametrize("pooling", ["bilstm", "family"])
+def test_other_poolings_probe(world: Path, pooling: str) -> None:
     layers = "last" if pooling == "family" else "mix"
     words = [f"transfer.pooling={pooling}", f"transfer.layers={layers}", "transfer.lstm_dim=8", "name=p"]
     assert lmtransfer("probe", *QUICK, *words, "seeds=2", "task.num_train=40") == 0
@@ -297,9 +297,8 @@ def test_a_control_can_be_added_later(world: Path, capsys: pytest.CaptureFixture
     assert after["tokens"] == before["tokens"]
 
 
-@pytest.mark.parametrize("rates", [(), ("learning_rates=[1e-5,5e-3]",)])
-def test_more_seeds_can_be_added_later(rates: tuple[str, ...], world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    quick = [*QUICK, *rates, "train.epochs=1"]
+def test_more_seeds_can_be_added_later(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = [*QUICK, "learning_rates=[1e-5,5e-3]", "train.epochs=1"]
     words = ["finetune", *quick, "control=true"]
     assert lmtransfer(*words, "seeds=3", "name=whole") == 0
     assert lmtransfer(*words, "seeds=2", "name=ft") == 0
@@ -551,13 +550,6 @@ def test_a_torn_checkpoint_is_one_message(world: Path, capsys: pytest.CaptureFix
     assert lmtransfer("probe", *QUICK, "name=p") == 2
     assert "model.safetensors" in capsys.readouterr().err
     assert not Path("runs/probe").exists()
-
-
-def test_a_sweep_over_layers_ends_with_a_table(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("probe", "-m", *QUICK, "transfer.layers=0,1,2", "name=layers") == 0
-    runs = sorted(path.parent.name for path in Path("runs/probe/layers").glob("*/result.json"))
-    assert runs == ["transfer.layers=0", "transfer.layers=1", "transfer.layers=2"]
-    assert capsys.readouterr().out.count("transfer.layers=1") >= 2
 
 
 def test_a_probe_keeps_the_scale_of_its_training_part(world: Path) -> None:

@@ -18,6 +18,7 @@ RUN = [
     "task.train=data/train.tsv",
     "task.folds=3",
     "hardware=exact",
+    "baseline=null",
     "init=runs/pretrain/base",
     "train.epochs=2",
     "transfer.pooling=mean",
@@ -33,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_folds_give_one_result_with_a_control(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("finetune", *RUN, "seeds=2", "control=true", "name=cv") == 0
+    assert lmtransfer("finetune", *RUN, "seeds=2", "control=true", "baseline=true", "name=cv") == 0
     said = capsys.readouterr().out
     assert "fold 3 of 3" in said
     assert "lmtransfer evaluate" not in said
@@ -111,7 +112,7 @@ def test_other_kinds_of_tasks(kind: str, world: Path) -> None:
         sets = [["kind"] * int(label) + ["long"] * (len(text) > 30) for text, label in rows]
         lines = ["text\tlabels", *(f"{row[0]}\t{','.join(labels)}" for row, labels in zip(rows, sets, strict=True))]
     Path("data/own.tsv").write_text("\n".join(lines) + "\n")
-    words = [f"task={kind}", "task.train=data/own.tsv", *RUN[-6:], "name=cv"]
+    words = [f"task={kind}", "task.train=data/own.tsv", *RUN[-7:], "name=cv"]
     assert lmtransfer("finetune", *words) == 0
     found = result("runs/finetune/cv")
     assert found["num_scored"] == 120

@@ -33,7 +33,7 @@ PRETRAIN = [
     *("objective.max_length=16", "train.seconds=null", "train.steps=20", "train.batch_tokens=64"),
 ]
 TOKENIZER = ["tokenizer.vocab_size=60", "tokenizer.allow_fewer=true"]
-QUICK = [*TASK, "hardware=exact", "train.epochs=2", "optimizer.learning_rate=0.01"]
+QUICK = [*TASK, "hardware=exact", "baseline=null", "train.epochs=2", "optimizer.learning_rate=0.01"]
 FROM_BASE = [*QUICK, "init=runs/pretrain/text"]
 JOINT = ["finetune", *FROM_BASE, "transfer=joint", "transfer.text_tokens=64"]
 

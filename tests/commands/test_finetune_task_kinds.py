@@ -19,7 +19,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-QUICK = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=10", "optimizer.learning_rate=0.02"]
+QUICK = [
+    "hardware=exact",
+    "init=runs/pretrain/base",
+    "baseline=null",
+    "train.epochs=10",
+    "optimizer.learning_rate=0.02",
+]
 METRICS = {
     "text_pair": "accuracy",
     "multi_label": "micro_f1",
@@ -48,7 +54,7 @@ def test_each_kind_is_learnt_and_scored(kind: str, world: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("kind", FILES)
 def test_probing_and_caching_give_the_same(kind: str, world: Path) -> None:
-    words = [*FILES[kind], *QUICK[:2], "train.epochs=2", "control=true", "transfer.layers=mix", "name=probe"]
+    words = [*FILES[kind], *QUICK[:3], "train.epochs=2", "control=true", "transfer.layers=mix", "name=probe"]
     assert lmtransfer("probe", *words) == 0
     found = result("runs/probe/probe")
     assert 0 <= found["metrics"][METRICS[kind]] + 1 <= 2
@@ -69,14 +75,14 @@ def test_tasks_can_be_inspected(kind: str, world: Path, capsys: pytest.CaptureFi
 
 
 def test_a_finetuned_run_is_a_start_for_another_task(world: Path) -> None:
-    assert lmtransfer("finetune", *FILES["text_pair"], *QUICK[:2], "train.epochs=1", "name=first") == 0
+    assert lmtransfer("finetune", *FILES["text_pair"], *QUICK[:3], "train.epochs=1", "name=first") == 0
     words = [*FILES["tagging"], "hardware=exact", "train.epochs=1", "init=runs/finetune/first", "name=second"]
     assert lmtransfer("finetune", *words) == 0
     assert result("runs/finetune/second")["task"] == "tagging"
 
 
 def test_another_kind_of_task_is_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("finetune", *FILES["text_pair"], *QUICK[:2], "train.epochs=1", "name=ft") == 0
+    assert lmtransfer("finetune", *FILES["text_pair"], *QUICK[:3], "train.epochs=1", "name=ft") == 0
     capsys.readouterr()
     assert lmtransfer("evaluate", "run=runs/finetune/ft", *FILES["tagging"], "split=dev", "name=x") == 2
     said = capsys.readouterr().err
@@ -84,7 +90,7 @@ def test_another_kind_of_task_is_refused(world: Path, capsys: pytest.CaptureFixt
 
 
 def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*FILES["multi_label"], *QUICK[:2], "optimizer.learning_rate=0.02", "transfer.pooling=mean"]
+    words = [*FILES["multi_label"], *QUICK[:3], "optimizer.learning_rate=0.02", "transfer.pooling=mean"]
     assert lmtransfer("finetune", *words, "train.epochs=10", "seeds=2", "control=true", "name=sets") == 0
     found = result("runs/finetune/sets")
     assert found["labels"] == ["kind", "unkind"]

@@ -23,7 +23,8 @@ from lmtransfer.pretraining.continued import InheritedHeads
 
 pytest.importorskip("transformers")
 
-QUICK = [*TASK, "hardware=exact", "train.epochs=1", "optimizer.learning_rate=0.01", "transfer.pooling=mean"]
+QUICK = [*TASK, "hardware=exact", "baseline=null", "train.epochs=1", "optimizer.learning_rate=0.01"]
+QUICK += ["transfer.pooling=mean"]
 TEXT = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3"]
 SENTENCE = ["the", "film", "was", "very", "[MASK]", "."]
 

@@ -81,7 +81,7 @@ def test_its_encoder_is_an_ordinary_one(run: Path, capsys: pytest.CaptureFixture
     )
     assert difference.abs().max() > 0
     assert torch.equal(table, base + difference)
-    words = ["hardware=exact", f"init={run}", "train.epochs=1", *TASK]
+    words = ["hardware=exact", "baseline=null", f"init={run}", "train.epochs=1", *TASK]
     assert lmtransfer("finetune", *words, f"name=tuned_{kind}") == 0
     assert lmtransfer("probe", *words, f"name=probed_{kind}") == 0
     assert lmtransfer("evaluate", f"run={run}", f"name=again_{kind}") == 0

@@ -16,7 +16,8 @@ from lmtransfer.training import loop
 
 PRETRAIN = ["pretrain", *TINY, *TEXT, *SHORT, "hardware=exact", "train.seconds=null", "train.save_every=3"]
 KEPT = [*PRETRAIN, "train.steps=8", "train.save_at=[0,100,0.3k]"]
-LABELS = ["task=text_classification", "task.train=train.tsv", "task.dev=dev.tsv", "hardware=exact", "train.epochs=1"]
+LABELS = ["task=text_classification", "task.train=train.tsv", "task.dev=dev.tsv"]
+LABELS += ["hardware=exact", "baseline=null", "train.epochs=1"]
 WORLD = Path("runs/pretrain/kept/checkpoints")
 
 

@@ -16,7 +16,7 @@ from lmtransfer.pretraining import phases
 
 PHASES = [*TINY, "phases=left_to_right_then_masked"]
 CAUSAL = ["objective=lm" if word == "objective=mlm" else word for word in TINY]
-TUNE = ["finetune", *TASK, "hardware=exact", "train.epochs=1"]
+TUNE = ["finetune", *TASK, "hardware=exact", "baseline=null", "train.epochs=1"]
 
 
 @pytest.mark.parametrize("step", [2, 4, 6])  # in the first phase, in its last step, in the second
@@ -127,7 +127,7 @@ def test_a_mixed_run_is_read_either_way_and_fills_masks(capsys: pytest.CaptureFi
     assert (told["attention"], told["causal_share"]) == ("bidirectional", 0.4)
     losses = []
     for attention in ("bidirectional", "causal"):
-        words = ["finetune", *TASK, "init=runs/pretrain/run", "hardware=exact", "train.epochs=1"]
+        words = ["finetune", *TASK, "init=runs/pretrain/run", "hardware=exact", "train.epochs=1", "baseline=null"]
         assert lmtransfer(*words, f"transfer.attention={attention}", f"name={attention}") == 0
         losses.append(result(f"runs/finetune/{attention}")["metrics"]["loss"])
     assert losses[0] != losses[1]

@@ -11,9 +11,7 @@ from lmtransfer.cli import main
 EVIL = "<script>alert(1)<" + "script>\"'&"
 
 
-@pytest.fixture
-def runs(tmp_path):
-    root = tmp_path / "runs"
+def make_runs(root):
     pretraining(root / "pretrain" / "imdb", note=EVIL)
     for rate in (0.15, 0.4):
         pretraining(root / "pretrain" / "masks" / f"objective.mask_prob={rate}", mask_prob=rate)
@@ -21,6 +19,19 @@ def runs(tmp_path):
     transfer(root / "probe" / EVIL, [0.60, 0.61], command="probe", controls=[0.5, 0.5101])
     (root / "finetune" / "ft" / "seed-0" / "metrics.jsonl").write_text('<b>{"x": 1}\n{"loss": 1}\n')
     return root
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return make_runs(tmp_path / "runs")
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """The same runs with a report, which is only read."""
+    runs = make_runs(tmp_path_factory.mktemp("reported") / "runs")
+    assert main(["report", str(runs)]) == 0
+    return runs
 
 
 def page_of(path):
@@ -38,9 +49,8 @@ def test_the_command_writes_everything_and_prints_the_table(runs, capsys):
     assert main(["report", str(runs)]) == 0  # over its own earlier report
 
 
-def test_one_page_answer_first_then_everything(runs):
-    assert main(["report", str(runs)]) == 0
-    page = page_of(runs / "report" / "report.html")
+def test_one_page_answer_first_then_everything(reported):
+    page = page_of(reported / "report" / "report.html")
     answer, sentences = page.one("p", css="answer"), page.all("ul")[0].all("li")
     assert "helped in 2 of 2" in answer.words
     assert len(sentences) == 2
@@ -57,9 +67,8 @@ def test_one_page_answer_first_then_everything(runs):
     assert "unigram entropy" in page.with_id("figures").text
 
 
-def test_everything_is_escaped_and_nothing_is_fetched(runs):
-    assert main(["report", str(runs)]) == 0
-    text = (runs / "report" / "report.html").read_text(encoding="utf-8")
+def test_everything_is_escaped_and_nothing_is_fetched(reported):
+    text = (reported / "report" / "report.html").read_text(encoding="utf-8")
     page = parsed(text)
     assert text.count("<script") == 1
     assert EVIL in page.text  # it is shown, as text
@@ -75,21 +84,19 @@ def test_everything_is_escaped_and_nothing_is_fetched(runs):
     assert not [name for one in page for name in one.attributes if name.startswith("on")]
 
 
-def test_ids_of_figures_do_not_clash_where_they_are_referred_to(runs):
-    assert main(["report", str(runs)]) == 0
-    text = (runs / "report" / "report.html").read_text(encoding="utf-8")
+def test_ids_of_figures_do_not_clash_where_they_are_referred_to(reported):
+    text = (reported / "report" / "report.html").read_text(encoding="utf-8")
     referred = set(re.findall(r"(?:href=\"#|url\(#)([^\")]+)", text))
     assert referred
     for name in referred:
         assert text.count(f'id="{name}"') == 1
 
 
-def test_markdown_links_to_figures_that_exist(runs):
-    assert main(["report", str(runs)]) == 0
-    text = (runs / "report" / "report.md").read_text(encoding="utf-8")
+def test_markdown_links_to_figures_that_exist(reported):
+    text = (reported / "report" / "report.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\((figures/[^)]+)\)", text)
     assert len(links) >= 4
-    assert all((runs / "report" / link).is_file() for link in links)
+    assert all((reported / "report" / link).is_file() for link in links)
 
 
 def test_figures_can_be_left_out_and_the_report_put_elsewhere(runs, tmp_path):

@@ -17,7 +17,10 @@ from lmtransfer.config.config_files import primary_config
 from lmtransfer.errors import ConfigError
 
 CONF = paths.conf_dir()
-COMMANDS = sorted(path.stem for path in CONF.glob("*.yaml"))
+#: Those that choose from most groups come first.
+COMMANDS = sorted(
+    (path.stem for path in CONF.glob("*.yaml")), key=lambda name: (name not in ("pretrain", "probe"), name)
+)
 CHOICES = sorted(
     (path.parent.relative_to(CONF).as_posix(), path.stem)
     for path in CONF.glob("*/**/*.yaml")

@@ -20,8 +20,8 @@ OTHERS = [
 ]
 
 
-#: Slow ones whose parts are learned faster elsewhere: in both directions by the lighter models of OTHERS.
-SLOW = ("backward_lm", "bilm")
+#: Slow ones, and those that differ from others only in what is hidden or in sizes; see also OTHERS.
+SLOW = ("backward_lm", "bilm", "all_tokens_mlm_laptop", "mlm_entities", "mlm_laptop", "mlm_ngrams", "mlm_whole_words")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in NAMES])

@@ -15,7 +15,13 @@ from fakes.transfer_files import NEGATIVE, OTHER, POSITIVE, QUICK, lmtransfer, m
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=32"]
 TINY += ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3", "train.seconds=null", "train.steps=2"]
 TINY += ["train.batch_tokens=128", "objective.max_length=16", "cache_dir=cache"]
-FROM_BASE = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=2", "optimizer.learning_rate=0.01"]
+FROM_BASE = [
+    "hardware=exact",
+    "baseline=null",
+    "init=runs/pretrain/base",
+    "train.epochs=2",
+    "optimizer.learning_rate=0.01",
+]
 
 SPANS = [f"task.files.{split}=data/questions_{split}.json" for split in ("train", "dev")]
 SPANS += ["+task.files.test=data/questions_test.json", "task.stride=4", "task.max_question_tokens=6"]

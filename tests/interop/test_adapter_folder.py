@@ -72,7 +72,8 @@ def _trained(family: str, *other: str) -> None:
     weights = {f"encoder.{name}": factors[name] * tensor for name, tensor in encoder.state_dict().items()}
     run.checkpoints.save("last", tensors={"model": weights}, state={"step": 1})
     more = [f"init=runs/pretrain/{family}", "transfer=lora", "transfer.lora_rank=4", "hardware=exact", "train.epochs=1"]
-    more += ["optimizer.learning_rate=0.01", "transfer.encoder_rate=10", "checkpoint=last", "name=lora"]
+    more += ["optimizer.learning_rate=0.01", "transfer.encoder_rate=10", "checkpoint=last", "baseline=null"]
+    more.append("name=lora")
     assert lmtransfer("finetune", *words, *more, *other) == 0
 
 

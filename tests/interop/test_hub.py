@@ -19,7 +19,8 @@ from lmtransfer.training import loop
 
 PRETRAIN = ["pretrain", *TINY, *TEXT, *SHORT, "hardware=exact", "train.seconds=null", "train.steps=8"]
 KEPT = [*PRETRAIN, "train.save_at=[0,100]"]
-LABELS = ["task=text_classification", "task.train=train.tsv", "task.dev=dev.tsv", "hardware=exact", "train.epochs=1"]
+LABELS = ["task=text_classification", "task.train=train.tsv", "task.dev=dev.tsv"]
+LABELS += ["hardware=exact", "baseline=null", "train.epochs=1"]
 PUSH = ["export", "run=runs/pretrain/kept", "push=me/kept"]
 QUICK = [*PUSH, "format=tensors"]  # without the comparison with transformers
 CHECKPOINTS = Path("runs/pretrain/kept/checkpoints")

@@ -77,9 +77,9 @@ def test_the_stream_is_bfloat16_and_the_last_layer_float32(
 
 @pytest.mark.parametrize(("objective", "model", "norm"), CASES)
 def test_the_stream_on_cuda(objective: str, model: str, norm: str, tmp_path: Path, fake_cuda: FakeCuda) -> None:
-    found = {dtype: fake_cuda(_on_cuda, objective, model, norm, tmp_path, dtype) for dtype in ("float32", "bfloat16")}
-    assert found["bfloat16"] == ({"torch.bfloat16"}, [])
-    assert found["float32"][0] >= {"torch.float32"}
+    assert fake_cuda(_on_cuda, objective, model, norm, tmp_path, "bfloat16") == ({"torch.bfloat16"}, [])
+    if (objective, model, norm) == CASES[0]:
+        assert fake_cuda(_on_cuda, objective, model, norm, tmp_path, "float32")[0] >= {"torch.float32"}
 
 
 def _on_cuda(objective: str, model: str, norm: str, folder: Path, dtype: str) -> tuple[set[str], list[str]]:

@@ -64,7 +64,7 @@ def test_orders_are_drawn_by_weight_without_replacement() -> None:
         assert found[order] / num == pytest.approx(expected, abs=4 * (expected * (1 - expected) / num) ** 0.5)
 
 
-@pytest.mark.parametrize("budget", [1, 2, 4])
+@pytest.mark.parametrize("budget", [1, 4])
 def test_tokens_are_hidden_as_often_as_their_information_says(store: TokenStore, budget: int) -> None:
     corruption = TokenMasking(mask_prob=budget / 8, weighting="rare", tokenizer=TOKENIZER)
     row = row_of([1, 4, 6, 4, 50, 7, 80, 2])

@@ -28,7 +28,7 @@ def random_row(rng: np.random.Generator, length: int) -> Row:
     return row_of(tokens)
 
 
-@pytest.mark.parametrize("mask_prob", [0.05, 0.15, 0.4, 0.8])
+@pytest.mark.parametrize("mask_prob", [0.15, 0.8])
 def test_rates_over_a_hundred_thousand_masks(mask_prob: float) -> None:
     corruption = TokenMasking(mask_prob=mask_prob, tokenizer=TOKENIZER)
     rng = np.random.default_rng(0)

@@ -136,8 +136,14 @@ def test_encoders_give_the_peers_states_at_any_number_of_rows_and_tokens(tmp_pat
         _same(states[real], torch.cat([answer.last_hidden_state[0] for answer in answers]))
 
 
-@pytest.mark.parametrize("kind", ["classification", "regression", "tagging", "span"])
-@pytest.mark.parametrize(("family", "segments"), [("Bert", True), ("Roberta", False), ("Electra", True)])
+@pytest.mark.parametrize(
+    ("family", "segments", "kind"),
+    [
+        *(("Bert", True, kind) for kind in ("classification", "regression", "tagging", "span")),
+        ("Roberta", False, "classification"),
+        ("Electra", True, "classification"),
+    ],
+)
 def test_published_heads_answer_as_the_peers(tmp_path: Path, kind: Any, family: str, segments: bool) -> None:
     model = {"_target_": f"lmtransfer.models.{family.lower()}.{family}Encoder", **OURS}
     model |= {"embedding_dim": 12} if family == "Electra" else {}
@@ -202,8 +208,9 @@ def test_replaced_tokens_are_told_as_the_peer_tells_them(tmp_path: Path) -> None
         _same(logits[real], torch.cat([answer.logits[0] for answer in _theirs(peer, lengths, segments=True)]))
 
 
-@pytest.mark.parametrize("pooling", ["cls", "last_token", "mean", "max", "attention"])
-@pytest.mark.parametrize("layers", ["mix", 1])
+@pytest.mark.parametrize(
+    ("pooling", "layers"), [("cls", "mix"), ("last_token", 1), ("mean", "mix"), ("max", 1), ("attention", "mix")]
+)
 def test_compositions_and_layers_answer_as_each_row_by_itself(tmp_path: Path, pooling: Any, layers: Any) -> None:
     learner = _learner("classification", pooling=pooling, layers=layers)
     file = export_onnx(folder=tmp_path, **_of_task(learner))
