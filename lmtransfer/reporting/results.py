@@ -14,7 +14,7 @@ from lmtransfer.reporting.table import Cell, Group, Line, ReportTable, TableColu
 from lmtransfer.reporting.verdict_text import detectable_text, needed_text
 from lmtransfer.system.units import count, duration, format_metric
 
-_DIFFERENCE = TableColumn("difference to control", ("difference", "({interval})"))
+_DIFFERENCE = TableColumn("difference from control", ("difference", "({interval})"))
 
 #: Columns for Markdown and LaTeX: one line per run.
 WIDE = (
@@ -31,7 +31,7 @@ WIDE = (
     TableColumn("other metrics", separator=", "),
     _DIFFERENCE,
     TableColumn("verdict"),
-    TableColumn("difference to baseline", ("difference to baseline", "({interval to baseline})")),
+    TableColumn("difference from baseline", ("difference from baseline", "({interval to baseline})")),
     TableColumn("verdict against baseline", ("verdict to baseline",)),
     TableColumn("smallest detectable"),
     TableColumn("seeds needed"),
@@ -57,10 +57,10 @@ NARROW = (
         has_unit=True,
     ),
     TableColumn(
-        "difference to control",
+        "difference from control",
         ("difference",),
         notes=("interval", "verdict", "detectable: {smallest detectable for now}", "seeds needed: {seeds needed}")
-        + ("to {difference to baseline}", "interval to baseline", "verdict to baseline"),
+        + ("from {difference from baseline}", "interval to baseline", "verdict to baseline"),
         width=(14, 16),
     ),
     TableColumn("pretraining", ("{pretraining tokens} tokens",), notes=("pretraining time",), width=(11, 12)),
@@ -163,7 +163,7 @@ def _line(row: ReportRow) -> Line:
     }
     if to_baseline:
         difference = to_baseline["difference"]
-        cells["difference to baseline"] = replace(difference, text=f"{entry.better_baseline}: {difference.text}")
+        cells["difference from baseline"] = replace(difference, text=f"{entry.better_baseline}: {difference.text}")
     kind = row.transfer if row.transfer in ("majority", "baseline", "control") else ""
     return Line({**{name: Cell(text) for name, text in texts.items()}, **cells}, kind)
 

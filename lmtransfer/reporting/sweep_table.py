@@ -33,7 +33,7 @@ def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> ReportTable:
         *(TableColumn(key, (f"value {place}",)) for place, key in enumerate(sweep.keys)),
         TableColumn(metric, ("score", "star")),
         TableColumn("seeds"),
-        TableColumn("difference to control", ("difference", "({interval})")),
+        TableColumn("difference from control", ("difference", "({interval})")),
         TableColumn("verdict"),
         TableColumn("other metrics", separator=", "),
         TableColumn("tokens/s"),

@@ -15,7 +15,7 @@ def interval_text(difference: Difference, metric: str) -> str:
 
 
 def grounds(difference: Difference, metric: str, *, of: str = "these examples") -> str:
-    """State the basis of a verdict: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``.
+    """State the basis of a verdict: ``95 % interval +6.1 to +13.9 over 5 pairs of runs, on these examples``.
 
     Args:
         of: the scored data, which the text mentions if their variance is not in the interval.
@@ -27,12 +27,12 @@ def grounds(difference: Difference, metric: str, *, of: str = "these examples") 
 
 
 def seeds_text(difference: Difference) -> str:
-    """State the seeds: ``5 pairs of seeds``, ``5 and 3 seeds`` or ``5 seeds each``."""
+    """State the seeds: ``5 pairs of runs``, ``5 and 3 seeds`` or ``5 seeds each``."""
     first, second = difference.num_seeds
     if 0 in (first, second):
         return f"{first or second} seeds" if first or second else "the test examples"
     if difference.paired:
-        return f"{first} pairs of seeds"
+        return f"{first} pairs of runs"
     return f"{first} seeds each" if first == second else f"{first} and {second} seeds"
 
 
@@ -42,7 +42,7 @@ def power_text(difference: Difference, metric: str) -> str:
         return ""
     points = " points" if in_percent(metric) else ""
     size = format_metric(difference.detectable_difference, metric)
-    text = f"a difference of {size}{points} or more would be found in 80 of 100 cases"
+    text = f"a true difference of {size}{points} would be found in 80 of 100 such experiments; a smaller one may be missed"
     if difference.verdict != "no difference shown" or difference.num_seeds == (0, 0):
         return text
     needed = difference.seeds_needed
@@ -88,10 +88,10 @@ def short_text(difference: Difference, metric: str) -> str:
     return delta if difference.standard_error is None else f"{delta} ({difference.verdict})"
 
 
-def verdict_lines(difference: Difference, metric: str, *, to: str = "the control") -> list[str]:
+def verdict_lines(difference: Difference, metric: str, *, reference: str = "the control") -> list[str]:
     """State a difference for the console: the verdict with its basis, then what is detectable."""
     points = " points" if in_percent(metric) else ""
-    start = f"difference to {to} {format_difference(difference.delta, metric)}{points}"
+    start = f"difference from {reference} {format_difference(difference.delta, metric)}{points}"
     if difference.standard_error is None:
         return [f"{start}: no verdict, because one seed has no spread; set seeds=5"]
     if difference.verdict not in VERDICTS:

@@ -191,7 +191,7 @@ def test_every_command_of_a_page_runs(page: str, world: Path, capsys: pytest.Cap
 def _readme(world: Path) -> None:
     assert (world / "runs/finetune/first-ft/control/seed-0/result.json").is_file()
     report = (world / "runs/report/report.html").read_text(encoding="utf-8")
-    assert [name for name in ("first-ft", "mine-ft", "difference to") if name not in report] == []
+    assert [name for name in ("first-ft", "mine-ft", "difference from") if name not in report] == []
 
 
 def _studies(world: Path) -> None:

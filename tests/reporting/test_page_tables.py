@@ -42,7 +42,7 @@ def test_the_leaderboard_has_the_numbers_of_the_entries(entries: list[Entry]) ->
     for place, name in enumerate(names):
         entry = scored[name]
         metric = entry.metric or ""
-        score, difference = board["score"][place], board["difference to control"][place]
+        score, difference = board["score"][place], board["difference from control"][place]
         assert entry.score is not None
         assert entry.difference is not None
         assert float(score.attributes["data-sort"]) == entry.score.mean
@@ -75,7 +75,7 @@ def test_a_verdict_is_a_sign_and_a_word(entries: list[Entry]) -> None:
     board = columns(page_of(entries).with_id("leaderboard").one("table"))
     signs = {
         name.words: (cell.one(css="sign").text, cell.words)
-        for name, cell in zip(board["run"], board["difference to control"], strict=True)
+        for name, cell in zip(board["run"], board["difference from control"], strict=True)
     }
     assert signs["good"][0] == "\u25b2"
     assert signs["bad"][0] == "\u25bc"
@@ -89,7 +89,7 @@ def test_headings_that_sort_are_buttons_and_say_their_order(entries: list[Entry]
     board = page_of(entries).with_id("leaderboard").one("table")
     assert "sorts" in board.classes
     headings = board.one("thead").all("th")
-    assert {"score", "difference to control", "pretraining tokens"} <= {heading.words for heading in headings}
+    assert {"score", "difference from control", "pretraining tokens"} <= {heading.words for heading in headings}
     for heading in headings:
         assert heading.attributes["aria-sort"] == "none"
         assert heading.attributes["data-first"] in ("ascending", "descending")

@@ -124,5 +124,5 @@ def test_a_point_of_several_runs_shows_no_difference_of_one_of_them(tmp_path):
             transfer(run, [0.7, 0.71, 0.72], controls=[0.5, 0.51, 0.5], num_train=size, settings={"seed": seed})
     (sweep,) = sweeps_of(tmp_path)
     table = sweep_table(sweep)
-    place = table.headings.index("difference to control")
+    place = table.headings.index("difference from control")
     assert [bool(row[place]) for row in table.rows] == [False, True]

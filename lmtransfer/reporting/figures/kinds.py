@@ -448,7 +448,7 @@ def draw_differences(axes: Any, panel: Panel) -> list[End]:
     margin = 0.35 * (high - low) or 1.0  # space for the text beside the outermost dots
     axes.set_xlim(low - margin, high + margin)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("difference to control" + (" (points)" if factor == 100.0 else ""))
+    axes.set_xlabel("difference from control" + (" (points)" if factor == 100.0 else ""))
     subtitle(axes, "whisker: the interval that decides the verdict")
     return []
 

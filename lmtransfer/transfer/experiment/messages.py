@@ -134,7 +134,7 @@ def remarks(result: Result) -> list[str]:
     if difference is not None:
         lines += verdict_lines(difference, metric)
     if to_baseline is not None:
-        lines += verdict_lines(to_baseline, metric, to=result["better_baseline"])
+        lines += verdict_lines(to_baseline, metric, reference=result["better_baseline"])
         lines += filter(None, [word_count_note(to_baseline, result["better_baseline"])])
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part["collapsed"]:
