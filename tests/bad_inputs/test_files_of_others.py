@@ -516,8 +516,8 @@ def test_a_task_run_of_others_is_held_against_its_schema(name: str, task_world: 
     check(Case(words, names), task_world, answer)
 
 
-COMMAND = {"_target_": "lmtransfer.study.process.Command", "words": ["list"], "log": "canary", "heading": "x"}
-APART = {"_target_": "lmtransfer.study.process.Apart", "command": COMMAND}
+COMMAND = {"_target_": "lmtransfer.launch.jobs.JobSubmission", "words": ["list"], "log": "canary"}
+APART = {"_target_": "lmtransfer.launch.jobs._LocalProcess", "words": ["list"], "log": "canary"}
 MASKING = {"_target_": "lmtransfer.objectives.corruption.token_masking.TokenMasking"}
 MIXTURE = {"_target_": "lmtransfer.data.corpora.mixture.MixtureCorpus", "name": "x"}
 #: Where a hostile run puts a class that starts a program, or another one.
@@ -535,8 +535,8 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "whole_method": ("transfer", APART),
     "whole_model": ("model", APART),
     "other_base": ("model", {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "path": "texts"}),
-    "through_a_module": ("task.columns", {"_target_": "lmtransfer.study.process.subprocess.Popen", "args": "x"}),
-    "imported_there": ("task.columns", {"_target_": "lmtransfer.study.process.Path"}),
+    "through_a_module": ("task.columns", {"_target_": "lmtransfer.launch.jobs.subprocess.Popen", "args": "x"}),
+    "imported_there": ("task.columns", {"_target_": "lmtransfer.launch.jobs.Path"}),
     "program": ("task.columns", {"_target_": "lmtransfer.__main__.main"}),
     "plain_class": ("task.columns", COMMAND),
 }

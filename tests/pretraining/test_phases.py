@@ -61,7 +61,7 @@ def test_a_kill_between_two_phases_changes_nothing(monkeypatch: pytest.MonkeyPat
         raise Kill
 
     with monkeypatch.context() as patch:
-        patch.setattr(phases, "standardise", killed)
+        patch.setattr(phases, "standardize", killed)
         with pytest.raises(Kill):
             lmtransfer(*WORDS, "name=cut")
     assert len(records("cut")) == 3
