@@ -105,7 +105,7 @@ def _at_home(path: str, key: str, problems: list[str]) -> str:
         return path
 
 
-KINDS = ("steps", "tokens", "epochs", "seconds")
+KINDS = ("steps", "tokens", "words", "epochs", "seconds")
 
 
 def complete_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> None:

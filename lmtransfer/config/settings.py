@@ -130,6 +130,10 @@ class _Budget(Settings):
 class TrainSettings(_Budget):
     """``train``: the budget, batch sizes, and intervals."""
 
+    words: int | str | None = _doc(
+        "budget in words of text that are read, repetitions included and whatever the tokenizer, such as 100M; white "
+        "space separates words"
+    )
     min_steps: LargeCount | None = _doc(
         "minimum number of steps if the budget is in epochs, for tasks with few labels; also applies to the control"
     )
@@ -140,6 +144,10 @@ class TrainSettings(_Budget):
     save_at: Sequence[int | str] | None = _doc(
         "token counts at which the model is kept permanently, such as [0,100k,1M]; 0: the initial weights; start from "
         "such a model with init=<run>@1M; null: none"
+    )
+    save_at_words: Sequence[int | str] | str | None = _doc(
+        "word counts at which the model is kept permanently, such as [1M,10M]; babylm_strict_small or babylm_strict: "
+        "the checkpoints of that track of the BabyLM challenge; null: none"
     )
     eval_every: LargeCount | None = _doc(
         "steps between validations; null: only at the end in pretraining, once an epoch in transfer (min_steps does "
@@ -722,6 +730,7 @@ WITHOUT_EFFECT = (
     "tracker.*",
     "train.save_every",
     "train.save_at",
+    "train.save_at_words",
     "train.log_every",
     "train.num_workers",
 )

@@ -22,7 +22,7 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.pretraining.continued import command_line_keys, continue_from
 from lmtransfer.pretraining.parts import parts_of_phases, parts_over
-from lmtransfer.pretraining.save_points import save_points
+from lmtransfer.pretraining.save_points import save_points, word_points
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import build_optimizer
@@ -64,6 +64,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     train = TrainSettings.from_config(cfg.train)
     weight_average(ema_decay=train.ema_decay, average_last=train.average_last)
     save_points(train)
+    word_points(train)
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
         raise ConfigError([f"{key}=null is not allowed: leave it out, or choose a value" for key in nulls])

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
+from lmtransfer.config.effective import KINDS
 from lmtransfer.config.revisions import count_text, with_revision
 from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.parts import PretrainingParts
@@ -35,8 +36,9 @@ def opening_message(path: Path, pretraining: Pretraining) -> str:
     names = _losses(phases[-1].parts)
     if len(phases) > 1:
         names = ", then ".join(f"{_losses(phase.parts)} ({phase.name}, {100 * phase.share:.3g} %)" for phase in phases)
-    budgets = ((kind, getattr(pretraining.train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
-    budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
+    budgets = ((kind, getattr(pretraining.train, kind)) for kind in KINDS)
+    kind, value = next((kind, value) for kind, value in budgets if value is not None)
+    budget = f"{value} {kind}" if isinstance(value, str) else f"{value:g} {kind}"
     averaged = "" if average is None else f"\nthe average of the weights is validated and saved ({average})"
     return (
         f"pretraining {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
@@ -116,6 +118,8 @@ def print_closing(path: Path, result: RunResult, *, corpus: str, output_root: Pa
     if revisions := result.more.get("revisions"):
         last = with_revision(short_path(path), revisions[-1])
         table.add_row("revisions", f"{', '.join(map(count_text, revisions))} tokens; start from one with init={last}")
+    if "words" in result.more:
+        table.add_row("words", f"{result.more['words']:,} read, of a text of {result.more['text_words']:,}")
     table.add_row("steps, tokens", f"{result.more['steps']:,}, {result.tokens:,} ({result.more['epochs']:.2f} epochs)")
     if result.tokens_per_second is not None:
         speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, with evaluation and saving"

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -37,7 +38,7 @@ from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.diagnostics import callbacks_of
 from lmtransfer.pretraining.parts import PretrainingParts
-from lmtransfer.pretraining.save_points import check_reached, explain_missed, save_points
+from lmtransfer.pretraining.save_points import check_reached, convert_words, explain_missed, save_points
 from lmtransfer.pretraining.text import Text
 from lmtransfer.pretraining.utilization import pretraining_flops
 from lmtransfer.randomness import derive_seed
@@ -161,12 +162,14 @@ def describe_phases(
         ConfigError: ``train.save_at`` is beyond a budget in epochs.
         DataError: the text yields no rows for one of the phases.
     """
-    phases, save_at = phases_of(cfg), save_points(train)
+    phases = phases_of(cfg)
     transitions = transitions_of(cfg, phases, parts)
     descriptions = []
     for place, phase in enumerate(phases):
         sizes = train.model_copy(update=phase.train or {})
         data = PretrainingData(text, parts[place], train=sizes, hardware=hardware, seed=cfg.seed)
+        train = convert_words(train, partial(text.tokens_per_word, data.stream))
+        save_at = save_points(train)
         schedule_phase, schedule_ends = schedule_span(phases, transitions, place)
         schedule = PartOfBudget(build(cfg.schedule), begins=phases[schedule_phase].begins, ends=schedule_ends)
         trainer = trainer_config(train, hardware, stream=data.stream, schedule=schedule, seed=cfg.seed)

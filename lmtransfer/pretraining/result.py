@@ -25,6 +25,13 @@ def pretraining_result(
     metrics = state.best_metrics  # of the checkpoint that all other commands load
     text, parts = pretraining.text, pretraining.phases[-1].parts
     average, entropy = pretraining.average, pretraining.entropy
+    stream = pretraining.phases[-1].data.stream
+    is_mixture = bool(text.prepared.parts)
+    words = (
+        {}
+        if is_mixture
+        else {"text_words": text.prepared.statistics.words, "words": round(state.tokens / text.tokens_per_word(stream))}
+    )
     shares = part_shares(text.prepared.train, text.tokenizer)
     return RunResult(
         command="pretrain",
@@ -46,6 +53,7 @@ def pretraining_result(
             **({"phases": state.phases} if state.phases else {}),
             **({"revisions": list(revisions)} if revisions else {}),
             **({} if average is None else {"weights": str(average)}),
+            **words,
             **({} if entropy is None else {"unigram_entropy": entropy}),
             **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),
         },

@@ -1,9 +1,9 @@
-"""The token counts at which pretraining keeps its model (``train.save_at``)."""
+"""When pretraining keeps its model (``train.save_at``, ``train.save_at_words``), and budgets in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from lmtransfer.config.effective import KINDS
 from lmtransfer.config.phases import Phase
@@ -37,6 +37,81 @@ def save_points(train: TrainSettings) -> tuple[int, ...]:
     return tuple(points)
 
 
+#: The checkpoints of the tracks of the BabyLM challenge (2026), in words read.
+_STRICT_SMALL = (*range(1, 10), *range(10, 101, 10))
+_STRICT = (*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100))
+TRACKS = {
+    "babylm_strict_small": tuple(1_000_000 * millions for millions in _STRICT_SMALL),
+    "babylm_strict": tuple(1_000_000 * millions for millions in _STRICT),
+}
+
+
+def word_budget(train: TrainSettings) -> int | None:
+    """Return ``train.words`` as a number; None if there is no budget in words.
+
+    Raises:
+        ConfigError: the value is not a positive number of words.
+    """
+    if train.words is None:
+        return None
+    words = read_count(train.words)
+    if not words:
+        raise ConfigError(f"train.words={train.words} is not a number of words; use 1 or more, such as 500k or 100M")
+    return words
+
+
+def word_points(train: TrainSettings) -> tuple[int, ...]:
+    """Return the points of ``train.save_at_words``, ascending; none without this setting.
+
+    Raises:
+        ConfigError: a point is not a number of words, the points do not ascend, or a budget in words does not reach
+            the last one.
+    """
+    if isinstance(train.save_at_words, str):
+        if train.save_at_words not in TRACKS:
+            raise ConfigError(
+                f"train.save_at_words={train.save_at_words} is not allowed: use {' or '.join(TRACKS)}, or a list of "
+                "word counts such as [1M,10M]"
+            )
+        points = list(TRACKS[train.save_at_words])
+    else:
+        counts = [read_count(point) for point in train.save_at_words or ()]
+        points = [count for count in counts if count is not None and count >= 0]
+        if len(points) < len(counts) or points != sorted(set(points)):
+            raise ConfigError(
+                f"train.save_at_words={list(train.save_at_words or ())}: must be word counts in ascending order, such "
+                "as [0,500k,1M]"
+            )
+    budget = word_budget(train)
+    if budget is not None and points and points[-1] > budget:
+        raise ConfigError(
+            f"train.save_at_words: the budget train.words={train.words} does not reach {count_text(points[-1])}: raise "
+            "the budget, or remove the points beyond it"
+        )
+    return tuple(points)
+
+
+def convert_words(train: TrainSettings, tokens_per_word: Callable[[], float]) -> TrainSettings:
+    """Express the budget and the points in words as numbers of tokens.
+
+    Args:
+        tokens_per_word: returns the number of training tokens per word of the text, including special tokens; only
+            called if there is something to convert.
+
+    Raises:
+        ConfigError: both ``save_at`` and ``save_at_words`` are set.
+    """
+    budget, points = word_budget(train), word_points(train)
+    if points and train.save_at:
+        raise ConfigError("train.save_at and train.save_at_words are both set; keep one")
+    if budget is None and not points:
+        return train
+    ratio = tokens_per_word()
+    tokens = {} if budget is None else {"tokens": round(budget * ratio), "words": None}
+    save_at = {"save_at": [round(point * ratio) for point in points], "save_at_words": None} if points else {}
+    return train.model_copy(update={**tokens, **save_at})
+
+
 def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_epoch: int | None = None) -> None:
     """Check that the budget reaches all points, as far as it is known: a budget in seconds may reach any.
 
@@ -55,7 +130,8 @@ def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_ep
     most_tokens = train.tokens if steps is None else steps * max(sizes)
     if most_tokens is None:
         return
-    budget = next(f"train.{kind}={limit:g}" for kind in KINDS if (limit := getattr(train, kind)) is not None)
+    kind, limit = next((kind, limit) for kind in KINDS if (limit := getattr(train, kind)) is not None)
+    budget = f"train.{kind}={limit}" if isinstance(limit, str) else f"train.{kind}={limit:g}"
     points = save_points(train)
     missing = [count_text(point) for point in points if point > most_tokens]
     if missing:

@@ -14,7 +14,8 @@ from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.screening.screening import ScreenedCorpus
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
-from lmtransfer.errors import DataError
+from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.added_tokens import add_words
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.pretraining.screening import build_screening, notes_on
@@ -58,6 +59,23 @@ class Text:
     tokenizer: Tokenizer
     prepared: PreparedCorpus
     notes: tuple[str, ...] = ()
+
+    def tokens_per_word(self, stream: PlannedStream) -> float:
+        """Return the number of training tokens per word of the training text; special tokens count, as in the loop.
+
+        Args:
+            stream: the training steps.
+
+        Raises:
+            ConfigError: the corpus is a mixture, which reads some parts more often than others.
+        """
+        if self.prepared.parts:
+            raise ConfigError(
+                f"train.words and train.save_at_words need a single corpus, but corpus={self.corpus.name} is a "
+                "mixture: set train.tokens and train.save_at, or put the text into one corpus"
+            )
+        statistics = self.prepared.statistics
+        return stream.tokens_per_epoch / max(1, statistics.words - statistics.validation_words)
 
 
 def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:

@@ -17,7 +17,7 @@ from lmtransfer.training.peak_memory import peak_memory
 COMMON = {"command", "task", "split", "metrics", "main_metric", "control", "seconds", "tokens", "tokens_per_second"}
 COMMON |= {"format", "num_parameters", "task_fingerprint"}
 PRETRAINED = COMMON | {"checkpoint", "checkpoint_step", "steps", "epochs", "unigram_entropy", "attention", "flops"}
-PRETRAINED |= {"peak_memory"}
+PRETRAINED |= {"peak_memory", "text_words", "words"}
 OVER_SEEDS = {"seeds", "mean", "median", "deviation", "n"}
 TRAINED = COMMON | {"higher_is_better", "seed", "pretraining_seed", "learning_rate", "labels", "majority_label"}
 TRAINED |= {"num_train", "num_held_out", "num_scored", "num_truncated", "chosen_by", "chosen_score", "chosen_step"}
@@ -28,7 +28,7 @@ WHOLE |= {"baselines", "better_baseline", "baseline_difference"}
 SCORED = COMMON | OVER_SEEDS | {"higher_is_better", "collapsed", "majority", "labels", "num_scored", "num_truncated"}
 SCORED |= {"calibration", "classes", "deterministic"}
 PAIRS = COMMON | {"zero_shot", "pretraining_seed", "higher_is_better", "chance", "num_scored", "num_sentences"}
-PAIRS |= {"num_subsets", "num_ties"}
+PAIRS |= {"num_subsets", "num_ties", "token_frequencies"}
 
 
 def test_each_command_writes_the_keys_it_always_wrote(text_world: Path) -> None:

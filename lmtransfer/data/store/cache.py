@@ -39,7 +39,7 @@ from lmtransfer.tokenizers.trainer import TokenizerTrainer
 
 #: Seconds that a process waits for another before it prints a message.
 _PATIENCE = 3.0
-CACHE_FORMAT = 1  # increase when the same text and tokenizer would produce different sentences, blocks or statistics
+CACHE_FORMAT = 2  # increase when the same text and tokenizer would produce different sentences, blocks or statistics
 
 
 @dataclass(frozen=True, slots=True)

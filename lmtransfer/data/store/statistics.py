@@ -18,6 +18,7 @@ class CorpusStatistics:
         sentences: sentences (see ``lmtransfer.data.corpora.sentences``) with at least one token.
         words: sequences of characters between white space.
         tokens: tokens of the tokenizer, without special tokens.
+        validation_words: number of held-out words.
         validation_tokens: number of held-out tokens.
         unknown_tokens: number of unknown tokens.
         text_bytes: bytes of the documents' text as UTF-8.
@@ -32,6 +33,7 @@ class CorpusStatistics:
     sentences: int = 0
     words: int = 0
     tokens: int = 0
+    validation_words: int = 0
     validation_tokens: int = 0
     unknown_tokens: int = 0
     text_bytes: int = 0

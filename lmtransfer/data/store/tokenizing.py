@@ -168,6 +168,7 @@ def tokenize_block(block: DocumentBlock, folder: Path, tokenizer: Tokenizer) -> 
             )
         if side == SIDES[1]:
             part.validation_documents, part.validation_tokens = part.documents, part.tokens
+            part.validation_words = part.words
         statistics.add(part)
     hashes = np.array([text_hash(text) for text in block.texts], dtype=np.uint64)
     with staged_folder(hashes_path(folder, block.index).parent) as staged:

@@ -178,6 +178,11 @@ class PlannedStream:
         """Mean length of the first epoch's rows, in tokens."""
         return float(np.mean(self._plans[0].lengths))
 
+    @property
+    def tokens_per_epoch(self) -> int:
+        """Number of tokens in the first epoch's rows, including special tokens."""
+        return int(np.sum(self._plans[0].lengths, dtype=np.int64))
+
     def steps_in(self, epoch: int) -> int:
         """Return the number of optimizer steps in an epoch."""
         return len(self._edges(epoch, self._plans[epoch].lengths)[1]) - 1
