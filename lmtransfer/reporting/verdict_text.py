@@ -42,7 +42,9 @@ def power_text(difference: Difference, metric: str) -> str:
         return ""
     points = " points" if in_percent(metric) else ""
     size = format_metric(difference.detectable_difference, metric)
-    text = f"a true difference of {size}{points} would be found in 80 of 100 such experiments; a smaller one may be missed"
+    text = (
+        f"a true difference of {size}{points} would be found in 80 of 100 such experiments; a smaller one may be missed"
+    )
     if difference.verdict != "no difference shown" or difference.num_seeds == (0, 0):
         return text
     needed = difference.seeds_needed
