@@ -1,1 +1,1 @@
-"""Using a model: predict, embed, score without training, fill masks, inspect, serve."""
+"""Uses of a trained model: predict, embed, score without training, fill masks, inspect and serve."""

@@ -1,1 +1,1 @@
-"""Read published checkpoints, and write folders for other libraries."""
+"""Interoperability: published checkpoints are read, and folders for other libraries are written."""

@@ -1,4 +1,4 @@
-"""Recompute transformer layers in the backward pass instead of storing their results, in every training command."""
+"""Activation checkpointing: transformer layers are recomputed in the backward pass instead of storing their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Continues a run in pretraining: takes over its model, the arguments of its heads, and the head weights that fit."""
+"""Continued pretraining of a run: its model, the arguments of its heads, and the head weights that fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token counts at which pretraining keeps its model (``train.save_at``)."""
+"""The token counts at which pretraining keeps a copy of its model (``train.save_at``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets how long a waiting thread spins before it sleeps; runs before torch is imported, so imports nothing heavy.
+"""How long a waiting thread spins before it sleeps. This is set before torch is imported, so imports stay light.
 
 At the end of every parallel part of a step, the threads wait for one another. GNU's OpenMP runtime, which PyTorch ships
 on Linux, spins for up to some tens of milliseconds by default. This is fastest if the process is alone, but slowest if

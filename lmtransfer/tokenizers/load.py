@@ -1,4 +1,4 @@
-"""Load a tokenizer of any kind from a folder."""
+"""The loader for a tokenizer of any kind from a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores a learner on examples: sort by length, pack, run the head, and restore the order.
+"""The scoring of a learner on examples, which are sorted by length and packed, with the order restored afterwards.
 
 Shape legend: S sequences, R rows of targets, K columns of a head's outputs.
 """

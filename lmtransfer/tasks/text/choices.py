@@ -1,4 +1,4 @@
-"""Choose the right one of several continuations of a text."""
+"""The choice of the right continuation of a text among several."""
 
 from __future__ import annotations
 
