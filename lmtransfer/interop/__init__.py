@@ -1,1 +1,1 @@
-"""Interoperability: published checkpoints are read, and folders for other libraries are written."""
+"""Interoperability with other libraries: reading published checkpoints, and writing exports."""
