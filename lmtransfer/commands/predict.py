@@ -1,4 +1,4 @@
-"""The ``predict`` command: labels, scores, tags or answers for texts from a trained run, or filled masks."""
+"""The ``predict`` command: labels, scores, tags or answers for texts, or fillings for masks, from a trained run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The settings of each command: type, range and description. Their defaults are in ``conf/<command>.yaml``.
 
-Nodes that choose a component (``model``, ``task`` ...) have no type here; see ``component``. Does not import torch.
+Nodes that choose a component (``model``, ``task`` ...) have no type here; see ``component``. This module does not
+import torch.
 """
 
 from __future__ import annotations

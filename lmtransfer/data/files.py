@@ -1,4 +1,4 @@
-"""Access to plain files, compressed files and ``datasets`` folders, which also measures how much has been read."""
+"""Access to plain files, compressed files and ``datasets`` folders, with a measure of how much has been read."""
 
 from __future__ import annotations
 

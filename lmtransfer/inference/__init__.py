@@ -1,1 +1,1 @@
-"""Uses of a trained model: predict, embed, score without training, fill masks, inspect and serve."""
+"""Uses of a trained model: prediction, embedding, zero-shot scoring, mask filling, inspection and serving."""

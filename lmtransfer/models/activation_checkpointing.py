@@ -1,4 +1,4 @@
-"""Activation checkpointing: transformer layers are recomputed in the backward pass instead of storing their results."""
+"""Activation checkpointing, which recomputes transformer layers in the backward pass to save memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a waiting thread spins before it sleeps. This is set before torch is imported, so imports stay light.
+"""The time for which a waiting thread spins before it sleeps, set before torch is imported.
 
 At the end of every parallel part of a step, the threads wait for one another. GNU's OpenMP runtime, which PyTorch ships
 on Linux, spins for up to some tens of milliseconds by default. This is fastest if the process is alone, but slowest if

@@ -1,4 +1,4 @@
-"""The base class of tokenizer trainers: common settings, and a seeded sample of training lines with bounded size."""
+"""The base class of tokenizer trainers: common settings, and a seeded sample of training lines of bounded size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scoring of a learner on examples, which are sorted by length and packed, with the order restored afterwards.
+"""The scoring of a learner on examples, which sorts them by length, packs them, and restores their order.
 
 Shape legend: S sequences, R rows of targets, K columns of a head's outputs.
 """

@@ -1,4 +1,4 @@
-"""The selection of the tokens to mask in a row, in units such as words or spans. ``Replacement`` replaces them."""
+"""The selection of the tokens to mask, in units such as words or spans. ``Replacement`` decides what replaces them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of the right continuation of a text among several."""
+"""Multiple choice: which of several continuations of a text is right."""
 
 from __future__ import annotations
 
