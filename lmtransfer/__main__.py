@@ -1,4 +1,4 @@
-"""``python -m lmtransfer`` does the same as ``lmtransfer``."""
+"""The entry point for ``python -m lmtransfer``, which does the same as ``lmtransfer``."""
 
 from __future__ import annotations
 

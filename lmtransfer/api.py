@@ -1,4 +1,4 @@
-"""The commands as functions, and a run in memory (``load``).
+"""The commands as Python functions, and ``load``, which opens a run in memory.
 
 Each function takes the settings of its command. A string is a word of the command line, and a keyword is a top-level
 key: ``pretrain("corpus=text", "corpus.path=my/texts", name="mine", train={"steps": 200})``. A dictionary holds the keys

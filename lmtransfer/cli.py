@@ -1,4 +1,4 @@
-"""The ``lmtransfer`` command: it selects the sub-command, imports it when needed, and shows an error as one message.
+"""The ``lmtransfer`` command, which imports only the selected sub-command and shows an error as a single message.
 
 Neither torch nor Hydra is imported for ``--help``, ``--version`` or a misspelled command.
 """

@@ -1,4 +1,4 @@
-"""The errors that are reported to the user.
+"""The errors reported to the user.
 
 Each message gives the key or ``file:line``, the value, what is allowed and how to fix it. The command line prints such
 an error without a traceback and exits with its ``exit_code``. Any other exception is a bug in lmtransfer and is

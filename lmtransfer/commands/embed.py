@@ -1,4 +1,4 @@
-"""Write a vector for each text of a file, with the encoder of any run."""
+"""The ``embed`` command: a vector for each text in a file, from the encoder of any run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a pretrained encoder and a new head on a task."""
+"""The ``finetune`` command: training of a pretrained encoder and a new head on a task."""
 
 from __future__ import annotations
 

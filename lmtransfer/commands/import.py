@@ -1,4 +1,4 @@
-"""Load a published checkpoint as a run that every command accepts as init=, or copy someone else's run."""
+"""The ``import`` command: a published checkpoint as a run that every command accepts as init=, or a copied run."""
 
 from __future__ import annotations
 

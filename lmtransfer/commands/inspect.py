@@ -1,4 +1,4 @@
-"""Show what the model sees of a corpus or a task, and what training would cost."""
+"""The ``inspect`` command: a corpus or a task as the model sees it, and the estimated cost of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare all results in tables and figures, and say whether pretraining helped."""
+"""The ``report`` command: all results in tables and figures, which show whether pretraining helped."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From YAML configs and command-line overrides to checked components."""
+"""Configuration: from YAML files and command-line overrides to checked components."""

@@ -1,4 +1,4 @@
-"""Checks a whole configuration before any work starts and reports all problems at once."""
+"""The check of a whole configuration before any work starts, which reports all problems at once."""
 
 from __future__ import annotations
 

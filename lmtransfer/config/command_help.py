@@ -1,4 +1,4 @@
-"""The text of ``lmtransfer <command> --help``; its layout is ``conf/hydra/help/lmtransfer.yaml``.
+"""The text of ``lmtransfer <command> --help``. Its layout is in ``conf/hydra/help/lmtransfer.yaml``.
 
 The text comes from the YAML files. The first comment in the command's file is the description; from its first line that
 starts with ``lmtransfer`` on, its lines are the examples. Comments next to keys explain the keys.

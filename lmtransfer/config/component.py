@@ -1,4 +1,4 @@
-"""Components: config nodes that name a class by ``_target_`` and give its arguments.
+"""Components: config nodes that name a class with ``_target_`` and provide its arguments.
 
 A config may come from anyone (in a run directory sent by mail, or in a checkpoint), and a class name decides which code
 runs. Configs may therefore name only *components*: subclasses of the bases in ``BASES``, defined in an allowed package.

@@ -1,4 +1,4 @@
-"""Composes the configuration of a command, and explains a command line that Hydra rejects."""
+"""The composition of a command's configuration, and explanations for command lines that Hydra rejects."""
 
 from __future__ import annotations
 

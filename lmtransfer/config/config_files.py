@@ -1,4 +1,4 @@
-"""Reads configuration files before any composition: their keys and values."""
+"""The keys and values of configuration files, read before composition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completes a composed configuration: its paths, its only budget in effect, and whether to search learning rates."""
+"""The completion of a composed configuration: its paths, its effective budget, and whether to search learning rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lmtransfer --help``, ``lmtransfer help``, the guides, the version, and the message for a misspelled command.
+"""The output of ``--help`` and ``help``, the guides, the version, and the message for a misspelled command.
 
 Imports neither torch nor Hydra.
 """

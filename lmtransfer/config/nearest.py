@@ -1,4 +1,4 @@
-"""Finds the name nearest to a misspelled name, for error messages."""
+"""The search for the name nearest to a misspelled one, for error messages."""
 
 from __future__ import annotations
 

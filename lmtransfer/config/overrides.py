@@ -1,4 +1,4 @@
-"""The words of a command line: options, and ``key=value`` quoted so that Hydra reads what the user means.
+"""Command-line arguments: options, and ``key=value`` pairs quoted so that Hydra reads what the user means.
 
 Hydra's grammar interprets brackets, commas, quotes, ``=`` and other characters inside a value. This is right for
 numbers and lists, but wrong for text and for paths such as ``init=runs/pretrain/imdb/objective.mask_prob=0.15``.

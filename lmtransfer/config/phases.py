@@ -1,4 +1,4 @@
-"""The phases of a pretraining run: the settings of a phase, and those that it takes from the run's configuration.
+"""The phases of a pretraining run: each phase's own settings, and the settings that it takes from the run.
 
 ``phases`` maps names to nodes, in the order of the phases. A node has a ``share`` of the budget; one phase may omit its
 share and gets the rest. A node contains the settings that differ from the run's: ``objective`` and ``optimizer``, as

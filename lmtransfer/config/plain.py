@@ -1,4 +1,4 @@
-"""Converts config nodes to plain data, and finds every missing value and broken interpolation."""
+"""The conversion of config nodes to plain data, which finds every missing value and broken interpolation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The settings of each command: type, range and description. Their defaults are in ``conf/<command>.yaml``.
 
-Nodes that choose a component (``model``, ``task`` ...) have no type here; see ``component``. Does not import torch.
+Nodes that choose a component (``model``, ``task`` ...) have no type here; see ``component``. This module does not
+import torch.
 """
 
 from __future__ import annotations
@@ -109,8 +110,10 @@ class Settings(pydantic.BaseModel):
                 yield from model.docs(join(key, name))
 
 
-_BATCH_TOKENS = "tokens in one optimizer step, over all ranks and micro-batches"
-_MICRO_BATCH_TOKENS = "tokens in one forward pass, or up to one row more; null: the whole step at once"
+_BATCH_TOKENS = "number of tokens in an optimizer step, over all ranks and micro-batches"
+_MICRO_BATCH_TOKENS = (
+    "maximum number of tokens in a forward pass, exceeded by at most one row; null: the whole step at once"
+)
 _ENCODING_ERRORS = "strict: stop at bytes that are not UTF-8; replace: replace such bytes with U+FFFD and count them"
 
 
@@ -119,11 +122,11 @@ def _doc(text: str, default: Any = None) -> Any:
 
 
 class _Budget(Settings):
-    steps: LargeCount | None = _doc("budget in optimizer steps; set one of steps, tokens, epochs and seconds")
-    tokens: LargeCount | None = _doc("budget in real tokens")
+    steps: LargeCount | None = _doc("budget in optimizer steps; set exactly one of steps, tokens, epochs and seconds")
+    tokens: LargeCount | None = _doc("budget in real tokens, which exclude filler")
     epochs: Annotated[float, Gt(0), Le(10**9)] | None = _doc("budget in passes over the training data")
     seconds: Annotated[float, Gt(0), Le(10**9)] | None = _doc(
-        "budget in wall-clock seconds; the schedule follows the clock"
+        "budget in wall-clock seconds; the learning-rate schedule then follows the clock"
     )
 
 
@@ -135,61 +138,67 @@ class TrainSettings(_Budget):
         "space separates words"
     )
     min_steps: LargeCount | None = _doc(
-        "minimum number of steps if the budget is in epochs, for tasks with few labels; also applies to the control"
+        "minimum number of steps if the budget is in epochs, for tasks with few labels; it also applies to the control"
     )
     batch_tokens: StepTokens | None = _doc(_BATCH_TOKENS)
-    batch_examples: Count | None = _doc("examples in one optimizer step, over all ranks and micro-batches")
+    batch_examples: Count | None = _doc("number of examples in an optimizer step, over all ranks and micro-batches")
     micro_batch_tokens: StepTokens | None = _doc(_MICRO_BATCH_TOKENS)
-    save_every: LargeCount | None = _doc("steps between checkpoints; null: only at the end")
+    save_every: LargeCount | None = _doc("number of steps between checkpoints; null: save only at the end")
     save_at: Sequence[int | str] | None = _doc(
-        "token counts at which the model is kept permanently, such as [0,100k,1M]; 0: the initial weights; start from "
-        "such a model with init=<run>@1M; null: none"
+        "token counts at which to keep a copy of the model permanently, such as [0,100k,1M] (0: the initial weights); "
+        "init=<run>@1M starts from such a copy; null: none"
     )
     save_at_words: Sequence[int | str] | str | None = _doc(
         "word counts at which the model is kept permanently, such as [1M,10M]; babylm_strict_small or babylm_strict: "
         "the checkpoints of that track of the BabyLM challenge; null: none"
     )
     eval_every: LargeCount | None = _doc(
-        "steps between validations; null: only at the end in pretraining, once an epoch in transfer (min_steps does "
-        "not add evaluations)"
+        "number of steps between validations; null: only at the end in pretraining, and once per epoch in transfer "
+        "(min_steps does not add validations)"
     )
-    log_every: LargeCount = _doc("steps between two lines of metrics.jsonl", 10)
+    log_every: LargeCount = _doc("number of steps between two lines in metrics.jsonl", 10)
     eval_tokens: LargeCount | None = _doc("maximum number of validation tokens; null: all")
-    max_grad_norm: Positive | None = _doc("clip the gradient norm to this value; null: no clipping")
-    num_workers: Processes | None = _doc(
-        "processes that build batches, without any effect on the batches; null: up to 4 on CUDA if there are enough "
-        "cores, otherwise none"
+    max_grad_norm: Positive | None = _doc(
+        "maximum gradient norm; larger gradients are clipped to it; null: no clipping"
     )
-    patience: LargeCount | None = _doc("stop after this many validations without improvement; null: never")
+    num_workers: Processes | None = _doc(
+        "number of processes that build batches, which does not affect the batches; null: up to 4 on CUDA if there "
+        "are enough cores, otherwise none"
+    )
+    patience: LargeCount | None = _doc(
+        "number of validations without improvement after which training stops; null: never stop early"
+    )
     ema_decay: OpenShare | None = _doc(
-        "validate, save and transfer an exponential moving average of the weights with this decay, such as 0.999; "
-        "null: no average"
+        "decay of an exponential moving average of the weights, such as 0.999; this average is validated, saved and "
+        "transferred; null: no average"
     )
     average_last: PositiveProb | None = _doc(
-        "validate, save and transfer the mean of the weights over this last share of the budget, such as 0.2 (LAWA, "
-        "SWA); excludes ema_decay; null: no average"
+        "last share of the budget, such as 0.2, over which the weights are averaged (LAWA, SWA); this mean is "
+        "validated, saved and transferred; cannot be combined with ema_decay; null: no average"
     )
 
 
 class HardwareSettings(Settings):
     """``hardware``: device, number format, threads, compilation, and memory use of the passes."""
 
-    device: str = _doc("auto, cpu, cuda, cuda:1, mps", "auto")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = _doc("auto, fp32, bf16, fp16", "auto")
-    threads: SmallCount | None = _doc("CPU threads; null: the usable physical cores")
+    device: str = _doc("auto, cpu, cuda, cuda:1 or mps", "auto")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = _doc("auto, fp32, bf16 or fp16", "auto")
+    threads: SmallCount | None = _doc("number of CPU threads; null: one per usable physical core")
     compile: bool | Literal["auto"] = _doc(
-        "compile each block with torch.compile: auto (in pretraining on CUDA, if possible), true, false", "auto"
+        "whether to compile each block with torch.compile: auto (in pretraining on CUDA, if possible), true or false",
+        "auto",
     )
     activation_checkpointing: bool = _doc(
-        "recompute transformer layers in the backward pass, which takes less memory and more time", False
+        "true: recompute transformer layers in the backward pass, which takes less memory but more time", False
     )
     residual: Literal["auto", "float32", "bfloat16"] = _doc(
         "number format of the states between layers in training: auto (bfloat16 in pretraining on CUDA with bf16), "
-        "float32, bfloat16",
+        "float32 or bfloat16",
         "auto",
     )
     shard: bool = _doc(
-        "under torchrun, each process keeps only a part of every weight and of the optimizer state (FSDP2)", False
+        "true, under torchrun: each process stores only a part of every weight and of the optimizer state (FSDP2)",
+        False,
     )
 
 
@@ -197,8 +206,8 @@ class ObjectiveSettings(Settings):
     """``objective``: settings common to its rows, corruption and losses, and those components."""
 
     max_length: Count = _doc("maximum row length in tokens", 128)
-    mask_prob: PositiveProb = _doc("share of tokens that are masked or replaced", 0.15)
-    causal_share: Prob = _doc("share of rows that are predicted from left to right", 0.25)
+    mask_prob: PositiveProb = _doc("share of tokens to mask or replace", 0.15)
+    causal_share: Prob = _doc("share of rows to predict from left to right", 0.25)
     rows: Component = None
     corruption: Component = None
     losses: Component = None
@@ -214,19 +223,19 @@ class PhaseTrainSettings(Settings):
 class VectorSettings(Settings):
     """``embedding_after`` in a phase: changes to the token embeddings at its end."""
 
-    centre: bool = _doc("subtract the mean vector, so that the mean of each column is 0", True)
-    deviation: Positive | None = _doc("scale all entries to this standard deviation; null: no scaling")
+    centre: bool = _doc("true: subtract the mean vector, so that the mean of each column is 0", True)
+    deviation: Positive | None = _doc("standard deviation to which all entries are scaled; null: no scaling")
 
 
 class PhaseSettings(Settings):
-    """A phase in ``phases``; omitted settings are those of the run."""
+    """A phase in ``phases``; it takes omitted settings from the run."""
 
     share: Annotated[float, Gt(0)] | None = _doc(
-        "share of the run's budget; all shares must add up to 1; null: the rest"
+        "share of the run's budget; the shares of all phases must add up to 1; null: the remaining share"
     )
     restart: bool | None = _doc(
-        "true: restart the learning rate schedule in this phase; null: only if the losses or the kind of optimizer "
-        "change"
+        "true: restart the learning-rate schedule in this phase; null: restart it only if the losses or the kind of "
+        "optimizer change"
     )
     train: PhaseTrainSettings | None = None
     embedding_after: VectorSettings | None = None
@@ -234,13 +243,13 @@ class PhaseSettings(Settings):
     optimizer: Component = None
 
 
-_DATA_ROOT = "folder with data; null: the environment variable LMTRANSFER_DATA"
+_DATA_ROOT = "data folder; null: the environment variable LMTRANSFER_DATA"
 _OVERWRITE = "true: replace an existing output"
 _RUN = (
-    "run directory of pretraining, a probe or finetuning (the first seed if it has several), or hf:<folder or name on "
+    "directory of a pretraining, probe or finetuning run (the first seed if it has several), or hf:<folder or name on "
     "the hub>"
 )
-_ENSEMBLE = "true: use the mean probabilities (or scores) over all seeds of the run"
+_ENSEMBLE = "true: average the probabilities (or scores) over all seeds of the run"
 
 
 class _WithData(Settings):
@@ -250,7 +259,7 @@ class _WithData(Settings):
 class _WithRuns(_WithData):
     output_root: Folder = _doc("folder for run directories: <output_root>/<command>/<name>", "runs")
     cache_dir: Folder | None = _doc(
-        "folder for tokenizers, tokenized corpora and large features that runs reuse; null: ~/.cache/lmtransfer"
+        "folder for tokenizers, tokenized corpora and large features, which runs reuse; null: ~/.cache/lmtransfer"
     )
 
 
@@ -264,12 +273,12 @@ class _OfARun(Settings):
 class ClusterSettings(Settings):
     """``cluster``: where jobs are submitted, and the resources of each job, with submitit's names."""
 
-    executor: Literal["slurm", "local"] = _doc("slurm, or local: processes on this machine")
+    executor: Literal["slurm", "local"] = _doc("slurm, or local (processes on this machine)")
     timeout_min: LargeCount = _doc(
-        "time limit of a job in minutes; before it ends, the job saves and is queued again", 1440
+        "time limit of a job in minutes; before the limit is reached, the job saves its state and is queued again", 1440
     )
-    cpus_per_task: SmallCount | None = _doc("cores per job")
-    gpus_per_node: SmallCount | None = _doc("GPUs per job")
+    cpus_per_task: SmallCount | None = _doc("number of CPU cores per job")
+    gpus_per_node: SmallCount | None = _doc("number of GPUs per job")
     mem_gb: Positive | None = _doc("memory per job in GB")
     slurm_partition: str | None = _doc("Slurm partition")
     slurm_account: str | None = _doc("Slurm account")
@@ -283,18 +292,20 @@ _CLUSTER = "slurm: submit each job to a cluster; null: run on this machine"
 
 class _Training(_WithRuns):
     name: Name = _doc("name of the run directory <output_root>/<command>/<name>", "run")
-    seed: Whole = _doc("seed of data order, masks, initialization and dropout", 0)
+    seed: Whole = _doc("seed for data order, masks, initialization and dropout", 0)
     seeds: Seeds = _doc(
-        "train this many times, with the seeds seed, seed + 1, ...; 5 seeds give a mean, a deviation, an interval and "
-        "a verdict, a single seed gives no verdict; resume=true can add seeds to two or more",
+        "number of training runs, with the seeds seed, seed + 1, ...; 5 seeds give a mean, a deviation, an interval "
+        "and a verdict, whereas a single seed gives no verdict; resume=true can add seeds to a run with at least two",
         1,
     )
     init: str | None = _doc(
-        "run directory, or hf:<folder, or name@revision on the hub>, whose weights and tokenizer to start from; null: "
-        "random weights"
+        "run directory, or hf:<folder, or name@revision on the hub>, that provides the initial weights and the "
+        "tokenizer; null: random weights"
     )
-    resume: bool = _doc("true: continue the run of this name from its last checkpoint", False)
-    jobs: SmallCount = _doc("seeds that run at the same time, each in its own process with its share of the threads", 1)
+    resume: bool = _doc("true: continue the run with this name from its last checkpoint", False)
+    jobs: SmallCount = _doc(
+        "number of seeds to train at the same time, each in its own process with its share of the threads", 1
+    )
     cluster: ClusterSettings | None = _doc(_CLUSTER)
     train: TrainSettings = TrainSettings()
     hardware: HardwareSettings = HardwareSettings()
@@ -306,7 +317,8 @@ class _Training(_WithRuns):
 
 class _Words(Settings):
     add: str | None = _doc(
-        "file with one word per line, each of which becomes one token; the model's output for other text stays the same"
+        "file with one word per line; each word becomes a single token, and the model's output for other text does "
+        "not change"
     )
 
 
@@ -325,28 +337,30 @@ class PretrainSettings(_Training):
 class _Transfer(_Training):
     split: str = _doc("split to score at the end", "dev")
     control: bool = _doc(
-        "true: also train the same model from random initialization, with the same budget and its own choice of "
-        "learning rate; a probe freezes this encoder too",
+        "true: also train the same model from random initialization, with the same budget but its own choice of "
+        "learning rate; a probe also freezes this encoder",
         False,
     )
     baseline: bool | None = _doc(
-        "true: also score baselines that count words on the same examples: TF-IDF and NB-SVM (labels), TF-IDF "
-        "(numbers), the most common tag of each word (tags); null: no baselines",
+        "true: also score word-counting baselines on the same examples: TF-IDF and NB-SVM (labels), TF-IDF (numbers), "
+        "the most common tag of each word (tags); null: no baselines",
         True,
     )
     learning_rates: Sequence[Positive] | None = _doc(
-        "rates such as [1e-4,3e-4,1e-3], of which the best on a held-out part of the training set is used; null: "
-        "optimizer.learning_rate"
+        "learning rates to try, such as [1e-4,3e-4,1e-3]; the best rate on a held-out part of the training set is "
+        "used; null: optimizer.learning_rate"
     )
     checkpoint: Literal["best", "last"] = _doc(
-        "best: the checkpoint with the best held-out score; last: the end of training on the whole training set", "best"
+        "best: the checkpoint with the best held-out score; last: the final weights after training on the whole "
+        "training set",
+        "best",
     )
     keep_weights: bool = _doc(
-        "false: with several seeds, delete the weights of each seed and control once they are scored, but keep scores, "
+        "false, with several seeds: delete the weights of each seed and control after scoring them, but keep scores, "
         "answers and reports",
         True,
     )
-    part: str | None = _doc("used by jobs: perform only this part of the command, such as seed-3")
+    part: str | None = _doc("part of the command to perform, such as seed-3; set only by jobs")
     task: Component = None
     transfer: Component = None
 
@@ -371,28 +385,30 @@ class FinetuneSettings(_Transfer):
 class EvaluateSettings(_OfARun, _WithRuns):
     """Settings of ``evaluate``."""
 
-    split: str = _doc("split of the task to score; a pretraining run is scored on its held-out text", "test")
+    split: str = _doc("split of the task to score; a pretraining run is scored on its held-out text instead", "test")
     memory_lengths: Sequence[WholeLength] | None = _doc(
-        "memory lengths in tokens with which to score a pretraining run, such as [0,64,640]; null: the trained length"
+        "memory lengths in tokens at which to score a pretraining run, such as [0,64,640]; null: the memory length "
+        "used in training"
     )
     segment_length: Count | None = _doc(
-        "with memory_lengths: tokens per segment; null: objective.max_length (64 in Transformer-XL's evaluation)"
+        "with memory_lengths: number of tokens per segment; null: objective.max_length (Transformer-XL's evaluation "
+        "uses 64)"
     )
     clamp_length: WholeLength | None = _doc(
-        "with memory_lengths: largest relative distance, to which larger distances are clamped; null: as in training "
-        "(400 in Transformer-XL's evaluation)"
+        "with memory_lengths: maximum relative distance; larger distances are clamped to it; null: as in training "
+        "(Transformer-XL's evaluation uses 400)"
     )
     same_length: bool = _doc(
-        "true, with memory_lengths: each token attends to memory_length tokens, including itself (true in "
-        "Transformer-XL's evaluation)",
+        "true, with memory_lengths: each token attends to memory_length tokens, including itself (Transformer-XL's "
+        "evaluation uses true)",
         False,
     )
     eval_tokens: LargeCount | None = _doc(
-        "maximum number of held-out tokens on which a pretraining run is scored; null: all"
+        "maximum number of held-out tokens on which to score a pretraining run; null: all"
     )
     name: Name | None = _doc(
-        "name of the run directory <output_root>/evaluate/<name>; null: built from the run's name, its command and the "
-        "split"
+        "name of the run directory <output_root>/evaluate/<name>; null: a name built from the run's name, its command "
+        "and the split"
     )
     overwrite: bool = _doc("true: replace an existing evaluation with this name", False)
     hardware: HardwareSettings = HardwareSettings()
@@ -401,35 +417,39 @@ class EvaluateSettings(_OfARun, _WithRuns):
 
 
 _InputFormat: TypeAlias = Literal[TextFormat, "conll", "conllu", "squad", "quac", "coqa"]
-_DELIMITER = "character between the columns of a table, such as ';', or tab; null: as in the first line"
+_DELIMITER = (
+    "delimiter between the columns of a table: a character such as ';', or tab; null: inferred from the first line"
+)
 
 
 class PredictSettings(_OfARun, _WithData):
     """Settings of ``predict``."""
 
-    input: str | None = _doc("a file, which may be compressed, or - for standard input")
-    text: str | None = _doc("one text; or two texts, or a question and its passage, separated by [SEP]")
+    input: str | None = _doc("input file, which may be compressed, or - for standard input")
+    text: str | None = _doc("a single text; or two texts, or a question and its passage, separated by [SEP]")
     split: str | None = _doc("split of the task to predict; its gold answers may be hidden")
     output: str = _doc(
-        "file for JSON lines, or - for standard output; with submission: the submission's file or a folder", "-"
+        "output file for JSON lines, or - for standard output; with submission: the submission's file or a folder", "-"
     )
     format: _InputFormat | None = _doc(
-        "format of the input: text (one per line), tsv, quoted_tsv, csv, jsonl (objects on lines or in an array), "
-        "parquet (also arrow, or a folder from datasets.save_to_disk), conll, conllu, squad, quac or coqa; null: by "
-        "the file name (text for .txt and standard input)"
+        "input format: text (one text per line), tsv, quoted_tsv, csv, jsonl (one object per line, or an array), "
+        "parquet (also arrow, or a folder written by datasets.save_to_disk), conll, conllu, squad, quac or coqa; "
+        "null: inferred from the file name (text for .txt and standard input)"
     )
     delimiter: str | None = _doc(_DELIMITER)
     text_column: str | None = _doc("table column or JSON field with the text; null: as in the task's own files")
-    text_pair_column: str | None = _doc("the same for the second text of a pair")
+    text_pair_column: str | None = _doc(
+        "table column or JSON field with the second text of a pair; null: as in the task's own files"
+    )
     id_column: str | None = _doc(
-        "column with the ids of the answers; null: the column id if it exists, else the row number, from 0"
+        "column with the ids for the answers; null: the column id if it exists, otherwise the row number, starting at 0"
     )
     encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")
     on_error: Literal["stop", "skip"] = _doc(
         "stop: stop at the first line that cannot be answered; skip: write an error in place of its answer", "stop"
     )
     submission: Literal["glue", "squad"] | None = _doc(
-        "glue or squad: write the official file of a whole split instead of JSON lines"
+        "glue or squad: write the official submission file for a whole split instead of JSON lines"
     )
     ensemble: bool = _doc(_ENSEMBLE, False)
     entities: bool = _doc(
@@ -439,7 +459,9 @@ class PredictSettings(_OfARun, _WithData):
     )
     top_k: TopK = _doc("number of candidates for each [MASK]", 5)
     group: Group = _doc(
-        "maximum number of inputs processed together; from standard input, only those that have arrived", 256
+        "maximum number of inputs to process together; from standard input, a group contains only the inputs that "
+        "have arrived",
+        256,
     )
     overwrite: bool = _doc(_OVERWRITE, False)
     hardware: HardwareSettings = HardwareSettings()
@@ -450,65 +472,68 @@ class EmbedSettings(_OfARun):
     """Settings of ``embed``."""
 
     input: str = _doc(
-        "a file of texts: .txt (one per line), .tsv, .csv, .json, .jsonl, .parquet or .arrow, which may be compressed, "
-        "or a folder from datasets.save_to_disk; - for standard input",
+        "file of texts: .txt (one text per line), .tsv, .csv, .json, .jsonl, .parquet or .arrow, which may be "
+        "compressed; or a folder written by datasets.save_to_disk; or - for standard input",
         "",
     )
-    output: str = _doc("file for the vectors: .npy, float32 (rows, width), or .parquet", "")
+    output: str = _doc("output file for the vectors: .npy (float32, shape (rows, width)) or .parquet", "")
     pooling: str | None = _doc(
         "mean, max, cls, last_token, family (the published pooler of the encoder family), bilstm or attention (both "
-        "only if trained on a task); null: as in the run's head, or as the publisher of an imported model does "
-        "(pooling, maximum length and normalization), or else mean"
+        "only if trained on a task); null: as in the run's head, or as the publisher of an imported model defines it "
+        "(pooling, maximum length and normalization), otherwise mean"
     )
     layers: int | str | Sequence[int | str] | None = _doc(
-        "last; a layer number (0: embeddings); a list such as [0,last], whose vectors are concatenated; mix (only if "
-        "trained on a task); null: as in the run's head, or else last"
+        "last; a layer number (0: embeddings); a list such as [0,last], whose vectors are concatenated; or mix (only "
+        "if trained on a task); null: as in the run's head, otherwise last"
     )
     standardise: bool = _doc(
-        "true: scale each feature to mean 0 and deviation 1, over the training part if the run's head does so, "
-        "otherwise over the input",
+        "true: scale each feature to mean 0 and deviation 1, computed on the training set if the run's head does so, "
+        "otherwise on the input",
         False,
     )
     normalise: bool = _doc(
-        "true: divide each vector by its Euclidean length, so that a dot product is a cosine; false: do so only if the "
+        "true: divide each vector by its Euclidean length, so that dot products are cosines; false: do so only if the "
         "publisher does and pooling is null",
         False,
     )
     max_length: Count | None = _doc(
-        "truncate texts to this number of tokens, including the two special tokens; null: the model's maximum length, "
-        "or the publisher's limit if pooling is null"
+        "maximum text length in tokens, including the two special tokens; longer texts are truncated; null: the "
+        "model's maximum length, or the publisher's limit if pooling is null"
     )
     format: TextFormat | None = _doc(
-        "format of the input: text (one per line), tsv, quoted_tsv, csv, jsonl (objects on lines or in an array) or "
-        "parquet (also arrow, or a folder from datasets.save_to_disk); null: by the file name (text for standard input)"
+        "input format: text (one text per line), tsv, quoted_tsv, csv, jsonl (one object per line, or an array) or "
+        "parquet (also arrow, or a folder written by datasets.save_to_disk); null: inferred from the file name (text "
+        "for standard input)"
     )
     delimiter: str | None = _doc(_DELIMITER)
     text_column: str | None = _doc("table column or JSON field with the text; null: text or sentence")
-    vector_column: str = _doc("name of the column for the vectors in parquet", "vector")
+    vector_column: str = _doc("name of the column that contains the vectors in parquet", "vector")
     encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")
-    group: Group = _doc("maximum number of rows in memory at a time; also the size of a row group in parquet", 4096)
+    group: Group = _doc("maximum number of rows in memory at a time; also the row group size in parquet", 4096)
     overwrite: bool = _doc(_OVERWRITE, False)
     hardware: HardwareSettings = HardwareSettings()
 
 
-_MARGIN = '1: report "equivalent within 1 point" if two one-sided tests show that a difference is smaller'
+_MARGIN = (
+    'margin in points; 1: report "equivalent within 1 point" if two one-sided tests show that a difference is smaller'
+)
 
 
 class ReportSettings(_WithData):
     """Settings of ``report``."""
 
-    runs: str | Sequence[str] = _doc("folder of your run directories, or several: runs=[a,b]", "runs")
+    runs: str | Sequence[str] = _doc("folder with your run directories, or several folders: runs=[a,b]", "runs")
     to: str | None = _doc("folder for the report; null: <runs>/report")
-    title: str = _doc("heading of the pages", "lmtransfer report")
-    watch: bool = _doc("true: only show the progress of a running study, until it ends", False)
+    title: str = _doc("title of the pages", "lmtransfer report")
+    watch: bool = _doc("true: only show the progress of a running study until it ends", False)
     margin: Positive | None = _doc(_MARGIN)
-    verdicts: bool = _doc("false: no verdicts, for a demonstration whose runs are too short for them", True)
-    figures: bool = _doc("false: tables only, without matplotlib", True)
+    verdicts: bool = _doc("false: omit verdicts, for a demonstration whose runs are too short for them", True)
+    figures: bool = _doc("false: write only tables, which does not require matplotlib", True)
     format: Literal["csv", "parquet", "latex"] | None = _doc(
-        "csv or parquet: also write all scores, one row per seed; latex: also write the table"
+        "csv or parquet: also write all scores, one row per seed; latex: also write the table in LaTeX"
     )
     data_root: Folder | None = _doc(
-        "folder from which the texts of wrong answers are read again, if it contains the tasks' files"
+        "data folder; if it contains the tasks' files, the texts of wrong answers are read from them again"
     )
 
 
@@ -524,7 +549,9 @@ class CompareSettings(Settings):
 class ExportHubSettings(Settings):
     """``hub`` in ``export``."""
 
-    private: bool = _doc("whether a new repository is private; an existing one stays as it is", True)
+    private: bool = _doc(
+        "whether a new repository is private; the visibility of an existing repository does not change", True
+    )
     branch: str = _doc("branch to upload to", "main")
     message: str | None = _doc('commit message; null: "Upload <name of the run>"')
 
@@ -533,45 +560,45 @@ class ExportSettings(_WithData):
     """Settings of ``export``."""
 
     run: str = _doc(
-        "run directory of pretraining, an import, a probe or finetuning; of several seeds, the first one, or the one "
-        "that you name (.../seed-2)",
+        "directory of a pretraining, import, probe or finetuning run; if it has several seeds, the first seed, unless "
+        "you name another (.../seed-2)",
         "",
     )
     to: str | None = _doc(
-        "folder to write to; onnx: write ONNX to <run>/onnx; null: only upload with push, without a local copy"
+        "output folder; onnx: write ONNX to <run>/onnx; null: only upload with push, without a local copy"
     )
     format: Literal["auto", "transformers", "sentence_transformers", "tensors", "onnx", "adapter", "run"] = _doc(
         "auto, transformers, sentence_transformers, tensors, onnx, adapter or run; auto: transformers, or tensors if "
-        "transformers has no such model; adapter: the low-rank updates and the head of a transfer=lora run, for peft; "
-        "run: the unchanged run directory",
+        "transformers has no such model; adapter: the low-rank updates and the head of a run with transfer=lora, for "
+        "peft; run: the unchanged run directory",
         "auto",
     )
     base: str | None = _doc(
-        "with format=adapter: folder of the exported base model, which is checked; null: write the base to <to>/base"
+        "with format=adapter: folder of the exported base model, which is checked; null: write the base model to "
+        "<to>/base"
     )
     pooling: Literal["mean", "cls", "max"] | None = _doc(
-        "with format=sentence_transformers: mean, cls or max of the last layer; null: as in the run's head, or mean"
+        "with format=sentence_transformers: mean, cls or max pooling of the last layer; null: as in the run's head, "
+        "otherwise mean"
     )
     normalise: bool = _doc("true, with format=sentence_transformers: divide each vector by its Euclidean length", False)
-    checkpoint: Literal["best", "last"] | None = _doc("best or last; null: best if it exists, else last")
+    checkpoint: Literal["best", "last"] | None = _doc("best or last; null: best if it exists, otherwise last")
     revisions: bool = _doc(
-        "true: also export each revision from train.save_at, to its own folder or branch (step500-tokens1M)",
+        "true: also export each revision from train.save_at to its own folder or branch (step500-tokens1M)",
         False,
     )
-    name: Name | None = _doc("model name in the card; null: the name of the run")
+    name: Name | None = _doc("model name in the model card; null: the name of the run")
     license: License | None = _doc("license in the model card, such as apache-2.0; null: not stated")
     language: Language | Sequence[Language] | None = _doc(
-        "language of the texts in the model card, such as en or [en,de]; null: not stated"
+        "language of the texts, as stated in the model card, such as en or [en,de]; null: not stated"
     )
-    results: str | None = _doc("folder of runs; the model card lists the scores of those that started from this run")
+    results: str | None = _doc("folder of runs; the model card lists the scores of the runs that started from this run")
     overwrite: bool = _doc("true: replace an existing export, and the files on the hub's branch", False)
-    push: str | None = _doc(
-        "repository on the hub to upload to, such as my-name/my-model; it is created if it does not exist"
-    )
+    push: str | None = _doc("hub repository to upload to, such as my-name/my-model; it is created if it does not exist")
     dry_run: bool = _doc("true: list what push would send, but send nothing", False)
     hub: ExportHubSettings = ExportHubSettings()
     data_root: Folder | None = _doc(
-        "folder with data; if it contains the run's own text, the export is also checked on some lines of this text"
+        "data folder; if it contains the run's own text, the export is also checked on some lines of this text"
     )
 
 
@@ -579,7 +606,7 @@ class ImportSettings(Settings):
     """Settings of ``import``."""
 
     source: str = _doc(
-        "folder of a published model or run, or its name on the hub: owner/name, or owner/name@revision", ""
+        "folder of a published model or run, or its name on the hub: owner/name or owner/name@revision", ""
     )
     name: Name | None = _doc(
         "name of the run directory <output_root>/import/<name>; null: the last part of source, or the name of the "
@@ -590,20 +617,20 @@ class ImportSettings(Settings):
 
 
 class InspectSettings(PretrainSettings):
-    """Settings of ``inspect``: its own and those of ``pretrain``, so that it accepts the same words."""
+    """Settings of ``inspect``: its own and those of ``pretrain``, so that it accepts the same arguments."""
 
-    rows: Annotated[int, Ge(0), Le(10_000)] = _doc("number of rows of the first step to show in full", 3)
+    rows: Annotated[int, Ge(0), Le(10_000)] = _doc("number of rows from the first step to show in full", 3)
     strips: Annotated[int, Ge(0), Le(10_000)] = _doc(
-        "number of rows of the first step to show with one character per token", 8
+        "number of rows from the first step to show with one character per token", 8
     )
     sample: Annotated[int, Ge(1), Le(1_000_000)] = _doc(
-        "number of rows sampled from the epoch to compute the rates", 2000
+        "number of rows to sample from the epoch to compute the rates", 2000
     )
-    epoch: Annotated[int, Ge(0), Le(1_000)] = _doc("the epoch whose rows and masks are shown", 0)
+    epoch: Annotated[int, Ge(0), Le(1_000)] = _doc("epoch whose rows and masks are shown", 0)
     measure: bool = _doc(
-        "true: run a few training steps to estimate time and memory; false: count parameters only", True
+        "true: run a few training steps to estimate time and memory; false: only count parameters", True
     )
-    name: Name | None = _doc("as in pretrain; inspect creates no run directory")  # type: ignore[assignment]
+    name: Name | None = _doc("accepted as in pretrain; inspect creates no run directory")  # type: ignore[assignment]
     task: Component = None
 
 
@@ -611,8 +638,8 @@ class ListSettings(Settings):
     """Settings of ``list``."""
 
     what: str | Sequence[str] = _doc(
-        "all, or some of models, objectives, phases, embeddings, corpora, tokenizers, tasks, transfers, optimizers, "
-        "schedules, trackers, recipes, studies",
+        "all, or one or more of models, objectives, phases, embeddings, corpora, tokenizers, tasks, transfers, "
+        "optimizers, schedules, trackers, recipes and studies",
         "all",
     )
 
@@ -622,7 +649,7 @@ class PrepareSettings(_WithData):
 
     cache_dir: Folder | None = _doc("folder for tokenizers and tokenized corpora; null: ~/.cache/lmtransfer")
     num_workers: Processes | None = _doc(
-        "number of processes that tokenize, which does not affect the result; null: one per core"
+        "number of tokenizing processes, which does not affect the result; null: one per core"
     )
     corpus: Component = None
     tokenizer: Component = None
@@ -633,28 +660,32 @@ class ServeSettings(_OfARun):
     """Settings of ``serve``."""
 
     host: str = _doc(
-        "address to listen on; an address that other machines can reach needs allow_remote=true", "127.0.0.1"
+        "address to listen on; an address that other machines can reach requires allow_remote=true", "127.0.0.1"
     )
     port: Annotated[int, Ge(0), Le(65_535)] = _doc("port of the page; 0: any free port", 8000)
     allow_remote: bool = _doc(
-        "true: allow an address that other machines can reach; the page has no password and no encryption", False
+        "true: allow an address that other machines can reach; the page has neither a password nor encryption", False
     )
     evidence: bool = _doc("false: do not show the evidence of each word", True)
     ensemble: bool = _doc(_ENSEMBLE, False)
     top_k: TopK = _doc("number of candidates for each [MASK]", 5)
     max_bytes: Annotated[int, Ge(100), Le(2**31)] = _doc(
-        "maximum size of a request in bytes; longer texts are rejected", 50_000
+        "maximum size of a request in bytes; larger requests are rejected", 50_000
     )
-    max_seconds: Positive = _doc("maximum seconds for an answer, half of them for the evidence of words", 20.0)
+    max_seconds: Positive = _doc(
+        "maximum time for an answer in seconds, half of which is for the evidence of words", 20.0
+    )
     hardware: HardwareSettings = HardwareSettings()
 
 
 class StudyPretrainSettings(_Budget):
     """``pretrain`` in a study: settings that all recipes share."""
 
-    corpus: str | None = _doc("corpus of every recipe")
-    seeds: Seeds | None = _doc("number of pretraining seeds per recipe; each is transferred with every transfer seed")
-    words: str | Sequence[str] = _doc("further overrides for every `pretrain` command", ())
+    corpus: str | None = _doc("corpus for every recipe")
+    seeds: Seeds | None = _doc(
+        "number of pretraining seeds per recipe; each pretrained model is transferred with every transfer seed"
+    )
+    words: str | Sequence[str] = _doc("additional overrides for every `pretrain` command", ())
 
 
 class StudySettings(_WithRuns):
@@ -662,15 +693,17 @@ class StudySettings(_WithRuns):
 
     question: str | None = _doc("title of the figures")
     name: Name | None = _doc("name of the folder <output_root>/study/<name>; null: the name of the study")
-    only: str | Sequence[str] | None = _doc("run only these recipes, such as [bert,gpt]")
+    only: str | Sequence[str] | None = _doc("recipes to run, such as [bert,gpt]; null: all")
     recipes: Component = _doc(
         "recipes by name: overrides for the `pretrain` command, or {pretrain: ..., <transfer>: ...} with overrides for "
         "each command"
     )
     pretrain: StudyPretrainSettings = _doc("settings that all recipes share", StudyPretrainSettings())
-    transfer_seeds: Seeds | None = _doc("number of seeds for every transfer; null: the `seeds` of each transfer")
+    transfer_seeds: Seeds | None = _doc(
+        "number of seeds for every transfer; null: the value of `seeds` in each transfer"
+    )
     transfers: Component = _doc(
-        "transfers by name: command (probe or finetune), task, num_train, split, seeds, control and words (further "
+        "transfers by name: command (probe or finetune), task, num_train, split, seeds, control and words (additional "
         "overrides)"
     )
     figures: Component = _doc(
@@ -678,15 +711,15 @@ class StudySettings(_WithRuns):
         "objective.mask_prob), y, lines, against"
     )
     jobs: SmallCount = _doc(
-        "number of transfers that run at the same time, each on its share of the CPU threads, after all pretraining "
-        "runs, which run one by one",
+        "number of transfers to run at the same time, each with its share of the CPU threads; they start after all "
+        "pretraining runs, which run one at a time",
         1,
     )
     cluster: ClusterSettings | None = _doc(_CLUSTER)
     keep_weights: bool = _doc(
-        "false: transfers with several seeds delete the weights of each seed and control once they are scored", True
+        "false: transfers with several seeds delete the weights of each seed and control after scoring them", True
     )
-    demonstration: bool = _doc("true: the runs are too short for verdicts, so the sentences give only numbers", False)
+    demonstration: bool = _doc("true: the runs are too short for verdicts, so the sentences state only numbers", False)
     study: Component = None
 
 

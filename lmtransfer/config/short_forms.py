@@ -1,4 +1,4 @@
-"""Short forms on the command line: parts of a corpus mixture, evaluation texts, and one name for several tasks."""
+"""Short forms on the command line: parts of a corpus mixture, evaluation texts, and a single name for several tasks."""
 
 from __future__ import annotations
 

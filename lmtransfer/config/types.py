@@ -1,4 +1,4 @@
-"""Types with ranges for the signatures of components and the settings of commands."""
+"""Types with ranges, for the signatures of components and the settings of commands."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From files to batches: packed batches, file access, corpora, token stores and streams."""
+"""The data, from files to batches: file access, corpora, token stores, streams and packed batches."""

@@ -1,4 +1,4 @@
-"""The packed batch: one long row of tokens plus the offsets of its sequences, without pad tokens.
+"""The packed batch: one long row of tokens and the offsets of its sequences, without padding tokens.
 
 Shape legend: T tokens of a packed batch, B sequences, C characters of a word.
 """

@@ -1,4 +1,4 @@
-"""Find and open plain or compressed files and ``datasets`` folders, and measure how much has been read."""
+"""Access to plain files, compressed files and ``datasets`` folders, with a measure of how much has been read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON lines, or one array of any size, parsed with line numbers and one value in memory."""
+"""A parser for JSON lines or an array of any size, with line numbers and only one value in memory."""
 
 from __future__ import annotations
 

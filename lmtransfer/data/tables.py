@@ -1,4 +1,4 @@
-"""Rows of tables: separated values, JSON (one object per line, or an array of objects), parquet and arrow.
+"""Table rows from delimited text, JSON (one object per line, or an array of objects), parquet and arrow.
 
 Tasks, corpora, ``predict`` and ``embed`` all open tables with ``open_table``. The file name decides the format
 (``FORMATS``), and the content decides the rest: the column separator, whether quotation marks enclose fields, and JSON

@@ -1,4 +1,4 @@
-"""Lines of UTF-8 text files, with errors that name the line; at most one line is in memory."""
+"""The lines of UTF-8 text files, read one at a time, with errors that name the line."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Using a model: predict, embed, score without training, fill masks, inspect, serve."""
+"""Uses of a trained model: prediction, embedding, zero-shot scoring, mask filling, inspection and serving."""

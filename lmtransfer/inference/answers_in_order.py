@@ -1,4 +1,4 @@
-"""Answers all examples in order, one group at a time."""
+"""The answers to all examples, in order, one group at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores completions after prefixes with a pretraining run, without training."""
+"""The scores that a pretraining run gives to completions of prefixes, without training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the vectors of all texts in an input, in order, with one window of rows in memory at a time."""
+"""The vectors of all texts in an input, written in order with one window of rows in memory at a time."""
 
 from __future__ import annotations
 

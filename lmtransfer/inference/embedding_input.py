@@ -1,4 +1,4 @@
-"""Reads the input of ``embed``: texts with the other columns of their rows, one window of rows at a time."""
+"""The input of ``embed``: texts with the other columns of their rows, read one window of rows at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicts the token at each [MASK] in a text with a pretrained model."""
+"""The prediction of the token at each [MASK] in a text with a pretrained model."""
 
 from __future__ import annotations
 

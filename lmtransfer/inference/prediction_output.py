@@ -1,4 +1,4 @@
-"""Writes the output of ``predict``: to standard output without delay, or to a file that is complete or absent."""
+"""The output of ``predict``: standard output without delay, or a file that is either complete or absent."""
 
 from __future__ import annotations
 

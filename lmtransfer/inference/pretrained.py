@@ -1,4 +1,4 @@
-"""Loads a saved pretraining run with the head that scores sentences or fills masks."""
+"""A saved pretraining run, loaded with the head that scores sentences or fills masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores sentence similarity by the cosine of sentence vectors, for any run and without training."""
+"""Sentence similarity scores: the cosine of sentence vectors, for any run and without training."""
 
 from __future__ import annotations
 

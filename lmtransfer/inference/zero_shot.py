@@ -1,4 +1,4 @@
-"""Scores a run on a task that needs no head, without training, and writes a run directory."""
+"""Zero-shot evaluation: a run's scores on a task that needs neither a head nor training, in a run directory."""
 
 from __future__ import annotations
 

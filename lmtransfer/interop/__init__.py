@@ -1,1 +1,1 @@
-"""Read published checkpoints, and write folders for other libraries."""
+"""Interoperability with other libraries: reading published checkpoints, and writing exports."""

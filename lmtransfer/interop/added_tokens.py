@@ -1,4 +1,4 @@
-"""Add the user's words as single tokens to the tokenizer and as rows to the embeddings.
+"""The addition of the user's words as single tokens to the tokenizer and as rows to the embeddings.
 
 Shape legend: V vocabulary size, E width of an embedding.
 """

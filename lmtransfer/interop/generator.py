@@ -1,4 +1,4 @@
-"""Convert ELECTRA's generator, a smaller model, between a published folder and a part of our objective."""
+"""The conversion of ELECTRA's generator, a smaller model, between a published folder and a part of our objective."""
 
 from __future__ import annotations
 

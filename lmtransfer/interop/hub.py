@@ -1,4 +1,4 @@
-"""Check a repository on the hub before an export, upload files to it, and download files from the hub."""
+"""Access to the hub: checks of a repository before an export, uploads and downloads."""
 
 from __future__ import annotations
 

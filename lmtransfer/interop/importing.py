@@ -1,4 +1,4 @@
-"""Import a published model as a run directory, for `lmtransfer import` and for ``init=hf:...`` in the cache.
+"""The import of a published model as a run directory, for `lmtransfer import` or, with ``init=hf:...``, in the cache.
 
 If a published folder holds the files of sentence-transformers, they say how the publisher computes the vector of a
 text, and ``embed`` and ``load(...).vectors`` do the same by default. The run's config holds these settings under

@@ -1,4 +1,4 @@
-"""Open a run by the user's path: a run directory, or a published model, which is imported into the cache."""
+"""A run opened by the user's path: a run directory, or a published model, which is imported into the cache."""
 
 from __future__ import annotations
 

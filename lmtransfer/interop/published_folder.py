@@ -1,4 +1,4 @@
-"""Find a published model or someone else's run: a folder on this machine, or a repository on the Hugging Face hub."""
+"""The location of a published model or someone else's run: a local folder, or a repository on the Hugging Face hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read published folders (``config.json`` and weights, as Hugging Face transformers writes them) into our encoders.
+"""The conversion of published folders (``config.json`` and weights in the layout of transformers) to our encoders.
 
 Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored. Safetensors files
 hold only data; PyTorch's restricted loader reads pickles and rejects everything except tensors. The index of a sharded

@@ -1,4 +1,4 @@
-"""Write runs as folders that Hugging Face transformers loads: config.json and tensors by published names."""
+"""The export of runs as folders that Hugging Face transformers loads: config.json and tensors by published names."""
 
 from __future__ import annotations
 

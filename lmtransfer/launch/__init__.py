@@ -1,1 +1,1 @@
-"""Starting commands: command lines, their configuration, single runs, sweeps, and jobs in their own processes."""
+"""How commands start: command lines, their configuration, single runs, sweeps, and jobs in their own processes."""

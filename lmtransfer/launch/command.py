@@ -1,4 +1,4 @@
-"""Runs a composed command once; settings errors and machine errors become messages for the user."""
+"""A single execution of a composed command. Settings errors and machine errors become messages for the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: commands that produce results, each started once the jobs that it needs have finished.
+"""Jobs: commands that produce results, each of which starts when the jobs that it needs have finished.
 
 Seeds, learning rate tries, and the runs of a study are jobs. A job whose result exists is skipped. An unfinished job is
 resumed by its own command. Each job runs in its own process, on this machine or as a cluster job.

@@ -1,4 +1,4 @@
-"""Runs a command line that uses Hydra's own features: its options, and sweeps."""
+"""The execution of a command line that uses Hydra's own features: its options, and sweeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recompute transformer layers in the backward pass instead of storing their results, in every training command."""
+"""Activation checkpointing, which recomputes transformer layers in the backward pass to save memory."""
 
 from __future__ import annotations
 

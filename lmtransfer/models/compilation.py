@@ -1,4 +1,4 @@
-"""Compile the blocks of an encoder, in every command that trains one."""
+"""The compilation of an encoder's blocks, in every command that trains an encoder."""
 
 from __future__ import annotations
 

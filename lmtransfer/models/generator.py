@@ -1,4 +1,4 @@
-"""A smaller encoder that may share another's embeddings: ELECTRA's generator (Clark et al. 2020, section 3.2).
+"""A smaller encoder that may share another encoder's embeddings: ELECTRA's generator (Clark et al. 2020, section 3.2).
 
 Shape legend: T tokens, D width of the encoder, E width of its embeddings, W width of the generator.
 """

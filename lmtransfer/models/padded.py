@@ -1,4 +1,4 @@
-"""Padded rows of one length, as used by other runtimes, in the form of a batch that transformer stacks can read.
+"""Padded rows of one length, as other runtimes use them, in a form of batch that transformer stacks can read.
 
 They are not used for training. An exported graph knows its sizes only when it runs; with padded rows it computes the
 same results as a packed batch.

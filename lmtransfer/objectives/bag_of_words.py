@@ -1,4 +1,4 @@
-"""Predict the words of a row from a single vector.
+"""Bag-of-words prediction: a single vector predicts the words of a row.
 
 Shape legend: T tokens of a packed batch, B real rows, D width, E width of the token embedding, V vocabulary.
 """

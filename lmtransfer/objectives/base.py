@@ -1,4 +1,4 @@
-"""The interface of all objectives, with their optional abilities.
+"""The interface of all objectives and their optional features.
 
 Shape legend: T tokens of a packed batch, M prediction positions, B sequences, D width, E width of the token embedding,
 V vocabulary, K logits.

@@ -1,4 +1,4 @@
-"""One micro-batch of pretraining: the original rows, the corrupted rows, and the tokens to predict.
+"""A micro-batch in pretraining: the original rows, the corrupted rows, and the tokens to predict.
 
 Shape legend: T tokens, B sequences, M prediction positions, N output positions.
 """

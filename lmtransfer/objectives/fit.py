@@ -1,4 +1,4 @@
-"""Check that the rows, corruption, objectives and encoder of a config are compatible."""
+"""The check that the rows, corruption, objectives and encoder of a config are compatible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learner of pretraining: objectives over an encoder, for the training loop."""
+"""The pretraining learner: objectives over an encoder, for the training loop."""
 
 from __future__ import annotations
 

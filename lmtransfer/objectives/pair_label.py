@@ -1,4 +1,4 @@
-"""Predict labels of two texts from the encoder's pooler: next sentence (BERT), sentence order (ALBERT)."""
+"""Labels of text pairs, predicted by the encoder's pooler: next sentence (BERT), sentence order (ALBERT)."""
 
 from __future__ import annotations
 

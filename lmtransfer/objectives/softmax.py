@@ -1,4 +1,4 @@
-"""Distributions over the vocabulary, computed in chunks, so that only one chunk of logits is in memory at a time.
+"""Distributions over the vocabulary, computed in chunks so that only one chunk of logits is in memory at a time.
 
 Shape legend: M distributions, m of a chunk, E width of the output embedding, V vocabulary, K best ids.
 """

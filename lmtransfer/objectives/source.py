@@ -1,4 +1,4 @@
-"""Build packed pretraining batches on request, from the rows of a token store and their corruption.
+"""The source of packed pretraining batches, built on request from the rows of a token store and their corruption.
 
 Shape legend: T tokens, B sequences, M prediction positions, N output positions.
 """

@@ -1,4 +1,4 @@
-"""Predict tokens with an output matrix over the vocabulary: the base class of the objectives, and the loss.
+"""Token prediction with an output matrix over the vocabulary: the base class of the objectives, and the loss.
 
 Shape legend: M prediction positions, V vocabulary, E width of the output embedding.
 """

@@ -1,4 +1,4 @@
-"""Split batches into rows for display, and count over many rows.
+"""Batches split into rows for display, and counts over many rows.
 
 Shape legend: T tokens of a packed batch, M prediction positions.
 """

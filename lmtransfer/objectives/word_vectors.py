@@ -1,4 +1,4 @@
-"""Static word vectors with negative sampling (word2vec): predict the context of a word, or a word from its context.
+"""Static word vectors with negative sampling (word2vec): a word predicts its context, or the context predicts the word.
 
 Shape legend: T tokens of a packed batch, N words with context, K noise words of each, V vocabulary, D width.
 """

@@ -1,1 +1,1 @@
-"""The work of ``pretrain``: preparing the text, building the parts of the model, training the phases, evaluating."""
+"""The work of ``pretrain``: preparing the text, building the model, training the phases, and evaluating."""

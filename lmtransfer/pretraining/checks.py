@@ -1,4 +1,4 @@
-"""Checks the config of a pretraining run before any text is read."""
+"""Checks of a pretraining run's config before any text is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Continues a run in pretraining: takes over its model, the arguments of its heads, and the head weights that fit."""
+"""The parts that continued pretraining takes from a run: its model, its heads' arguments, and matching head weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of a pretraining run: the stream of training steps, and the batches for validation."""
+"""The data of a pretraining run: the stream of training steps, and the validation batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory of a pretraining run: a new one, or that of a run to resume with the same settings and text."""
+"""The directory of a pretraining run: a new one, or that of a run to resume with the same settings and text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures a pretraining run's losses on its held-out text, optionally with other memory lengths."""
+"""The losses of a pretraining run on its held-out text, optionally with other memory lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The losses of a pretrained model with memory lengths other than those in training."""
+"""The losses of a pretrained model with memory lengths other than those used in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The phases of a pretraining run, which one loop trains in turn. A run without phases has one phase.
+"""The phases of a pretraining run, which a single loop trains in turn. A run without phases has one phase.
 
 ``describe_phases`` describes them, ``find_phase`` finds the one in which a run begins or resumes, and ``Pretraining``
 builds what a phase trains, then trains it and all later phases. These carry over from phase to phase:

@@ -1,4 +1,4 @@
-"""The screening of a run's corpus against the texts of the tasks that it names, and its findings in words."""
+"""The screening of a run's corpus against the texts of the tasks that it names, and messages about the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The FLOP of pretraining per token, from which the share of a GPU's peak that a run reaches is computed."""
+"""The FLOP per token in pretraining, from which a run's share of a GPU's peak is computed."""
 
 from __future__ import annotations
 

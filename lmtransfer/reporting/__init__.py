@@ -1,1 +1,1 @@
-"""Reporting: tables, figures, comparisons, pages."""
+"""Reporting: tables, figures, comparisons and pages."""

@@ -1,4 +1,4 @@
-"""All runs as one pandas table for plots and computations: a row for each score of each seed."""
+"""All runs as a single pandas table for plots and analyses, with one row for each score of each seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections of a report that answer one question each, with a figure and a sentence that explains it."""
+"""Sections of a report that each answer one question, with a figure and a sentence that explains it."""
 
 from __future__ import annotations
 

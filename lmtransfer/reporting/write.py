@@ -1,4 +1,4 @@
-"""Writes a report to the terminal, or to a folder with HTML, Markdown, JSON and figures."""
+"""The output of a report: on the terminal, or in a folder with HTML, Markdown, JSON and figures."""
 
 from __future__ import annotations
 

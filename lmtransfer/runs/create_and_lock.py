@@ -1,4 +1,4 @@
-"""Creates the folder of a run, locks it for one writer, and removes it again if the run fails and has saved nothing."""
+"""The creation of a run's folder, its lock for a single writer, and its removal if the run fails without saving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short names for parts of a resolved configuration: the model, the objective, the corpus, the task."""
+"""Short names for parts of a resolved configuration: the model, the objective, the corpus and the task."""
 
 from __future__ import annotations
 

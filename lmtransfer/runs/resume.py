@@ -1,4 +1,4 @@
-"""Resuming a run: which settings may change because they do not affect training."""
+"""The rules for resuming a run: which settings may change because they do not affect training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory: everything about one run, in files that can be moved, copied and mailed, and that cannot run code.
+"""The run directory: all files of a run, which can be moved, copied and mailed, but cannot run code.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Reading run directories: the encoder, the tokenizer and the settings that another run starts from."""
+"""The contents of run directories that other runs start from: the encoder, the tokenizer and the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a configuration to training: the hardware, the loop settings, and the optimizer."""
+"""The steps from a configuration to training: the hardware, the loop settings, and the optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the user produced a run, and thus whether the files and data sets named in its ``config.yaml`` may be read.
+"""Trust in a run: whether the user produced it, and thus whether the data named in its ``config.yaml`` may be read.
 
 A run may come from anyone, and its configuration may name a file on this machine or a data set on the hub. Only the
 user may decide to read those. In a run that was produced here, the user has named them. Such a run has a seal, the file

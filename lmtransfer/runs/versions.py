@@ -1,4 +1,4 @@
-"""The versions and data with which a run was produced."""
+"""The software versions and data with which a run was produced."""
 
 from __future__ import annotations
 

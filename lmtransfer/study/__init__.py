@@ -1,1 +1,1 @@
-"""Studies, which plan many runs, perform each run in its own process, and write one table."""
+"""Studies, which plan many runs, execute each run in its own process, and write a single table."""

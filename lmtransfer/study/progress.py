@@ -1,4 +1,4 @@
-"""The progress of a study, read from its folder: what is finished, running, failed or waiting."""
+"""The progress of a study, read from its folder: finished, running, failed and waiting runs."""
 
 from __future__ import annotations
 

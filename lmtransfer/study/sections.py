@@ -1,4 +1,4 @@
-"""The figures of a study: the scores to show, and sentences that describe them."""
+"""The figures of a study: the scores to show, and the sentences that describe them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The operating system: terminals, signals, atomic file writes, ranks, optional packages."""
+"""The operating system: terminals, signals, atomic file writes, ranks and optional packages."""

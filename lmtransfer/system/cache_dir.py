@@ -1,4 +1,4 @@
-"""The cache folder, for data shared between runs: prepared corpora, tokenizers, imported models, the user's key."""
+"""The cache folder for data shared between runs: prepared corpora, tokenizers, imported models, the user's key."""
 
 from __future__ import annotations
 

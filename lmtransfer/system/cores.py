@@ -1,4 +1,4 @@
-"""The number of cores that this process may use, given its affinity, hyper-threads and its container's quota."""
+"""The number of cores that this process may use, given CPU affinity, hyper-threads and the container's quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of the machine (disk space, permission, memory, a missing file) and bugs, each as one message.
+"""Machine failures (disk space, permissions, memory, a missing file) and bugs, each reported as a single message.
 
 Other code lets system errors pass. At the end of a command, this module turns them into messages: the setting that
 holds the path, the system's own words, the path, and a remedy. Code that writes a file names it with ``naming``, since

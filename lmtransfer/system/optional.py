@@ -1,4 +1,4 @@
-"""Packages that only some features need; they are installed as extras, and imported where they are used."""
+"""Optional packages, which only some features need: installed as extras, and imported where they are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads files that other programs or people may have written, within limits.
+"""Readers, with size limits, for files that other programs or people may have written.
 
 ``check_folder`` checks someone else's folder (a run, a published model, a local data set) once, when it is opened: it
 may hold only regular files and folders, and no link may lead out of it. Each file is then read by one of the functions

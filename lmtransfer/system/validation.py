@@ -1,4 +1,4 @@
-"""Checks plain data against types with pydantic, and describes problems in words.
+"""The validation of plain data against types with pydantic, and descriptions of problems in words.
 
 Plain data comes from YAML, JSON or a command line: null, booleans, numbers, text, lists and mappings. It is validated
 as strict JSON: 3 is a number and an integer, 3.0 and 1e3 are integers too, "3" and true are neither, and 3 is not text.

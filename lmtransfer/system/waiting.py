@@ -1,4 +1,4 @@
-"""Sets how long a waiting thread spins before it sleeps; runs before torch is imported, so imports nothing heavy.
+"""The time for which a waiting thread spins before it sleeps, set before torch is imported.
 
 At the end of every parallel part of a step, the threads wait for one another. GNU's OpenMP runtime, which PyTorch ships
 on Linux, spins for up to some tens of milliseconds by default. This is fastest if the process is alone, but slowest if

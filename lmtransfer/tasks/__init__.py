@@ -1,1 +1,1 @@
-"""Labeled tasks: reading examples, encoding them, describing their heads, and scoring answers."""
+"""Labeled tasks: reading and encoding examples, describing heads, and scoring answers."""

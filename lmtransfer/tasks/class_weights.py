@@ -1,4 +1,4 @@
-"""Weights of labels in the training loss, for labels that are rare or that matter more.
+"""Label weights in the training loss, for labels that are rare or that matter more.
 
 Shape legend: N examples, C labels.
 """

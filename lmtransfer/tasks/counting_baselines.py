@@ -1,4 +1,4 @@
-"""Baselines that count words: what can be learned from the examples without a language model, in seconds on one core.
+"""Word-counting baselines: what can be learned without a language model, in seconds on one core.
 
 *TF-IDF*: TF-IDF of word n-grams (1-2) and character n-grams (2-5, within words), with a logistic regression for labels,
 one per label for sets of labels, or a ridge regression for numbers. *NB-SVM* (Wang and Manning 2012,

@@ -1,4 +1,4 @@
-"""Folds of a training file for cross-validation, where there are too few examples for a dev set.
+"""Folds of a training file for cross-validation, for tasks with too few examples for a dev set.
 
 Each example is scored once, by a model trained on the other folds. The answers of all folds together give one score per
 seed. Folds are not repetitions: any two share most of their training examples, and no estimate of the variance from the

@@ -1,4 +1,4 @@
-"""Checks on the labels of a training split, for a task that does not list its labels."""
+"""Checks of the labels in a training split, for tasks that do not list their labels."""
 
 from __future__ import annotations
 

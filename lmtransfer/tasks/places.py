@@ -1,4 +1,4 @@
-"""Locate a task's data, in files in folders or on the hub, and report missing data."""
+"""The location of a task's data, in folders or on the hub, and reports of missing data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files for the servers that score hidden labels: GLUE's tables, SQuAD's JSON.
+"""Submission files for the servers that score hidden labels: GLUE's tables, SQuAD's JSON.
 
 GLUE (Wang et al. 2018, https://arxiv.org/abs/1804.07461): one table per task with the columns ``index`` and
 ``prediction``, with the file names and label spellings of the sample submission at https://gluebenchmark.com. SQuAD:

@@ -1,1 +1,1 @@
-"""Tokenizers: text to ids with offsets, and training them."""
+"""Tokenizers: the conversion of text to ids with offsets, and tokenizer training."""

@@ -1,4 +1,4 @@
-"""Words that the user adds to a tokenizer as single tokens: read them from a file, and find them in texts."""
+"""Words that the user adds to a tokenizer as single tokens, read from a file and matched in texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tokenizer of any kind with words added by the user, each of which is one token.
+"""A tokenizer of any kind, extended with the user's words, each of which is a single token.
 
 Added words are matched as whole words. Case and accents must match, unless the tokenizer ignores them. The text between
 added words is encoded by the base tokenizer, so that text without added words keeps its ids. White space before an

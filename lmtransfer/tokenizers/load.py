@@ -1,4 +1,4 @@
-"""Load a tokenizer of any kind from a folder."""
+"""The loader of saved tokenizers of any kind."""
 
 from __future__ import annotations
 

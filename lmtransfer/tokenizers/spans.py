@@ -1,4 +1,4 @@
-"""Prepare text for the tokenizer libraries, and convert their character spans to the offsets of a ``Tokenizer``."""
+"""Text preparation for the tokenizer libraries, and the conversion of their character spans to our offsets."""
 
 from __future__ import annotations
 

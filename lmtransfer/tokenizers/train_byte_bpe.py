@@ -1,4 +1,4 @@
-"""Train a byte-level vocabulary from a corpus."""
+"""The trainer of a byte-level vocabulary on a corpus."""
 
 from __future__ import annotations
 

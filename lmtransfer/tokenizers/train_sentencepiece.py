@@ -1,4 +1,4 @@
-"""Train a sentencepiece vocabulary from a corpus."""
+"""The trainer of a sentencepiece vocabulary on a corpus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a WordPiece vocabulary from a corpus."""
+"""The trainer of a WordPiece vocabulary on a corpus."""
 
 from __future__ import annotations
 

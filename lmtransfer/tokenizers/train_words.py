@@ -1,4 +1,4 @@
-"""Train a vocabulary of words from a corpus."""
+"""The trainer of a word vocabulary on a corpus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of tokenizer trainers: common settings, and a seeded, bounded sample of training lines."""
+"""The base class of tokenizer trainers: common settings, and a seeded sample of training lines of bounded size."""
 
 from __future__ import annotations
 

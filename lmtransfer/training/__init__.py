@@ -1,1 +1,1 @@
-"""The training loop and its parts; they do not depend on a specific model, objective or task."""
+"""The training loop and its parts, which do not depend on a specific model, objective or task."""

@@ -1,4 +1,4 @@
-"""An average of the weights over the updates of a training run; the average is validated, saved and transferred.
+"""An average of the weights over the updates of a training run, which is validated, saved and transferred.
 
 The average does not influence training. While it is read, it is swapped with the trained weights in place.
 """

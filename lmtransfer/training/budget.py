@@ -1,4 +1,4 @@
-"""How long to train (optimizer steps, tokens, epochs or wall-clock seconds), and the share used up so far."""
+"""The length of training (optimizer steps, tokens, epochs or wall-clock seconds), and the share used so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks on the numbers of every step, in order: they can add to its record and return messages for the user."""
+"""Callbacks on the numbers of every step, called in order. They can extend its record and return user messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: ``<run>/checkpoints/last``, ``best`` and the revisions; saves are atomic.
+"""The checkpoints of a run: ``<run>/checkpoints/last``, ``best`` and the revisions. They are saved atomically.
 
 A revision, ``tokens-<number>``, holds the model after that many training tokens (``train.save_at``): a ``model`` and a
 ``state.json``, but nothing that only resuming needs. Later revisions never replace it.

@@ -1,4 +1,4 @@
-"""Losses on held-out batches; the result does not depend on how the examples are batched."""
+"""Losses on held-out batches. They do not depend on how the examples are batched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hardware settings: device, number format, threads, compilation, memory."""
+"""The hardware settings: device, number format, threads, compilation and memory use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loop; depends on a learner and a stream of steps, but not on a model, objective or task."""
+"""The training loop, which depends on a learner and a stream of steps but not on a model, objective or task."""
 
 from __future__ import annotations
 

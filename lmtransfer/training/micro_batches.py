@@ -1,4 +1,4 @@
-"""Forward and backward passes over the micro-batches of a step; their gradients add up to those of one large batch.
+"""Forward and backward passes over a step's micro-batches, whose gradients add up to those of one large batch.
 
 If a micro-batch does not fit in device memory, the step is repeated with smaller micro-batches.
 """

@@ -1,4 +1,4 @@
-"""The peak memory use of a training run: of its tensors on a GPU, of the whole process on a CPU."""
+"""The peak memory use of a training run: of its tensors on a GPU, or of the whole process on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes that ``torchrun`` starts, one per device: they join here, exchange values, and wait for each other.
+"""The processes that ``torchrun`` starts, one per device. Here they join, exchange values and wait for each other.
 
 Several processes give exactly the same training result as a single process.
 

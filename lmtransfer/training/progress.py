@@ -1,4 +1,4 @@
-"""One line that shows training progress: live on a terminal, every few seconds if the output is a file."""
+"""A single line of training progress, live on a terminal, or every few seconds if the output is a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saves a run during training (``last``, ``best`` and the revisions of ``train.save_at``), and restores it."""
+"""Saving and restoring a run during training (``last``, ``best`` and the revisions of ``train.save_at``)."""
 
 from __future__ import annotations
 

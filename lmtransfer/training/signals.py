@@ -1,4 +1,4 @@
-"""Signals that request a stop during training: training finishes the current step and saves everything.
+"""Signals that request a stop during training. Training then finishes the current step and saves everything.
 
 They are SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C (once or several times). Losing the reader of standard
 output or standard error has the same effect.

@@ -1,4 +1,4 @@
-"""The state of a run except weights, optimizer state and recurrent state, as plain values."""
+"""The state of a run, except weights, optimizer state and recurrent state, as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward passes over every micro-batch, then one update with the mean gradient.
+"""An optimizer step: forward and backward passes over all micro-batches, then an update with the mean gradient.
 
 On a GPU the host launches a step and continues; the device itself decides whether the weights change. The numbers of a
 step stay on the device until the host reads them together with those of other steps.

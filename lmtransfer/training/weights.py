@@ -1,4 +1,4 @@
-"""A module's weights as safetensors: stable names, tied tensors stored once, ties preserved on loading."""
+"""A module's weights as safetensors, with stable names. Tied tensors are stored once and stay tied on loading."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Transfer of a pretrained encoder to a task: layers, pooling, freezing, heads; experiments over seeds."""
+"""Transfer of a pretrained encoder to a task: layers, pooling, freezing, heads, and experiments over seeds."""

@@ -1,4 +1,4 @@
-"""An encoder with the modules that turn its layers into vectors: one per text, or one per token.
+"""An encoder with the modules that turn its layers into vectors, one per text or one per token.
 
 Shape legend: T tokens of a packed batch, B sequences, D width, E width of a composed vector, L layers.
 """

@@ -1,4 +1,4 @@
-"""Fits the linear head of a frozen encoder to its optimum: a convex problem, without learning rate, epochs or chance.
+"""The optimal linear head for a frozen encoder: a convex problem, without learning rate, epochs or randomness.
 
 The head minimizes ``C * sum of losses + ||W||^2 / 2`` over the weights W and the biases, which are not penalized:
 logistic regression for labels, sets of labels and tags, ridge regression for numbers. C has the same meaning as in

@@ -1,4 +1,4 @@
-"""Embeds texts with an encoder: encode, sort by length, pack, compose, and restore the order.
+"""The embedder, which encodes texts, sorts them by length, packs them, computes vectors, and restores the order.
 
 Shape legend: N texts, E width of a vector.
 """

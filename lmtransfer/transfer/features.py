@@ -1,4 +1,4 @@
-"""The inputs of heads before training: all features of a frozen encoder, or a sample for a trained encoder.
+"""The inputs to heads before training: all features of a frozen encoder, or a sample for a trained encoder.
 
 The features of a frozen encoder are stored, so an epoch of probing only computes the head. If neither reading nor
 composition has parameters, the head's inputs are stored. Otherwise the layers that are read are stored for each token.

@@ -1,4 +1,4 @@
-"""Rules that decide which parts of the encoder are trained.
+"""The rules that decide which parts of the encoder are trained.
 
 Every rule is a ``Freezing``, which names the trained parameters, sets the encoder's mode while the rest of the learner
 is trained, and decides when each layer is trained.

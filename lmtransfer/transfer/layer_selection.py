@@ -1,4 +1,4 @@
-"""Selection of an encoder's layers: the last layer, any layer, several layers concatenated, or a scalar mix.
+"""The selection of an encoder's layers: the last layer, any layer, several concatenated layers, or a scalar mix.
 
 Shape legend: T tokens of a packed batch, D width, L layers above the embedding layer, R selected layers.
 """

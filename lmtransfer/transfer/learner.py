@@ -1,4 +1,4 @@
-"""A task's learner, built on an encoder, for the training loop.
+"""The learner of a task, built on an encoder, for the training loop.
 
 Shape legend: T tokens of a packed batch, B sequences, D width, E width of a composed vector, C logits, L layers.
 """

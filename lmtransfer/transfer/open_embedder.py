@@ -1,4 +1,4 @@
-"""Opens runs of any kind as an ``Embedder``: pretrained, imported, probed or finetuned."""
+"""The embedder of a run of any kind: pretrained, imported, probed or finetuned."""
 
 from __future__ import annotations
 

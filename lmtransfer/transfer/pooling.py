@@ -1,4 +1,4 @@
-"""Composition of the encoder's tokens into a head's input: one vector per sequence, or one per token.
+"""The composition of the encoder's tokens into a head's input: one vector per sequence, or one per token.
 
 A sequence's vector is its first or last token, the mean, the maximum, a BiLSTM, or attention pooling.
 

@@ -1,4 +1,4 @@
-"""The learning rates of a learner's parts, as factors on the optimizer's rate."""
+"""The learning rates of a learner's parts, as multipliers for the optimizer's rate."""
 
 from __future__ import annotations
 

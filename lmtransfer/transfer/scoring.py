@@ -1,4 +1,4 @@
-"""Scores a learner on examples: sort by length, pack, run the head, and restore the order.
+"""The scoring of a learner on examples, which sorts them by length, packs them, and restores their order.
 
 Shape legend: S sequences, R rows of targets, K columns of a head's outputs.
 """

@@ -1,4 +1,4 @@
-"""Sums and token orders over the sequences of a packed batch.
+"""Sums over the sequences of a packed batch, and the order of their tokens.
 
 Shape legend: T tokens of a packed batch, B sequences, D width, E width of the result.
 """

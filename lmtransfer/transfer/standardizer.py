@@ -1,4 +1,4 @@
-"""Standardizes a head's inputs, so that the head does not depend on the scale of the encoder's vectors.
+"""The standardizer of a head's inputs, so that the head does not depend on the scale of the encoder's vectors.
 
 Shape legend: N sequences or tokens, E width of a head's input, C logits.
 """

@@ -1,4 +1,4 @@
-"""How a text becomes a vector, as settings: which layers to read, and how to pool the tokens."""
+"""The settings that define how a text becomes a vector: which layers to read, and how to pool the tokens."""
 
 from __future__ import annotations
 

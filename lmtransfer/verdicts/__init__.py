@@ -1,1 +1,1 @@
-"""Verdicts on differences: intervals, tests, power."""
+"""Verdicts on differences: intervals, tests and power."""

@@ -1,4 +1,4 @@
-"""Compares two conditions: the verdict on their difference, or the reason why there is no verdict."""
+"""The comparison of two conditions: the verdict on their difference, or the reason why there is no verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One metric over the seeds of a run."""
+"""A metric over the seeds of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The variance of a mean score, or of the difference between two, over other seeds and examples.
+"""The variance of a mean score, or of the difference between two mean scores, over other seeds and examples.
 
 A score is the sum of a true value and the random effects of its pretraining seed, its finetuning seed (subset, order,
 head), the scored examples, and their interactions. The variance of each effect is estimated from sums of squares by

@@ -1,1 +1,1 @@
-"""Corpora: documents from files, from the hub and from installed libraries, and their splits."""
+"""Corpora: documents from files, the hub or installed libraries, and their splits."""

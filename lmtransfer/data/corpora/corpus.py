@@ -1,4 +1,4 @@
-"""The base class of corpora (caps, split, fingerprint), and the corpus of local files."""
+"""The base class of corpora (limits, split, fingerprint), and the corpus of local files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corpora in the data folder; missing files are read from the hub instead."""
+"""Corpora in the data folder. Missing files are read from the hub instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The installed Python libraries whose docstrings are read: locate their sources, and blank out their names.
+"""The installed Python libraries whose docstrings form a corpus: their sources, and the removal of their names.
 
 No library is imported.
 """

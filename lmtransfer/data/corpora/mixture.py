@@ -1,4 +1,4 @@
-"""Several corpora in one run, sampled by smoothed proportions (Conneau and Lample 2019) or by weights."""
+"""A mixture of corpora, sampled by smoothed proportions (Conneau and Lample 2019) or by weights."""
 
 from __future__ import annotations
 

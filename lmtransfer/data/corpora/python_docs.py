@@ -1,4 +1,4 @@
-"""The built-in corpus: the prose of the Python docstrings that are installed on every user's machine.
+"""The built-in corpus: the prose of the Python docstrings installed on every user's machine.
 
 It contains the docstrings of the standard library and of seven libraries that lmtransfer depends on, so that
 pretraining needs no download. Its downstream task is to classify docstrings by library. The modules of the task's dev

@@ -1,4 +1,4 @@
-"""Read documents from files: text files, or a column of a table, one document in memory at a time."""
+"""Readers of documents from text files or a table column. They hold one document in memory at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each part's contribution to an epoch of a mixture: smoothed proportions or weights, and caps."""
+"""Each part's contribution to an epoch of a mixture: smoothed proportions or weights, and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule-based sentence splitter: fast, without a model, accurate enough for sentence pairs and row boundaries.
+"""A rule-based sentence splitter: fast, without a model, and accurate enough for sentence pairs and row boundaries.
 
 A line end is always a boundary. Inside a line, a sentence ends at ``. ! ?`` (or the corresponding marks of other
 scripts), including closing quotes and brackets, if white space follows and the next character can begin a sentence. A

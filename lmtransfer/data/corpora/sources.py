@@ -1,4 +1,4 @@
-"""The files of a corpus: resolve ``corpus.path`` to files in a fixed order, and compute their digests.
+"""The files of a corpus: the resolution of ``corpus.path`` to files in a fixed order, and their digests.
 
 Digests are cached, so that a large corpus is not hashed again before every run. The key consists of path, size, inode
 and both timestamps. A digest is cached only if the file had not changed for a few seconds when it was hashed. Otherwise

@@ -1,4 +1,4 @@
-"""Training and validation parts, decided by content, never by position or chance.
+"""The split into training and validation parts, determined by content, never by position or chance.
 
 The hash of a document's text decides. Duplicates are therefore always in the same part, and a growing corpus keeps its
 split. With only a few (long) documents, such as five novels, a hash would hold out a fifth of the text or nothing. In

@@ -1,1 +1,1 @@
-"""Screening of a corpus: near-duplicates among its documents, and evaluation texts in them."""
+"""The screening of a corpus for near-duplicates among its documents and for evaluation texts in them."""

@@ -1,4 +1,4 @@
-"""Evaluation texts in the documents of a corpus, found by their word n-grams."""
+"""The search for evaluation texts in the documents of a corpus by word n-grams."""
 
 from __future__ import annotations
 

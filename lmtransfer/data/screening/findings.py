@@ -1,4 +1,4 @@
-"""The findings of a screening: counts, and a list with one line per document."""
+"""The results of screening: counts, and a list with one line per document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pass over a corpus that finds near-duplicates and evaluation texts; memory hardly grows with the corpus.
+"""A single pass over a corpus that finds near-duplicates and evaluation texts, with nearly constant memory use.
 
 Broder 1997, "On the resemblance and containment of documents"; the banding is described in chapter 3 of Leskovec,
 Rajaraman and Ullman, "Mining of Massive Datasets". The signatures are those of the library datasketch. Its index keeps

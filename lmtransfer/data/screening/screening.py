@@ -1,4 +1,4 @@
-"""Screening of a corpus: what to search for, and the corpus without the matching documents."""
+"""The screening of a corpus: what to search for, and the corpus without the matching documents."""
 
 from __future__ import annotations
 

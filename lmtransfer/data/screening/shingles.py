@@ -1,4 +1,4 @@
-"""The shingles of a text: its sequences of consecutive words, as 64-bit hashes."""
+"""The shingles of a text: its sequences of consecutive words as 64-bit hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of tokenized corpora and trained tokenizers, with keys that depend on the content.
+"""The cache of tokenized corpora and trained tokenizers, whose keys depend on the content.
 
 The key of a prepared corpus is a hash of four things: the content of its sources, the settings that select documents,
 the tokenizer, and the format version. Names and dates alone never decide whether an entry is up to date. The work is

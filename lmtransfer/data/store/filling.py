@@ -1,4 +1,4 @@
-"""Fill a prepared corpus's folder block by block, in parallel, resuming where an earlier attempt stopped."""
+"""The parallel, block-by-block preparation of a corpus's folder, which resumes where an earlier attempt stopped."""
 
 from __future__ import annotations
 

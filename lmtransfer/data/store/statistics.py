@@ -1,4 +1,4 @@
-"""Statistics of a prepared corpus: counts, rates and irregularities; part of its manifest."""
+"""The statistics of a prepared corpus, which are part of its manifest: counts, rates and irregularities."""
 
 from __future__ import annotations
 

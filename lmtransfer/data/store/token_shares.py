@@ -1,4 +1,4 @@
-"""Token frequencies in a store or a mixture, and each part's use of a mixture's vocabulary."""
+"""Token frequencies in a store or a mixture, and how each part uses a mixture's vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenize one block of documents into a training and a validation shard: the work of a worker process."""
+"""The work of a worker process: it tokenizes a block of documents into a training and a validation shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assign rows to optimizer steps and micro-batches by the rows' lengths alone."""
+"""The assignment of rows to optimizer steps and micro-batches, which depends only on the lengths of the rows."""
 
 from __future__ import annotations
 

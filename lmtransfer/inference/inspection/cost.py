@@ -1,4 +1,4 @@
-"""The cost of training: the number of parameters, and memory and time measured over a few steps."""
+"""The cost of training: the number of parameters, and the memory and time measured over a few steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the texts of scored examples from the task's files, since runs do not keep texts.
+"""The texts of scored examples, read from the task's files because runs do not store texts.
 
 Only texts on which a run was scored are shown: examples are recognized by the hash of their content. Nothing is
 requested from the hub, and files that someone else's run names are read only in the usual folders (see ``runs.trust``).

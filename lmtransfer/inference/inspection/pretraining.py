@@ -1,4 +1,4 @@
-"""What a model sees of a corpus: rows with their masked positions, their packing, and the cost of training."""
+"""A corpus as the model sees it: rows with their masked positions, their packing, and the cost of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training rows in readable form: with colors on a terminal, and marks that also work without colors."""
+"""Training rows in readable form, with colors on a terminal and marks that also work without colors."""
 
 from __future__ import annotations
 

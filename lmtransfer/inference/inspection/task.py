@@ -1,4 +1,4 @@
-"""What a model sees of a labelled task: statistics of its splits, and examples with their labels."""
+"""A labeled task as the model sees it: statistics of its splits, and examples with their labels."""
 
 from __future__ import annotations
 

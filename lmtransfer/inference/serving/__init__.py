@@ -1,1 +1,1 @@
-"""``serve``: a local page, and the same as JSON, for trying a run on texts that the user types."""
+"""``serve``: a local page, and a JSON interface, for trying out a run on texts that the user types."""

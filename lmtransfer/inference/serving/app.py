@@ -1,4 +1,4 @@
-"""The routes of the app: a page with a form, and the same as JSON under ``/api``."""
+"""The routes of the app: a page with a form, and the same functions as JSON under ``/api``."""
 
 from __future__ import annotations
 

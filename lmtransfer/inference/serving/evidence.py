@@ -1,4 +1,4 @@
-"""The evidence that each word gives for an answer, by leave-one-out.
+"""The evidence that each word provides for an answer, computed by leave-one-out.
 
 The run answers the text once without each word. The effect of a word is the score with it minus the score without it
 (Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", who use a relative

@@ -1,4 +1,4 @@
-"""The guard in front of the app: it rejects foreign, large or slow requests, and sets the headers of all responses.
+"""The guard in front of the app, which rejects foreign, large or slow requests and sets the headers of all responses.
 
 It uses ASGI, the interface of Python's asynchronous web servers, and knows nothing about the app behind it.
 """

@@ -1,4 +1,4 @@
-"""Export an adapter for peft: the low-rank updates of LoRA, the head, and the base unless the user gives one.
+"""The export of an adapter for peft: LoRA's low-rank updates, the head, and the base unless the user provides one.
 
 Shape legend: D input width and E output width of a matrix, R rank.
 """

@@ -1,4 +1,4 @@
-"""Write the model card (README.md) of an exported model: front matter for the Hugging Face hub, and facts on the run.
+"""The model card (README.md) of an exported model: front matter for the Hugging Face hub, and facts about the run.
 
 The facts come from the run's files; keys and lines without a value are left out. The text is in ``card.md.j2``.
 """

@@ -1,4 +1,4 @@
-"""Write an export that transformers loads (config.json, model.safetensors and the tokenizer's files); read it back."""
+"""An export that transformers loads (config.json, model.safetensors, tokenizer files), written and read back."""
 
 from __future__ import annotations
 

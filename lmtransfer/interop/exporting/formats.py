@@ -1,4 +1,4 @@
-"""Write the model of a run in a format for other tools, and compare the result with the run."""
+"""The export of a run's model in a format for other tools, and the comparison of the result with the run."""
 
 from __future__ import annotations
 

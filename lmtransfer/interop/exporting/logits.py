@@ -1,4 +1,4 @@
-"""Compare the logits of two forms of one model, head by head.
+"""The comparison of the logits of two forms of one model, head by head.
 
 Shape legend: T real tokens of a packed batch, B sequences, D width, n tokens in a text, K logits.
 """

@@ -1,4 +1,4 @@
-"""Create the folder of an export: it is written completely or not at all, and it never replaces other files."""
+"""The folder of an export, which is written completely or not at all and never replaces other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open a run for export: build and load its encoder and heads."""
+"""A run opened for export: its encoder and heads, built and loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write an export that sentence-transformers loads: a folder for transformers, plus the modules that pool its tokens.
+"""An export that sentence-transformers loads: a folder for transformers, plus the modules that pool its tokens.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Export a model that transformers has no class for: its tensors, their descriptions, its config and its tokenizer.
+"""The export of a model that transformers lacks: its tensors, their descriptions, its config and its tokenizer.
 
 ::
 

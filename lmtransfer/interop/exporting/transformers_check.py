@@ -1,4 +1,4 @@
-"""Check an export independently by loading it with Hugging Face transformers, if transformers is installed."""
+"""An independent check of an export with Hugging Face transformers, if transformers is installed."""
 
 from __future__ import annotations
 

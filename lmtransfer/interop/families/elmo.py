@@ -1,4 +1,4 @@
-"""Read published ELMo models (``options.json`` and ``weights.hdf5`` of allenai/bilm-tf) into our settings and tensors.
+"""The conversion of published ELMo models (allenai/bilm-tf) to our settings and tensors.
 
 The tensors are renamed and rearranged; the conversion works in this direction only. TensorFlow's matrices are
 (in, out). Its LSTM cells stack the gates in the order input, new, forget, output, concatenate input and state, and add

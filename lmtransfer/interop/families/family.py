@@ -1,4 +1,4 @@
-"""Describe a published family by tables of its config.json, its tensors and its classes.
+"""The description of a published family by tables of its config.json, its tensors and its classes.
 
 Each table is used for both reading and writing. A family's ``Quirks`` hold the conversions that tables cannot express.
 """

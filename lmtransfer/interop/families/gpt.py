@@ -1,4 +1,4 @@
-"""GPT in the layout of Hugging Face transformers, where the class is named OpenAIGPT.
+"""GPT in the layout of Hugging Face transformers, whose class is named OpenAIGPT.
 
 Its projections are stored as (in, out), like those of GPT-2.
 """

@@ -1,4 +1,4 @@
-"""Find the family of a published folder or of one of our encoders."""
+"""The lookup of the family of a published folder or of one of our encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Map published tensor names to ours and back with an ordered list of reversible rewrites; check names and shapes.
+"""The map between published tensor names and ours: an ordered list of reversible rewrites, with checks.
 
 Shape legend: D width, H heads, K head width; "theirs" are published tensors, "ours" are tensors of this package.
 """

@@ -1,4 +1,4 @@
-"""Transformer-XL in the layout of Hugging Face transformers 4, as TransfoXL; transformers 5 has no such class.
+"""Transformer-XL in the layout of Hugging Face transformers 4, as TransfoXL. Transformers 5 has no such class.
 
 Only models that our encoder can compute are supported: those with a single embedding for all words (not adaptive) and a
 single pair of biases for all layers. The published WikiText-103 model has adaptive embeddings, so it is rejected.

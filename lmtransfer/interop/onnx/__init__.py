@@ -1,1 +1,1 @@
-"""Export of encoders as ONNX graphs."""
+"""The export of encoders as ONNX graphs."""

@@ -1,4 +1,4 @@
-"""Export encoders and heads as ONNX files, and compare each file with the packed model.
+"""The export of encoders and heads as ONNX files, and the comparison of each file with the packed model.
 
 PyTorch's tracing exporter writes the files. The newer exporter, which is based on ``torch.export``, gives the same
 numbers, but takes forty times as long (4 s instead of 0.1 s for two small layers), needs a third package, and writes

@@ -1,1 +1,1 @@
-"""Reading and writing of published tokenizer files."""
+"""Readers and writers of published tokenizer files."""

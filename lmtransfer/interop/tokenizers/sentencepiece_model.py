@@ -1,4 +1,4 @@
-"""Convert a sentencepiece model to a tokenizer of the ``tokenizers`` library, the format of Hugging Face's files.
+"""The conversion of a sentencepiece model to the format of Hugging Face's ``tokenizers`` library.
 
 The library gives the same tokens as sentencepiece, with the exceptions below. This module corrects some of them, and
 others cannot be corrected. The converter of transformers corrects none.

@@ -1,4 +1,4 @@
-"""Read the tokenizer of a published folder, with the ids that ``transformers`` gives.
+"""The tokenizer of a published folder, with the same ids as in ``transformers``.
 
 Three things determine the ids: the pieces (in ``tokenizer.json``, or in the older files of the class), the class
 (``tokenizer_class`` in tokenizer_config.json or config.json, or else the usual class for the model_type), and the

@@ -1,4 +1,4 @@
-"""Write a tokenizer as files that ``transformers.AutoTokenizer`` loads without code of this package.
+"""A tokenizer as files that ``transformers.AutoTokenizer`` loads without lmtransfer's code.
 
 ``tokenizer.json`` holds the whole tokenizer in the format of the ``tokenizers`` library. ``tokenizer_config.json`` and
 ``special_tokens_map.json`` hold the roles of its special tokens. Ids are the same as those of ``encode_ids``. Special

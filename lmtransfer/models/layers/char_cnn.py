@@ -1,4 +1,4 @@
-"""Words from their characters: convolutions, highway layers and a projection (Kim et al. 2016; Peters et al. 2018).
+"""Word vectors from characters: convolutions, highway layers and a projection (Kim et al. 2016; Peters et al. 2018).
 
 Shape legend: T tokens, C characters of a word, U distinct words, E width of a character, F filters, D width.
 """

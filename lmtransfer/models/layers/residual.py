@@ -1,4 +1,4 @@
-"""The number format of the residual stream, the states that each layer of a stack passes to the next.
+"""The number format of the residual stream: the states that each layer of a stack passes to the next.
 
 Under autocast, the products in a layer have its dtype, but the stream and its norms are float32, because the embeddings
 are float32, and so is the sum of a float32 and a bfloat16 number. A bfloat16 stream halves the memory that norms and

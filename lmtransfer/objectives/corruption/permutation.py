@@ -1,4 +1,4 @@
-"""Which tokens a permutation language model predicts, and in which order (XLNet)."""
+"""The tokens that a permutation language model predicts, and their order (XLNet)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens of a row are masked, in units such as words or spans; ``Replacement`` decides what replaces them."""
+"""The selection of the tokens to mask, in units such as words or spans. ``Replacement`` decides what replaces them."""
 
 from __future__ import annotations
 

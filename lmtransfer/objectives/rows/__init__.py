@@ -1,1 +1,1 @@
-"""How training rows are cut from documents."""
+"""Training rows, and how they are cut from documents."""

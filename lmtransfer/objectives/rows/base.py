@@ -1,4 +1,4 @@
-"""The interface of all ways to cut training rows from documents, and the documents laid end to end."""
+"""The interface for cutting training rows from documents, and the documents laid end to end."""
 
 from __future__ import annotations
 

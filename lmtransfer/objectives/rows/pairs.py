@@ -1,4 +1,4 @@
-"""Rows of two texts: how they are drawn from all documents at once, their special tokens, and how they are truncated.
+"""Rows of two texts: how they are drawn from all documents, truncated, and given special tokens.
 
 Shape legend: N rows, A documents (or parts of long documents) that a round still reads.
 """

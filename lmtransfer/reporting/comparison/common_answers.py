@@ -1,4 +1,4 @@
-"""Finds the answers of both sides to the same examples, if the runs kept their predictions."""
+"""The answers of both sides to the same examples, if the runs kept their predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flipped examples: those that only one of two sides answers correctly.
+"""Flipped examples, which only one of two sides answers correctly.
 
 Shape letters: ``S`` training runs of a side, ``N`` examples.
 """

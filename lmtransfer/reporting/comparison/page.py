@@ -1,4 +1,4 @@
-"""Shows a comparison on the terminal or as a self-contained page."""
+"""A comparison on the terminal or as a self-contained page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares two pretraining runs, or groups of runs, by their losses on the same held-out text."""
+"""The comparison of two pretraining runs, or groups of runs, by their losses on the same held-out text."""
 
 from __future__ import annotations
 

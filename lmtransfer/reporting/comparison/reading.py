@@ -1,4 +1,4 @@
-"""Reads the sides of ``lmtransfer compare`` from two paths, each of which is a run or a group of runs."""
+"""The sides of ``lmtransfer compare``, read from two paths, each of which is a run or a group of runs."""
 
 from __future__ import annotations
 

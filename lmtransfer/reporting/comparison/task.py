@@ -1,4 +1,4 @@
-"""Compares two runs of a task, or groups of runs, by their scores and their answers."""
+"""The comparison of two runs of a task, or groups of runs, by their scores and their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of figures: each has a function that draws a panel on a pair of axes."""
+"""The kinds of figures, each with a function that draws a panel on a pair of axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts of the metrics logged during training: pretraining losses, task metrics."""
+"""Charts of the metrics logged during training: pretraining losses and task metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The style of all figures: colors for color-blind readers, plain axes, labels beside the lines.
+"""The style of all figures: colors for color-blind readers, plain axes, and labels beside the lines.
 
 The functions import matplotlib themselves, so that importing this file is cheap. Nothing here uses ``pyplot`` or other
 global state: figures are objects, drawn on the Agg canvas.

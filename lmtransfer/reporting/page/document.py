@@ -1,4 +1,4 @@
-"""Self-contained HTML files from templates: they load nothing, and all text from run directories is escaped."""
+"""Self-contained HTML files from templates. They load nothing, and all text from run directories is escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole report as one self-contained HTML file."""
+"""The whole report as a single self-contained HTML file."""
 
 from __future__ import annotations
 

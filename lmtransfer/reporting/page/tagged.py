@@ -1,4 +1,4 @@
-"""Tagged sentences: the tag that most seeds give each word, with the gold tag where it is wrong.
+"""Tagged sentences: the tag that most seeds give each word, and the gold tag where this tag is wrong.
 
 Shape legend: S seeds, N sentences, R words of all sentences, W words of one sentence.
 """

@@ -1,4 +1,4 @@
-"""The interface for reading the texts of examples again, since runs do not keep them."""
+"""The interface for reading the texts of examples again, since runs do not store them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main result as text: whether and by how much pretraining helped, and how certain this is."""
+"""The main result as text: whether pretraining helped, by how much, and how certain this is."""
 
 from __future__ import annotations
 

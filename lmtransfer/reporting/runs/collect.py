@@ -1,4 +1,4 @@
-"""Reads complete, unfinished or damaged run directories, without torch and without trusting their content.
+"""A reader of complete, unfinished or damaged run directories. It neither imports torch nor trusts their content.
 
 A run is a folder with ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs are nested: ``<name>/seed-0`` and so
 on in a run with several seeds, ``<name>/control`` next to them, and ``<name>/<override>`` for the points of a sweep.

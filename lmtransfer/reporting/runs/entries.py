@@ -1,4 +1,4 @@
-"""Builds the report's entries from run directories: one per run, with its seeds, its control and its pretraining."""
+"""The report's entries, built from run directories: one per run, with its seeds, its control and its pretraining."""
 
 from __future__ import annotations
 

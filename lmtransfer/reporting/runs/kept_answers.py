@@ -1,4 +1,4 @@
-"""Reads kept predictions, and the contribution of each example to each score."""
+"""Saved predictions, and the contribution of each example to each score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learned scalar mixes of an encoder's layers, whose weights show how much a task uses each layer."""
+"""Learned scalar mixes of an encoder's layers. Their weights show how much a task uses each layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learning rate search: the tried rates, their scores, and a warning about the choice."""
+"""The learning-rate search: the rates, their scores, and a warning about the choice."""
 
 from __future__ import annotations
 

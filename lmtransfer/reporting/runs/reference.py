@@ -1,4 +1,4 @@
-"""Reference loss curves of earlier runs of the shipped recipes, which show whether a run's loss is normal.
+"""Reference loss curves from earlier runs of the shipped recipes, which show whether a run's loss is normal.
 
 Texts differ, so losses are compared by their distance below the unigram entropy, which a model reaches that knows only
 token frequencies. Curves are compared by tokens, since machines differ in speed. The curves are package

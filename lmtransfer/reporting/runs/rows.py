@@ -1,4 +1,4 @@
-"""The rows of the report's table: each task's baselines, controls, probes and finetuned runs; then pretraining."""
+"""The rows of the report's table: each task's baselines, controls, probes and finetuned runs, then pretraining runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a task's run, for comparing runs: everything but the weights."""
+"""The settings of a task's run, for comparing runs: everything except the weights."""
 
 from __future__ import annotations
 

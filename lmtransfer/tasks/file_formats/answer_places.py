@@ -1,4 +1,4 @@
-"""Check gold answers for wrong offsets, and either reject them all in one message or skip and list them."""
+"""A check of gold answers for wrong offsets, which either rejects them in one message or skips and lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read items of which a language model chooses one completion: BLiMP, EWoK, COMPS and others, as JSON lines.
+"""Items with completions to choose from, read from JSON lines: BLiMP, EWoK, COMPS and others.
 
 Each set is a folder of ``.jsonl`` files, one item per line. The fields are those of the published files.
 """

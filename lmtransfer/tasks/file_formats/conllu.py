@@ -1,4 +1,4 @@
-"""Read CoNLL-U, the format of Universal Dependencies (https://universaldependencies.org/format.html).
+"""CoNLL-U, the format of Universal Dependencies (https://universaldependencies.org/format.html).
 
 Ten columns separated by tabs: ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC. An underscore marks an
 unspecified value, a number sign starts a comment, and a blank line follows each sentence. Words are syntactic words,

@@ -1,4 +1,4 @@
-"""Read CoQA's files: conversations about a story, with free-text answers and the evidence for each answer.
+"""CoQA's files: conversations about a story, with free-text answers and the evidence for each answer.
 
 Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019), https://stanfordnlp.github.io/coqa.
 Each file is one JSON document: ``data`` is a list of stories with ``story``, ``questions`` (``turn_id``,

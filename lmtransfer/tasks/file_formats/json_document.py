@@ -1,4 +1,4 @@
-"""Read a JSON document from a file, with error messages that give the position in it.
+"""JSON documents read from files, with error messages that give the position in the document.
 
 Published question sets are documents of 10 to 100 MB, which are read whole. A position is the path from the top, such
 as ``dev.json: data[3].paragraphs[0].qas[2].answers[0] (question 56be4db0)``.

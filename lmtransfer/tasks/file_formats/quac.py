@@ -1,4 +1,4 @@
-"""Read QuAC's files: dialogues about a section of an encyclopedia, in a JSON document like SQuAD's.
+"""QuAC's files: dialogues about a section of an encyclopedia, in a JSON document like SQuAD's.
 
 Source: Choi et al., "QuAC: Question Answering in Context" (2018), https://quac.ai.
 """

@@ -1,4 +1,4 @@
-"""Read the user's own questions: JSON (one object per line, or an array of objects) or parquet.
+"""The user's own questions, from JSON (one object per line, or an array of objects) or parquet.
 
 An object is ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``. Each answer is ``{"text":
 "Ann", "start": 0}``; without ``start``, it is the first occurrence of the text in the context. An empty list marks a

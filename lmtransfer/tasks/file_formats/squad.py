@@ -1,4 +1,4 @@
-"""Read SQuAD's files: one JSON document of articles, their paragraphs, and questions about each paragraph.
+"""SQuAD's files: a JSON document of articles, their paragraphs, and questions about each paragraph.
 
 Sources: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), version 1.1; Rajpurkar
 et al., "Know What You Don't Know: Unanswerable Questions for SQuAD" (2018), version 2.0;

@@ -1,4 +1,4 @@
-"""Read sentences with their tags from JSON, parquet, or a split of a ``datasets`` name.
+"""Sentences with their tags, from JSON, parquet, or a split of a ``datasets`` name.
 
 A row is ``{"words": ["Ann", "ran"], "tags": ["PROPN", "VERB"]}``, with an optional ``id``.
 """

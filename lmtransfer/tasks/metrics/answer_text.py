@@ -1,4 +1,4 @@
-"""Compare answers as texts, and other functions shared by the official metrics of question answering.
+"""The comparison of answers as texts, and other functions shared by the official question answering metrics.
 
 Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), and its scripts
 evaluate-v1.1.py and evaluate-v2.0.py. QuAC's scorer.py and CoQA's evaluate-v1.0.py use the same comparison.

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of chunks (named entities, phrases), written as one tag per word.
+"""Precision, recall and F1 of chunks (named entities, phrases), which are written as one tag per word.
 
 Sources: Tjong Kim Sang and Buchholz, "Introduction to the CoNLL-2000 Shared Task: Chunking" (2000) and its conlleval;
 Nakayama, seqeval (2018), default mode. A chunk is correct if its first word, last word and kind are correct.

@@ -1,4 +1,4 @@
-"""CoQA's official metrics: exact match and word F1 against several people, optionally by domain or kind of answer.
+"""CoQA's official metrics: exact match and word F1 against several reference answers, by domain or kind of answer.
 
 Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019), and its evaluate-v1.0.py. All values
 are unrounded fractions, 0 to 1; the script prints percentages with one decimal.

@@ -1,4 +1,4 @@
-"""Metrics for labels, sets of labels and scores, computed by scikit-learn and scipy; higher is better.
+"""Metrics for labels, sets of labels and scores, from scikit-learn and scipy. Higher values are better.
 
 Both libraries are imported where they are used, so that a command that scores nothing starts without them. Where they
 warn that a metric is undefined, its value is 0 and ``explain_undefined`` gives the reason.

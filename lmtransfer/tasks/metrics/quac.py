@@ -1,4 +1,4 @@
-"""QuAC's official metrics: word F1 against several people, and how often a system is as good as people.
+"""QuAC's official metrics: word F1 against several reference answers, and how often a system is as good as people.
 
 Source: Choi et al., "QuAC: Question Answering in Context" (2018), and its scorer.py. All values are fractions, 0 to 1;
 the scorer prints percentages.

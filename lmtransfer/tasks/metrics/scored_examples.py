@@ -1,4 +1,4 @@
-"""A run's predictions for each example, and each example's contribution to each metric.
+"""A run's prediction for each example, and each example's contribution to each metric.
 
 Shape legend: N examples, R answers (N, or the words of all sentences, or a decision about each label of each example).
 """

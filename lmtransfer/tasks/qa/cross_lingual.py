@@ -1,4 +1,4 @@
-"""Questions trained in one language and scored in several, in the published files of XQuAD."""
+"""Question answering trained in one language and scored in several, from the published files of XQuAD."""
 
 from __future__ import annotations
 

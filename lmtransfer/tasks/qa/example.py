@@ -1,4 +1,4 @@
-"""A question about a passage, answered by a span of it."""
+"""A question about a passage, whose answer is a span of the passage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the tokens of a passage that form a gold answer, by their characters.
+"""The tokens of a passage that form a gold answer, found by their character offsets.
 
 Shape legend: n tokens of a passage.
 """

@@ -1,4 +1,4 @@
-"""The question sets: how to read each set's files, and how its official script scores answers."""
+"""The question sets: how each set's files are read, and how its official script scores answers."""
 
 from __future__ import annotations
 

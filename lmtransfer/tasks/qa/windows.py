@@ -1,4 +1,4 @@
-"""Encode questions and passages as [CLS] question [SEP] passage [SEP]; a long passage has overlapping windows.
+"""Questions and passages as [CLS] question [SEP] passage [SEP], with overlapping windows for long passages.
 
 Shape legend: N examples, S sequences (the windows of all examples), T tokens of all sequences, n tokens of a text.
 """

@@ -1,4 +1,4 @@
-"""A sentence whose words have tags."""
+"""A sentence with a tag for each word."""
 
 from __future__ import annotations
 

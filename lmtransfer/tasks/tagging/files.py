@@ -1,4 +1,4 @@
-"""Sources of tagged sentences: one file per split, or a ``datasets`` name; span tags are converted to BIO."""
+"""Sources of tagged sentences: one file per split, or a ``datasets`` name. Span tags are converted to BIO."""
 
 from __future__ import annotations
 

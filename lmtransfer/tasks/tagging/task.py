@@ -1,4 +1,4 @@
-"""Tag each word of a sentence: parts of speech, or spans such as named entities written as one tag per word.
+"""Tagging: a tag for each word of a sentence, such as its part of speech or its position in a named entity.
 
 Shape legend: R words of all sentences, C tags, W words of a sentence.
 """

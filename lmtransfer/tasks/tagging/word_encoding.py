@@ -1,4 +1,4 @@
-"""Encode sentences for tagging as [CLS] w1 w2 ... [SEP] in flat arrays, splitting long sentences into windows.
+"""Sentences for tagging as [CLS] w1 w2 ... [SEP] in flat arrays, with windows for long sentences.
 
 Shape legend: S sequences, T tokens, W words of a sentence.
 """

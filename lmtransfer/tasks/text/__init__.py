@@ -1,1 +1,1 @@
-"""Tasks about single texts and pairs of texts: classes, scores, minimal pairs."""
+"""Tasks about single texts and text pairs: classes, scores and minimal pairs."""

@@ -1,4 +1,4 @@
-"""Choose the right one of several continuations of a text."""
+"""Multiple choice: which of several continuations of a text is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classification of single texts and of pairs of texts, from published files or from the hub."""
+"""Classification of single texts and text pairs, from published files or from the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices between completions: which of several texts a language model prefers, without any training."""
+"""Choices between completions: which of several texts a language model prefers, without training."""
 
 from __future__ import annotations
 

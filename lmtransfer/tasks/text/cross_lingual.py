@@ -1,4 +1,4 @@
-"""Classification trained in one language and scored in several, in the published files of XNLI."""
+"""Classification trained in one language and scored in several, from the published files of XNLI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode texts as [CLS] text [SEP], and pairs as [CLS] a [SEP] b [SEP], in flat arrays."""
+"""Texts as [CLS] text [SEP], and text pairs as [CLS] a [SEP] b [SEP], in flat arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text or a pair of texts, with a label, a set of labels or a score; and the sentence of a phrase (SST-2)."""
+"""A text or a text pair with a label, a set of labels or a score, and the sentence that contains a phrase (SST-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bases of tasks with one file per split: any file, and JSON objects on lines."""
+"""The base classes of tasks with one file per split: any file, and JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts with any number of labels each."""
+"""Multi-label tasks: texts with any number of labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the user's single texts and pairs, from a line or from the rows of a table."""
+"""The user's single texts and text pairs, from a line or from the rows of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predict a score for a text or a pair of texts, from published files or from the hub."""
+"""Regression: a score for a text or a text pair, from published files or from the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentiment of sentences and of their phrases, from the trees of the Stanford Sentiment Treebank.
+"""The sentiment of sentences and their phrases, from the trees of the Stanford Sentiment Treebank.
 
 Source: the Stanford Sentiment Treebank in the format of the Penn Treebank (Socher et al. 2013,
 https://nlp.stanford.edu/sentiment/, trainDevTestTrees_PTB.zip).

@@ -1,4 +1,4 @@
-"""The similarity of two sentences, as the cosine of their vectors, without any training."""
+"""The similarity of two sentences: the cosine of their vectors, without training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of classification tasks: one label per text or pair of texts."""
+"""The base class of classification tasks: one label per text or text pair."""
 
 from __future__ import annotations
 

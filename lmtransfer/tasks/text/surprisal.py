@@ -1,4 +1,4 @@
-"""The surprisal of each word of a text, without any training."""
+"""The surprisal of each word of a text, without training."""
 
 from __future__ import annotations
 

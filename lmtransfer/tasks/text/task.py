@@ -1,4 +1,4 @@
-"""The base of all tasks about single texts and pairs of texts: encoding, metrics, and the source of the examples."""
+"""The base class of all tasks about single texts and text pairs: encoding, metrics, and the source of the examples."""
 
 from __future__ import annotations
 

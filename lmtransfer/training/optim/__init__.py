@@ -1,1 +1,1 @@
-"""Optimizers, parameter groups, and learning-rate schedules."""
+"""Optimizers, parameter groups and learning-rate schedules."""

@@ -1,4 +1,4 @@
-"""The optimizer of the training loop: one object that combines one or several ``torch.optim`` optimizers."""
+"""The optimizer of the training loop: a single object that combines one or more ``torch.optim`` optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classifies each parameter by the type of the module that owns it, never by its name."""
+"""The classification of parameters by the type of the module that owns them, never by name."""
 
 from __future__ import annotations
 

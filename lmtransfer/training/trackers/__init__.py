@@ -1,1 +1,1 @@
-"""Where the metrics of a run are recorded: always in ``metrics.jsonl``, and in any services that the user selects."""
+"""Trackers: the metrics of a run go to ``metrics.jsonl`` and to any services that the user selects."""

@@ -1,4 +1,4 @@
-"""A guard around a service: nothing that the service does can slow down, stop or change a run.
+"""A guard around a service, so that the service cannot slow down, stop or change a run.
 
 The service works in its own thread. If it raises an error or does not answer, the guard prints one line, and the run
 continues without the service. A file in the run directory holds the id of the record and its last step, so that a

@@ -1,4 +1,4 @@
-"""Trains and scores the word-count baselines on each seed's training examples."""
+"""The training and scoring of word-counting baselines on each seed's training examples."""
 
 from __future__ import annotations
 

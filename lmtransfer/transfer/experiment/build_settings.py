@@ -1,4 +1,4 @@
-"""Builds the settings of a probe or finetuning command: the complete config, and the runs' shared settings."""
+"""The settings of a probe or finetuning command: the complete config, and the runs' shared settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training runs, or parts, of a probe or finetuning command: both conditions, all seeds, tries of learning rates.
+"""The training runs (parts) of a probe or finetuning command: both conditions, all seeds and all learning rates.
 
 Parts are trained one after the other in this process, or several at a time in separate processes (``launch.jobs``).
 Each part writes its own folder, from which it is read if it has finished. All parts are then combined into one result.

@@ -1,4 +1,4 @@
-"""The learning rate search: each condition chooses its own rate by its scores on held-out examples.
+"""The learning-rate search: each condition chooses its own rate by its scores on held-out examples.
 
 Each try of a rate is an unsaved run. Its score is written to a file, from which it is read if it has finished.
 """

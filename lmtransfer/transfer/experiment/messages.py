@@ -1,4 +1,4 @@
-"""Prints the output of a probe, finetuning or evaluation command: a table, a verdict, and the next command."""
+"""The output of a probe, finetuning or evaluation command: a table, a verdict, and the next command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains one part of a probe or finetuning command and writes its files; also the cross-validation of a seed.
+"""The training of one part of a probe or finetuning command, with its files, and a seed's cross-validation.
 
 Shape legend: R rows of targets, K columns of a head's outputs.
 """

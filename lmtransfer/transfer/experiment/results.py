@@ -1,4 +1,4 @@
-"""The results of probing and finetuning, for one training run and for all runs of a command."""
+"""The results of probing and finetuning, for a single training run and for all runs of a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared settings of a probe or finetuning command's training runs, and the settings of one run, a part."""
+"""The settings that a probe or finetuning command's training runs share, and the settings of one run (a part)."""
 
 from __future__ import annotations
 

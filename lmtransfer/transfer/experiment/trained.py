@@ -1,4 +1,4 @@
-"""Loads probed and finetuned runs as encoder and head, with labels in a task's order."""
+"""Probed and finetuned runs, loaded as encoder and head, with labels in a task's order."""
 
 from __future__ import annotations
 

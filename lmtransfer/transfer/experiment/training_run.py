@@ -1,4 +1,4 @@
-"""Performs one training run of a probe or finetuning command.
+"""A single training run of a probe or finetuning command.
 
 Shape legend for embedding tables: V rows, of which U are in use, D width, T tokens.
 """

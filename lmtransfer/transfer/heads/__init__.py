@@ -1,1 +1,1 @@
-"""Heads: they turn the encoder's vectors into answers to a task."""
+"""Heads, which turn the encoder's vectors into answers to a task."""

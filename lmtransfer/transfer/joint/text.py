@@ -1,4 +1,4 @@
-"""Reads the text of joint training: corpus and objective, once for all runs."""
+"""The text of joint training: corpus and objective, read once for all runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention of short sequences of different lengths on a CPU: several sequences share a row.
+"""Attention over short sequences of different lengths on a CPU: several sequences share a row.
 
 One block per length would require many small products, and one block as wide as the longest sequence would consist
 mostly of spare slots. Shared rows are few and full, and they have few shapes, so that the CPU builds each bfloat16

@@ -1,4 +1,4 @@
-"""The layout of a packed batch for attention: computed once per batch, used by every layer.
+"""The layout of a packed batch for attention, computed once per batch and used by every layer.
 
 Shape legend: T packed keys, N packed queries, B sequences.
 """

@@ -1,4 +1,4 @@
-"""Attention of long sequences on a CPU: each sequence is computed separately, on views of the packed rows.
+"""Attention over long sequences on a CPU, computed separately for each sequence on views of the packed rows.
 
 A CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences, so blocks gain
 nothing. Without blocks, no row is copied, and almost no spare slot is computed or masked. On two AVX512-BF16 cores,

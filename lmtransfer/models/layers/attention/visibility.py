@@ -1,4 +1,4 @@
-"""The keys of its own sequence that a query may not see, and the mask that hides them.
+"""The keys in a query's own sequence that the query may not see, and the mask that hides them.
 
 Shape legend: S slots of a sequence.
 """

@@ -1,4 +1,4 @@
-"""The layout of packed sequences and their memories for relative attention: computed once per batch for all layers.
+"""The layout of packed sequences and their memories for relative attention, computed once per batch for all layers.
 
 Shape legend: T tokens, N queries, X packed keys (of each sequence: its memory, then its tokens), B sequences, R real
 sequences, D width, G sequences of a block, Q and S its query and key slots.
