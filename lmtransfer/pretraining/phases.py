@@ -38,7 +38,7 @@ from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.diagnostics import callbacks_of
 from lmtransfer.pretraining.parts import PretrainingParts
-from lmtransfer.pretraining.save_points import check_reached, convert_words, explain_missed, save_points
+from lmtransfer.pretraining.save_points import check_reached, check_track, convert_words, explain_missed, save_points
 from lmtransfer.pretraining.text import Text
 from lmtransfer.pretraining.utilization import pretraining_flops
 from lmtransfer.randomness import derive_seed
@@ -168,6 +168,7 @@ def describe_phases(
     for place, phase in enumerate(phases):
         sizes = train.model_copy(update=phase.train or {})
         data = PretrainingData(text, parts[place], train=sizes, hardware=hardware, seed=cfg.seed)
+        check_track(train, text_words=text.prepared.statistics.words)
         train = convert_words(train, partial(text.tokens_per_word, data.stream))
         save_at = save_points(train)
         schedule_phase, schedule_ends = schedule_span(phases, transitions, place)

@@ -46,6 +46,13 @@ TRACKS = {
 }
 
 
+#: Limits of the tracks: words of text, and words read, repetitions included.
+LIMITS = {
+    "babylm_strict_small": (10_000_000, 100_000_000),
+    "babylm_strict": (100_000_000, 1_000_000_000),
+}
+
+
 def word_budget(train: TrainSettings) -> int | None:
     """Return ``train.words`` as a number; None if there is no budget in words.
 
@@ -89,6 +96,37 @@ def word_points(train: TrainSettings) -> tuple[int, ...]:
             "the budget, or remove the points beyond it"
         )
     return tuple(points)
+
+
+def check_track(train: TrainSettings, *, text_words: int) -> None:
+    """Check a run with the checkpoints of a track against the limits of that track.
+
+    Args:
+        train: the budget and the points.
+        text_words: number of words of the corpus, including those held out.
+
+    Raises:
+        ConfigError: the corpus or the budget is too large, or the budget is not in words; the message lists all
+            problems.
+    """
+    track = train.save_at_words
+    if not isinstance(track, str) or track not in LIMITS:
+        return
+    most_text, most_read = LIMITS[track]
+    budget = word_budget(train)
+    problems = []
+    if text_words > most_text:
+        problems.append(
+            f"corpus: its text has {text_words:,} words, but {track} allows {most_text:,}: set corpus.max_words, or "
+            "train.save_at_words to a list for a run outside the track"
+        )
+    if budget is None or budget > most_read:
+        value = "no budget in words" if budget is None else f"train.words={train.words}"
+        problems.append(
+            f"train: {value}, but {track} allows {most_read:,} words: set train.words={count_text(most_read)}"
+        )
+    if problems:
+        raise ConfigError(problems)
 
 
 def convert_words(train: TrainSettings, tokens_per_word: Callable[[], float]) -> TrainSettings:

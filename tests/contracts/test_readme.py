@@ -50,7 +50,7 @@ SMALL = {
         "transfers.probe.control=false",
     ],
 }
-_BUDGETS = {"train.steps", "train.tokens", "train.epochs", "train.seconds"}
+_BUDGETS = {"train.steps", "train.tokens", "train.epochs", "train.seconds", "train.words"}
 _RUN = re.compile(r"runs/(pretrain|probe|finetune|import|evaluate)/([a-z][\w-]*)")
 
 
@@ -86,7 +86,12 @@ MADE = {
 
 
 #: Words that a command takes beside those of ``SMALL`` if it sets one of these keys.
-FURTHER = {"phases": "train.steps=10", "train.save_at": "train.save_at=[0,100]", "seeds": "seeds=2"}
+FURTHER = {
+    "phases": "train.steps=10",
+    "train.save_at": "train.save_at=[0,100]",
+    "train.save_at_words": "train.save_at_words=[0,10]",
+    "seeds": "seeds=2",
+}
 #: Keys of ``SMALL`` that a command with one of these keys does not take.
 UNFIT = {"init": ("model.", "tokenizer."), "task": ("corpus.", "tokenizer."), "task.folds": ("task.num_train",)}
 
@@ -152,6 +157,10 @@ def write_texts(folder: Path) -> None:
         (folder / f"my/texts/{number}.txt").write_text(document + "\n", encoding="utf-8")
     (folder / "my_words.txt").write_text("wonderword\nfineness\n", encoding="utf-8")
     (folder / "my/test.txt").write_text("a fine film.\n", encoding="utf-8")
+    (folder / "my/sentences.txt").write_text("a fine film.\na dull one.\n", encoding="utf-8")
+    (folder / "my/questions.jsonl").write_text(
+        '{"prompt": "a fine", "choices": ["film.", "films."], "label": 0}\n', encoding="utf-8"
+    )
     (folder / "texts.txt").write_text("a fine film.\na dull one.\n", encoding="utf-8")
     (folder / "reviews.tsv").write_text("text\na fine film.\na dull one.\n", encoding="utf-8")
     for split, rows in (("train", 60), ("dev", 20), ("test", 20)):

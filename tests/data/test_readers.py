@@ -55,6 +55,15 @@ def test_boundaries_of_text_files(book: Path, boundary: str, expected: list[str]
     assert [document.key for document in documents] == [f"{book}:{line}" for line in lines]
 
 
+def test_lines_that_belong_together_become_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "childes.train.txt"
+    lines = [f"utterance {number:04d}" for number in range(2000)]  # 15 characters with the line end
+    path.write_text("\n".join(lines))
+    documents = texts(read(path, boundary="block"))
+    assert "\n".join(documents).split("\n") == lines
+    assert [len(document.split("\n")) for document in documents] == [667, 667, 666]
+
+
 def test_headings_of_wikitext_begin_documents(tmp_path: Path) -> None:
     path = tmp_path / "wiki.txt"
     path.write_text(

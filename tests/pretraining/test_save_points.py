@@ -11,7 +11,7 @@ from support.refusals import refuses
 
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
-from lmtransfer.pretraining.save_points import convert_words, word_budget, word_points
+from lmtransfer.pretraining.save_points import check_track, convert_words, word_budget, word_points
 
 
 def _train(**settings: Any) -> TrainSettings:
@@ -53,6 +53,22 @@ def test_the_checkpoints_of_the_challenge() -> None:
 def test_points_that_are_refused(settings: dict[str, Any], names: tuple[str, ...]) -> None:
     with refuses(ConfigError, "train.save_at_words", *names):
         word_points(_train(**settings))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text_words", "names"),
+    [
+        ({}, 10_000_001, ("10,000,001 words", "corpus.max_words")),
+        ({"words": "101M"}, 10_000_000, ("train.words=101M", "train.words=100M")),
+        ({"words": None, "tokens": 5}, 9, ("no budget in words",)),
+    ],
+)
+def test_a_track_has_limits(changes: dict[str, Any], text_words: int, names: tuple[str, ...]) -> None:
+    settings = {"words": "100M", "save_at_words": "babylm_strict_small"}
+    check_track(_train(**settings), text_words=10_000_000)
+    check_track(_train(words="999M", save_at_words=["1M"]), text_words=20_000_000)
+    with refuses(ConfigError, *names):
+        check_track(_train(**{**settings, **changes}), text_words=text_words)
 
 
 def test_words_become_tokens() -> None:

@@ -142,9 +142,10 @@ class FileCorpus(BaseCorpus):
         format: ``text``, or a table: ``tsv``, ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects), ``parquet``
             (or arrow); ``auto``: by the suffix, and as text if the suffix is unknown.
         boundary: what separates the documents of text files: ``blank_line``, ``file`` (a file is a document),
-            ``line`` (a line is a document), ``heading`` (WikiText's ``= Title =``) or ``doc`` (WikiExtractor's
-            ``<doc ...>``). ``auto``: ``doc`` for a file that begins with ``<doc id=...>``, else ``blank_line`` for a
-            single file, ``file`` for a folder, a pattern or a list.
+            ``line`` (a line is a document), ``heading`` (WikiText's ``= Title =``), ``doc`` (WikiExtractor's
+            ``<doc ...>``) or ``block`` (a document ends with the line at which it has 10,000 characters). ``auto``:
+            ``doc`` for a file that begins with ``<doc id=...>``, else ``blank_line`` for a single file, ``file`` for a
+            folder, a pattern or a list.
         text_field: the column of a table, or field of JSON, with the text; None for ``text`` or ``sentence``.
         delimiter: the character between the columns of tables (tsv, quoted_tsv or csv), or ``tab``; None for the
             separator with which the first line names the columns.

@@ -15,13 +15,15 @@ from lmtransfer.data.tables import FORMATS, TEXT_COLUMNS, BadRows, ColumnSpec, T
 from lmtransfer.data.text_lines import EncodingErrors, read_lines
 from lmtransfer.errors import DataError
 
-Boundary = Literal["blank_line", "file", "line", "heading", "doc"]
+Boundary = Literal["blank_line", "file", "line", "heading", "doc", "block"]
 
 #: Suffixes of the files to read from a folder; tables and JSON there often describe the texts rather than contain them.
 FOLDER_SUFFIXES = tuple(suffix for suffix in FORMATS if suffix not in (".tsv", ".csv", ".json"))
 MAX_DOCUMENT_CHARACTERS = 1 << 24
 _INDENTED = re.compile(r"(?:\t| {2})\s*\S")
 #: The lines around each article in the files of WikiExtractor.
+#: Length of a document with ``boundary="block"``, about 2,000 English words.
+_BLOCK_CHARACTERS = 10_000
 _DOC = re.compile(r"\s*(?:<doc id=.*>|</doc>)\s*")
 _HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
 
@@ -48,7 +50,8 @@ def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Note
         boundary: ``blank_line``: blank lines separate documents; ``file``: all lines are one document; ``line``: each
             non-blank line is a document; ``heading``: a document begins at a line ``= Title =`` after a blank line, as
             in WikiText; ``doc``: lines ``<doc ...>`` and ``</doc>``, which are not text, enclose a document, as in the
-            files of WikiExtractor.
+            files of WikiExtractor; ``block``: a document ends with the line at which it has 10,000 characters, for
+            files without boundaries whose lines belong together, such as one utterance per line.
     """
     paragraphs: list[str] = []
     key, size, blank_before = "", 0, True
@@ -63,6 +66,7 @@ def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Note
             )
         starts = boundary == "heading" and blank_before and not blank and bool(_HEADING.match(line))
         ends = starts or boundary == "line" or (boundary == "blank_line" and blank) or (boundary == "doc" and is_tag)
+        ends = ends or (boundary == "block" and size >= _BLOCK_CHARACTERS)
         if not ends and size + len(line) > MAX_DOCUMENT_CHARACTERS and paragraphs:
             notes.add("documents over 16 million characters, cut at a line end", where)
             ends = True
