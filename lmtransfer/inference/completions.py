@@ -199,7 +199,8 @@ def score_choices(task: CompletionChoice, split: str, saved: SavedRun, hardware:
     answers = [(part.per_token() if per_token else part.log_probabilities).tolist() for part in scores]
     seconds = time.monotonic() - start_time
     metrics = task.score(choices, answers)
-    frequency = _frequency_baseline(task, choices, scores, saved, per_token=per_token)
+    low, high = task.interval(choices, task.rights(choices, answers))
+    comparison = _compare_with_frequencies(task, choices, scores, answers, saved, per_token=per_token)
     subsets = {choice.subset for choice in choices}
     num_ties = sum(values.count(max(values)) > 1 for values in answers)
     counted = {"shared": "which count in part", "wrong": "which count as wrong"}[task.settings.ties]
@@ -213,24 +214,51 @@ def score_choices(task: CompletionChoice, split: str, saved: SavedRun, hardware:
         num_parameters=num_parameters(scoring.learner),
         seconds=seconds,
         examples=task.scored_examples(choices, answers),
-        baseline=frequency,
-        more={"num_sentences": sum(map(len, answers)), "num_subsets": len(subsets), "num_ties": num_ties},
+        baseline=None if comparison is None else comparison.metrics,
+        more={
+            "num_sentences": sum(map(len, answers)),
+            "num_subsets": len(subsets),
+            "num_ties": num_ties,
+            "interval": [low, high],
+            **({} if comparison is None else {"minus_token_frequencies": comparison.difference}),
+        },
         shown={name: name.split("/")[1] for name in metrics if name.startswith(category)},
-        notes=[f"{len(subsets)} {task.kind.subset}s", *([f"{num_ties:,} ties, {counted}"] if num_ties else [])],
+        notes=[
+            f"{len(subsets)} {task.kind.subset}s",
+            f"95 % interval {100 * low:.1f} to {100 * high:.1f} over items",
+            *([] if comparison is None else [comparison.text]),
+            *([f"{num_ties:,} ties, {counted}"] if num_ties else []),
+        ],
     )
 
 
-def _frequency_baseline(
+@dataclass(frozen=True, slots=True)
+class _FrequencyComparison:
+    """The choices by token frequency, and the run's accuracy minus theirs with its 95 % interval over items."""
+
+    metrics: dict[str, float]
+    difference: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        low, high = self.difference["interval"]
+        return (
+            f"minus token frequencies {100 * self.difference['accuracy']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+        )
+
+
+def _compare_with_frequencies(
     task: CompletionChoice,
     choices: Sequence[Choice],
     scores: Sequence[CompletionScores],
+    answers: Sequence[Sequence[float]],
     saved: SavedRun,
     *,
     per_token: bool,
-) -> dict[str, float] | None:
-    """Score the items by how frequent the completions' tokens are in the run's training text, whatever the context.
+) -> _FrequencyComparison | None:
+    """Choose by how frequent the completions' tokens are in the run's training text, and compare item by item.
 
-    A token that does not occur there counts like the rarest one that does. None if the run does not know the
+    A token that does not occur in the text counts like the rarest one that does. None if the run does not know the
     frequencies, as a published model does not.
     """
     shares_V = saved.directory.read_token_shares()
@@ -238,8 +266,11 @@ def _frequency_baseline(
         return None
     logs_V = np.log(np.where(shares_V > 0, shares_V, shares_V[shares_V > 0].min()))
     total = np.mean if per_token else np.sum
-    answers = [[float(total(logs_V[ids])) if len(ids) else 0.0 for ids in part.ids] for part in scores]
-    return task.score(choices, answers)
+    by_frequency = [[float(total(logs_V[ids])) if len(ids) else 0.0 for ids in part.ids] for part in scores]
+    pairs = zip(task.rights(choices, answers), task.rights(choices, by_frequency), strict=True)
+    metrics = task.score(choices, by_frequency)
+    low, high = task.interval(choices, [own - other for own, other in pairs])
+    return _FrequencyComparison(metrics, {"accuracy": (low + high) / 2, "interval": [low, high]})
 
 
 def score_surprisal(task: Surprisal, split: str, saved: SavedRun, hardware: Hardware) -> ZeroShotScores:

@@ -131,6 +131,10 @@ def test_a_causal_run_is_scored_as_by_hand(world: Path) -> None:
     assert (found["num_subsets"], found["zero_shot"]) == (2, "log-probability by lm")
     by_frequency = _frequency_choices(world / "blimp")
     assert found["token_frequencies"]["accuracy"] == pytest.approx(by_frequency)
+    gain = found["metrics"]["accuracy"] - by_frequency
+    assert found["minus_token_frequencies"]["accuracy"] == pytest.approx(gain)
+    low, high = found["minus_token_frequencies"]["interval"]
+    assert low < gain < high
     kept = read_predictions(directory / "predictions" / "test.parquet").examples
     assert (kept.ratios["accuracy"].parts > 0).tolist() == [answer for name in right for answer in right[name]]
     assert kept.ratios["accuracy"].value() == pytest.approx(found["metrics"]["accuracy"])

@@ -7,6 +7,7 @@ import lzma
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from support.refusals import refuses
@@ -336,3 +337,15 @@ def test_a_label_that_names_no_choice(tmp_path: Path, label: object) -> None:
     write(path, [{"choices": ["yes", "no"], "label": label}])
     with refuses(DataError, "own.jsonl:1", "label=", "0 to 1"):
         list(read_choices(path, FORMATS["multiple_choice"]))
+
+
+def test_the_interval_is_that_of_a_stratified_bootstrap(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"a": 40, "b": 200}
+    choices = [Choice(f"{s}:{i}", ("", ""), ("x", "y"), 0, s) for s, size in sizes.items() for i in range(size)]
+    values = np.concatenate([rng.random(40) < 0.3, rng.random(200) < 0.8]).astype(float)
+    low, high = task(tmp_path).interval(choices, values.tolist())
+    parts = (values[:40], values[40:])
+    means = [np.mean([rng.choice(part, len(part)).mean() for part in parts]) for _ in range(20_000)]
+    assert [low, high] == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.008)
+    assert (low + high) / 2 == pytest.approx(np.mean([part.mean() for part in parts]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -143,6 +145,25 @@ class CompletionChoice(TaskWithoutHead):
     def rights(self, examples: Sequence[Choice], answers: Iterable[Sequence[float]]) -> list[float]:
         """Return how far each item is answered correctly, 0 to 1."""
         return [self._right(choice.label, scores) for choice, scores in zip(examples, answers, strict=True)]
+
+    def interval(self, examples: Sequence[Choice], values: Sequence[float]) -> tuple[float, float]:
+        """Return the 95 % interval of a weighted mean over items, weighted as in ``score``.
+
+        The items of each subset are a sample, and the subsets are fixed (stratified sampling, normal approximation).
+
+        Args:
+            values: one value per item, such as ``rights``, or the difference between two models' ``rights``.
+        """
+        weights, column = self._weights(examples), np.array(values, dtype=np.float64)
+        subsets = np.unique([choice.subset for choice in examples], return_inverse=True)[1]
+        variance = 0.0
+        for subset in range(subsets.max() + 1):
+            rows = subsets == subset
+            count = int(rows.sum())
+            if count > 1:
+                variance += float(weights[rows].sum() / weights.sum()) ** 2 * float(column[rows].var(ddof=1)) / count
+        mean, reach = float(np.average(column, weights=weights)), NormalDist().inv_cdf(0.975) * math.sqrt(variance)
+        return mean - reach, mean + reach
 
     def chance(self, examples: Sequence[Choice]) -> float:
         """Return the accuracy of guessing."""
