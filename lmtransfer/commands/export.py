@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,6 +21,7 @@ from lmtransfer.interop.exporting.run import write_run
 from lmtransfer.interop.hub import MAIN, Target, branch_problem, files_in, name_problem
 from lmtransfer.interop.open_run import run_folder
 from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -76,25 +78,43 @@ class _Part:
     branch: str
 
 
-def _parts_of(run: str, *, revisions: bool, branch: str) -> list[_Part]:
+def _parts_of(run: str, *, revisions: bool | Literal["babylm"], branch: str) -> list[_Part]:
     """Return the models to export.
 
     Args:
         run: the run as the user gave it.
-        revisions: whether to export its revisions too.
+        revisions: whether to export its revisions too; "babylm" names them by the words read.
     """
     if not revisions:
         return [_Part(run, "", branch)]
-    folders = run_folder(run, key="run").checkpoints.revisions()
+    directory = run_folder(run, key="run")
+    folders = directory.checkpoints.revisions()
     if not folders:
         raise RunDirectoryError(
             f"run={run} has no revisions: leave revisions= out, or pretrain with train.save_at=[0,100k,1M] to save some"
         )
     parts = [_Part(run, branch, branch)]
+    tokens_per_word = _tokens_per_word(directory, run) if revisions == "babylm" else None
     for tokens, folder in folders.items():
-        name = f"step{open_checkpoint(folder).step}-tokens{count_text(tokens)}"
+        if tokens_per_word is None:
+            name = f"step{open_checkpoint(folder).step}-tokens{count_text(tokens)}"
+        else:
+            millions = float(f"{tokens / tokens_per_word / 1e6:.3g}")
+            name = f"chck_{millions:g}M"
         parts.append(_Part(with_revision(run, tokens), name, name))
     return parts
+
+
+def _tokens_per_word(directory: RunDirectory, run: str) -> float:
+    """Return the number of training tokens per word that a pretraining run read."""
+    result = directory.read_result()
+    words = result.more.get("words")
+    if not isinstance(words, int) or words < 1 or not result.tokens:
+        raise RunDirectoryError(
+            f"run={run}: its result has no number of words, so revisions=babylm cannot name the revisions: a run of "
+            "pretrain on a single corpus has one; set revisions=true"
+        )
+    return float(result.tokens) / words
 
 
 def _folder(cfg: DictConfig) -> Path | None:

@@ -583,8 +583,9 @@ class ExportSettings(_WithData):
     )
     normalise: bool = _doc("true, with format=sentence_transformers: divide each vector by its Euclidean length", False)
     checkpoint: Literal["best", "last"] | None = _doc("best or last; null: best if it exists, otherwise last")
-    revisions: bool = _doc(
-        "true: also export each revision from train.save_at to its own folder or branch (step500-tokens1M)",
+    revisions: bool | Literal["babylm"] = _doc(
+        "true: also export each revision from train.save_at to its own folder or branch (step500-tokens1M); babylm: "
+        "name them by the words read, as the BabyLM challenge does (chck_10M)",
         False,
     )
     name: Name | None = _doc("model name in the model card; null: the name of the run")

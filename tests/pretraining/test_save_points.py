@@ -106,5 +106,7 @@ def test_a_run_reads_the_words_of_its_budget(tmp_path: Path, monkeypatch: pytest
     assert len(run["revisions"]) == 2
     assert run["revisions"][0] == 0
     assert run["revisions"][1] == pytest.approx(run["tokens"] / run["words"] * 1000, rel=1e-3)
+    assert lmtransfer("export", "run=runs/pretrain/w", "revisions=babylm", "to=out") == 0
+    assert sorted(folder.name for folder in Path("out").iterdir()) == ["chck_0.001M", "chck_0M", "main"]
     parts = ["corpus=mixture", "corpus.parts=[text.txt]", *words[5:]]
     assert lmtransfer("pretrain", *words[:3], *parts, "train.words=2000", "name=m") != 0
