@@ -12,7 +12,7 @@ from lmtransfer.system.console import Console
 
 
 def run(cfg: DictConfig) -> None:
-    """Print everything; only the corpus cache is written."""
+    """Print the full report; nothing is written to disk except the corpus cache."""
     console = Console(highlight=False)
     if cfg.get("task") is not None:
         check(cfg, primary="inspect", nodes={"task": {"data_root", "cache_dir"}})

@@ -25,7 +25,7 @@ def _usable_name(value: str) -> str:
 
 def _not_empty(value: str) -> str:
     if not value:
-        raise ValueError("the path is empty: set a folder")
+        raise ValueError("the path is empty; set a folder")
     return value
 
 

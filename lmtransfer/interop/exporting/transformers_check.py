@@ -197,7 +197,7 @@ def _load_adapter(model: Any, folder: Path) -> Any:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Turn off the progress bars and messages of transformers, which must be installed, within the block."""
+    """Silence the progress bars and messages from transformers inside the block; transformers must be installed."""
     transformers: Any = importlib.import_module("transformers")
     logging = transformers.utils.logging
     before = logging.get_verbosity()

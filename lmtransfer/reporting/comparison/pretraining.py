@@ -113,7 +113,7 @@ def _measurement_settings(entry: Entry) -> dict[str, Any]:
 
 
 def _incomparable_metrics(one: Side, other: Side) -> dict[str, str]:
-    """Return the metrics with different meanings on the two sides, with the reasons."""
+    """Return the metrics whose meaning differs between the two sides, and the reason for each."""
     first, second = (_objectives(side.first) for side in (one, other))
     reasons: dict[str, str] = {}
     for metric in _metrics(one.first) | _metrics(other.first):

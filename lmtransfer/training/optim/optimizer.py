@@ -34,7 +34,7 @@ class Optimizer:
                 group.setdefault("base_lr", group["peak_lr"])
         self.parameters = [p for part in self.parts for group in part.param_groups for p in group["params"]]
         if len({id(p) for p in self.parameters}) != len(self.parameters):
-            raise ValueError("a parameter is in two groups of the optimizer")
+            raise ValueError("a parameter appears in two optimizer groups")
 
     def set_factor(self, factor: float) -> None:
         """Set every learning rate to ``factor`` times its peak."""

@@ -135,7 +135,7 @@ class ServiceGuard:
         self._step = -1
 
     def begin(self) -> str | None:
-        """Begin the record of the run, or continue it.
+        """Start recording the run, or resume an existing record.
 
         Returns:
             Where the user finds the record; None if the service failed.
