@@ -25,6 +25,7 @@ _COMMANDS = ("probe", "finetune")
 _SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
 #: Settings of a run that the study itself sets.
 _STUDY_KEYS = ("name", "output_root", "resume")
+_BUDGETS = ("steps", "tokens", "epochs", "seconds")  # in a study, pretrain.words are command-line arguments
 _NAME = re.compile(r"[\w.-]+")
 _LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the started commands
 
@@ -207,7 +208,7 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
 def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
     """Return the overrides common to all pretraining runs."""
     settings = content[PRETRAIN]
-    budgets = [kind for kind in KINDS if settings[kind] is not None]
+    budgets = [kind for kind in _BUDGETS if settings[kind] is not None]
     named = override_keys()
     budgets = [kind for kind in budgets if f"{PRETRAIN}.{kind}" in named] or budgets  # the command line wins
     if len(budgets) > 1:

@@ -452,7 +452,7 @@ def test_hidden_test_labels_are_refused(world: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["init=null"], ("init: ", "init=runs/pretrain/<name>", "tokenizer_from=")),
+        (["init=null"], ("init is missing", "init=runs/pretrain/<name>", "tokenizer_from=")),
         (
             ["init=null", "model=bert_tiny", "tokenizer_from=runs/pretrain/base", "control=true"],
             ("control=true", "init"),

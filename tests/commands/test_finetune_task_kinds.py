@@ -86,7 +86,7 @@ def test_another_kind_of_task_is_refused(world: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert lmtransfer("evaluate", "run=runs/finetune/ft", *FILES["tagging"], "split=dev", "name=x") == 2
     said = capsys.readouterr().err
-    assert all(name in said for name in ("runs/finetune/ft", "text_pair (classification)", "tagging")), said
+    assert all(name in said for name in ("runs/finetune/ft", "text_pair (a classification task)", "tagging")), said
 
 
 def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

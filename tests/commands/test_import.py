@@ -170,7 +170,7 @@ def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[st
     capsys.readouterr()
     assert lmtransfer("report", "figures=false") == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"\bon text\b.*\bafter \(finetuned\).*\bof before\b", out)
+    assert re.search(r"\bon text\b.*\bafter \(finetuned\).*\bfor before\b", out)
     table = Path("runs/report/report.md").read_text()
     assert "published + text" in table
     rows = {row["run"]: row for row in json.loads(Path("runs/report/report.json").read_text())["rows"]}

@@ -34,6 +34,7 @@ GIVEN: dict[str, dict[str, object]] = {
     "tagging": {"labels": ["O", "X"], "files": {"train": "train.conll"}},
     "span_qa": {"train": "train.jsonl"},
     "multiple_choice": {"folder": "questions.jsonl"},
+    "surprisal": {"file": "text.txt"},
 }
 #: Names of several tasks; tasks that need no head; tasks that have nothing to train on.
 GROUPS, ASKED_AS_IT_IS, TEST_ONLY = (
@@ -46,6 +47,7 @@ GROUPS, ASKED_AS_IT_IS, TEST_ONLY = (
         "ewok",
         "global_piqa",
         "multiple_choice",
+        "surprisal",
         "sts_zero_shot",
     },
     {"ax", "ax_b", "ax_g"},

@@ -165,7 +165,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
             def __init__(self, job: Job) -> None:
                 self.code = run(job)
 
-            def exit_code(self, *, within: float) -> int:
+            def exit_code(self, *, timeout: float) -> int:
                 return self.code
 
             def release(self) -> None:
@@ -347,7 +347,7 @@ def test_settings_without_effect_are_no_part_of_the_ledger(
     given: dict[str, list[str]] = {}
 
     class Done:
-        def exit_code(self, *, within: float) -> int:
+        def exit_code(self, *, timeout: float) -> int:
             return 0
 
         def release(self) -> None:
