@@ -197,7 +197,7 @@ def test_a_mask_is_needed_and_the_text_must_fit(world: Path) -> None:
 
 def test_a_slow_or_broken_run_leaves_the_server_up(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Moody(Served):
-        def _answered(self, example: Any, notes: Any, is_over: Any) -> dict[str, Any]:
+        def _answer_example(self, example: Any, notes: Any, is_over: Any) -> dict[str, Any]:
             raise NotImplementedError
 
         def answer(self, given: Mapping[str, Any], *, is_over: Any) -> dict[str, Any]:
