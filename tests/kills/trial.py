@@ -23,7 +23,7 @@ from .world import World
 #: Folders in which a checkpoint is written, or kept while it is replaced, and other temporary files.
 _CHANGING = re.compile(r"\.(last|best|tokens-\d+)\.(new|old)|\..*\.tmp")
 _RESUMED = re.compile(r"resuming after step ([\d,]+) from (\S+)")
-_DONE = re.compile("exists already|holds an export already")
+_DONE = re.compile("already exists|already holds an export")
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 _DRAWS = 12  # draws of a moment, until one is before the end of the command
 
