@@ -1,4 +1,4 @@
-"""The ``compare`` command: the difference between two runs or groups of runs, its verdict, and differing examples."""
+"""Compare two runs, or two groups of runs: the difference, its verdict, and the examples that differ."""
 
 from __future__ import annotations
 

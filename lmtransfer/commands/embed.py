@@ -1,4 +1,4 @@
-"""The ``embed`` command: a vector for each text in a file, from the encoder of any run."""
+"""Write a vector for each text of a file, with the encoder of any run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``evaluate`` command: scores on a split of a task, or the losses of a pretraining run on its held-out text."""
+"""Score a probed or finetuned run on a split of a task; measure a pretraining run on its held-out text."""
 
 from __future__ import annotations
 

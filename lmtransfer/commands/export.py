@@ -1,4 +1,4 @@
-"""The ``export`` command: a run in another library's format or unchanged, checked and uploaded to the hub."""
+"""Write a run in another library's format or unchanged, check it, and upload it to the hub."""
 
 from __future__ import annotations
 

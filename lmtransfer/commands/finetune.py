@@ -1,4 +1,4 @@
-"""The ``finetune`` command: training of a pretrained encoder and a new head on a task."""
+"""Train a pretrained encoder and a new head on a task."""
 
 from __future__ import annotations
 

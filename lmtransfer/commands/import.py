@@ -1,4 +1,4 @@
-"""The ``import`` command: a published checkpoint as a run that every command accepts as init=, or a copied run."""
+"""Load a published checkpoint as a run that every command accepts as init=, or copy someone else's run."""
 
 from __future__ import annotations
 

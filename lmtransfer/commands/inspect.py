@@ -1,4 +1,4 @@
-"""The ``inspect`` command: a corpus or a task as the model sees it, and the estimated cost of training."""
+"""Show what the model sees of a corpus or a task, and what training would cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``list`` command: all models, objectives, corpora, tasks, recipes and studies, with their sources and costs."""
+"""List all models, objectives, corpora, tasks, recipes and studies, with their sources and costs."""
 
 from __future__ import annotations
 

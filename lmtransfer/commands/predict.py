@@ -1,4 +1,4 @@
-"""The ``predict`` command: labels, scores, tags or answers for texts, or fillings for masks, from a trained run."""
+"""Predict labels, scores, tags or answers for texts with a trained run, or fill in masks."""
 
 from __future__ import annotations
 

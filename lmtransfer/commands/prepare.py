@@ -1,4 +1,4 @@
-"""The ``prepare`` command: a tokenizer trained on a corpus, the tokenized corpus, and its statistics."""
+"""Train a tokenizer on a corpus, tokenize the corpus, and print its statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``pretrain`` command: pretraining of an encoder on raw text."""
+"""Pretrain an encoder on raw text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``probe`` command: a head on a frozen encoder, to measure what the encoder learned in pretraining."""
+"""Train a head on a frozen encoder, to measure what the encoder has learned in pretraining."""
 
 from __future__ import annotations
 

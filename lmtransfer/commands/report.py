@@ -1,4 +1,4 @@
-"""The ``report`` command: all results in tables and figures, which show whether pretraining helped."""
+"""Compare all results in tables and figures, and say whether pretraining helped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``serve`` command: a local page that fills masks, or answers texts and shows the evidence of each word."""
+"""Try a run on a local page: fill masks, or answer texts with the evidence of each word."""
 
 from __future__ import annotations
 

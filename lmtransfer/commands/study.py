@@ -1,4 +1,4 @@
-"""The ``study`` command: several models or objectives, pretrained, transferred and compared in one table."""
+"""Pretrain several models or objectives, transfer each, and compare them in one table."""
 
 from __future__ import annotations
 
