@@ -21,7 +21,7 @@ def test_settings_are_read_with_their_types() -> None:
 
 
 def test_keys_of_the_command_itself_are_left_to_it() -> None:
-    assert TrainSettings.from_config(OmegaConf.create({"words": 3})) == TrainSettings()
+    assert TrainSettings.from_config(OmegaConf.create({"transfers": 3})) == TrainSettings()
 
 
 def test_all_problems_are_named_with_the_full_key() -> None:
