@@ -193,8 +193,9 @@ def score_choices(task: CompletionChoice, split: str, saved: SavedRun, hardware:
     scoring = _Scoring.of(saved, hidden=task.settings.hidden, hardware=hardware)
     choices = task.examples(split)
     start_time = time.monotonic()
-    texts = [list(choice.texts) for choice in choices]
-    scores, num_tokens = scoring.scores(texts, [[len(prefix) for prefix in choice.prefixes] for choice in choices])
+    scores, num_tokens = scoring.scores(
+        [choice.texts for choice in choices], [[len(prefix) for prefix in choice.prefixes] for choice in choices]
+    )
     per_token = task.settings.normalize == "tokens"
     answers = [(part.per_token() if per_token else part.log_probabilities).tolist() for part in scores]
     seconds = time.monotonic() - start_time
@@ -207,7 +208,7 @@ def score_choices(task: CompletionChoice, split: str, saved: SavedRun, hardware:
     category = f"{task.kind.category}/"
     return ZeroShotScores(
         metrics=metrics,
-        method=scoring.method(" per token" if per_token else ""),
+        method=scoring.method(per_token=per_token),
         chance=task.chance(choices),
         num_scored=len(choices),
         num_tokens=num_tokens,
@@ -295,7 +296,7 @@ def score_surprisal(task: Surprisal, split: str, saved: SavedRun, hardware: Hard
     ]
     return ZeroShotScores(
         metrics=task.score(passages, answers),
-        method=f"surprisal in bits, {scoring.method('')}",
+        method=f"surprisal in bits, {scoring.method()}",
         chance=None,
         num_scored=len(rows),
         num_tokens=num_tokens,
@@ -363,9 +364,9 @@ class _Scoring:
             together[number::world_size] = groups
         return together, sum(num_tokens for _, num_tokens in parts)
 
-    def method(self, per_token: str) -> str:
+    def method(self, *, per_token: bool = False) -> str:
         """Describe the scoring method."""
-        predictor = self.scorer.predictor
+        predictor, unit = self.scorer.predictor, " per token" if per_token else ""
         if predictor.predicts != "masked":
-            return f"log-probability{per_token} by {predictor.name}"
-        return f"pseudo-log-likelihood{per_token} by {predictor.name}, hidden: {self.scorer.hidden}"
+            return f"log-probability{unit} by {predictor.name}"
+        return f"pseudo-log-likelihood{unit} by {predictor.name}, hidden: {self.scorer.hidden}"

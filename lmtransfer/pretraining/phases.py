@@ -159,18 +159,20 @@ def describe_phases(
         hardware: device and number format.
 
     Raises:
-        ConfigError: ``train.save_at`` is beyond a budget in epochs.
+        ConfigError: ``train.save_at`` is beyond a budget in epochs, or the run breaks a limit of its BabyLM track.
         DataError: the text yields no rows for one of the phases.
     """
     phases = phases_of(cfg)
     transitions = transitions_of(cfg, phases, parts)
     descriptions = []
-    for place, phase in enumerate(phases):
-        sizes = train.model_copy(update=phase.train or {})
-        data = PretrainingData(text, parts[place], train=sizes, hardware=hardware, seed=cfg.seed)
-        check_track(train, text_words=text.prepared.statistics.words)
-        train = convert_words(train, partial(text.tokens_per_word, data.stream))
-        save_at = save_points(train)
+    data_of_phases = [
+        PretrainingData(text, part, train=train.model_copy(update=phase.train or {}), hardware=hardware, seed=cfg.seed)
+        for phase, part in zip(phases, parts, strict=True)
+    ]
+    check_track(train, text_words=text.prepared.statistics.words)
+    train = convert_words(train, partial(text.tokens_per_word, data_of_phases[0].stream))
+    save_at = save_points(train)
+    for place, (phase, data) in enumerate(zip(phases, data_of_phases, strict=True)):
         schedule_phase, schedule_ends = schedule_span(phases, transitions, place)
         schedule = PartOfBudget(build(cfg.schedule), begins=phases[schedule_phase].begins, ends=schedule_ends)
         trainer = trainer_config(train, hardware, stream=data.stream, schedule=schedule, seed=cfg.seed)

@@ -48,7 +48,7 @@ class CompletionChoice(TaskWithoutHead):
         """The settings of a choice between completions; there is no training.
 
         Attributes:
-            format: format of the files; see ``lmtransfer help tasks``.
+            format: format of the files; see ``file_formats.choices``.
             folder: folder with the ``.jsonl`` files, or one file, below ``data_root`` or the working directory; of
                 several names, the first that exists is used.
             hub: ``datasets`` name if there are no files; null: files only.
@@ -131,20 +131,16 @@ class CompletionChoice(TaskWithoutHead):
             by_category.setdefault(category, []).append(accuracy[subset])
         categories = {category: float(np.mean(by_category[category])) for category in sorted(by_category)}
         averaged = categories if self.kind.averages == "categories" else accuracy
-        named = (
-            {}
-            if self.kind.category is None
-            else {f"{self.kind.category}/{c}/accuracy": categories[c] for c in categories}
-        )
+        named = categories if self.kind.category is not None else {}
         return {
             "accuracy": float(np.mean(list(averaged.values()))),
-            **named,
+            **{f"{self.kind.category}/{category}/accuracy": value for category, value in named.items()},
             **{f"{self.kind.subset}/{subset}/accuracy": value for subset, value in accuracy.items()},
         }
 
     def rights(self, examples: Sequence[Choice], answers: Iterable[Sequence[float]]) -> list[float]:
-        """Return how far each item is answered correctly, 0 to 1."""
-        return [self._right(choice.label, scores) for choice, scores in zip(examples, answers, strict=True)]
+        """Return the credit for each item: 1 for the right alternative, 0 for a wrong one, a share for a tie."""
+        return [self._credit(choice.label, scores) for choice, scores in zip(examples, answers, strict=True)]
 
     def interval(self, examples: Sequence[Choice], values: Sequence[float]) -> tuple[float, float]:
         """Return the 95 % interval of a weighted mean over items, weighted as in ``score``.
@@ -167,12 +163,11 @@ class CompletionChoice(TaskWithoutHead):
 
     def chance(self, examples: Sequence[Choice]) -> float:
         """Return the accuracy of guessing."""
-        shared = [[0.0] * len(choice.completions) for choice in examples]
-        weights = self._weights(examples)
-        return float(np.average([1 / len(scores) for scores in shared], weights=weights))
+        shares = [1 / len(choice.completions) for choice in examples]
+        return float(np.average(shares, weights=self._weights(examples)))
 
     def scored_examples(self, examples: Sequence[Choice], answers: Sequence[Sequence[float]]) -> ScoredExamples:
-        """Return how far each item is correct, weighted as in ``score``."""
+        """Return the credit for each item, weighted as in ``score``."""
         weights = self._weights(examples)
         names = [choice.category or choice.subset for choice in examples]
         classes, indices = np.unique(names, return_inverse=True)
@@ -184,7 +179,7 @@ class CompletionChoice(TaskWithoutHead):
             class_names=classes.tolist(),
         )
 
-    def _right(self, label: int, scores: Sequence[float]) -> float:
+    def _credit(self, label: int, scores: Sequence[float]) -> float:
         best = [number for number, score in enumerate(scores) if score == max(scores)]
         if len(best) > 1 and self.settings.ties == "wrong":
             return 0.0
