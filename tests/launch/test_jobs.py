@@ -151,8 +151,10 @@ def slurm(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     alive = 'if kill -0 "$number" 2>/dev/null; then echo "$number|RUNNING|a"; else echo "$number|COMPLETED|a"; fi'
     scripts = {
-        "sbatch": "export SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1\n"
-        '(export SLURM_JOB_ID=$BASHPID; exec bash "$1") >/dev/null 2>&1 &\n'
+        # Like Slurm, it keeps a copy of the script: submitit renames the file as soon as sbatch has returned.
+        "sbatch": 'cp "$1" "$1.kept"\n'
+        "export SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1\n"
+        '(export SLURM_JOB_ID=$BASHPID; exec bash "$1.kept") >/dev/null 2>&1 &\n'
         'echo "$!" >> "$(dirname "$0")/numbers"; echo "Submitted batch job $!"',
         "srun": 'while [ "${1#--}" != "$1" ]; do [ "$1" = --unbuffered ] || shift; shift; done; exec "$@"',
         "sacct": f'echo "JobID|State|NodeList"; for number in $(cat "$(dirname "$0")/numbers"); do {alive}; done',
