@@ -51,7 +51,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.precision import PrecisionName
 from lmtransfer.transfer.embedder import Embedder
-from lmtransfer.transfer.experiment.trained import task_of
+from lmtransfer.transfer.experiment.part_run import task_of
 from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder, pretrained_encoder
 from lmtransfer.transfer.vector_method import Layers, PoolingName
 

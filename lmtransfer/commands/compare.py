@@ -12,7 +12,7 @@ from lmtransfer.reporting.comparison.page import print_comparison, write_compari
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
 from lmtransfer.reporting.comparison.reading import read_sides
 from lmtransfer.reporting.comparison.task import compare_sides
-from lmtransfer.reporting.render.terminal import report_console
+from lmtransfer.reporting.render.cells import report_console
 
 
 def run(cfg: DictConfig) -> Path:

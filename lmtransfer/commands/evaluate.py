@@ -28,17 +28,16 @@ from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.answers import LabelAnswer
-from lmtransfer.tasks.base import Example, Task
+from lmtransfer.tasks.base import Example, Task, TaskWithoutHead
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.without_head import TaskWithoutHead
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.messages import print_result
+from lmtransfer.transfer.experiment.part_run import open_task_learner, task_to_answer
 from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
-from lmtransfer.transfer.experiment.trained import open_task_learner, task_to_answer
 from lmtransfer.transfer.scoring import evaluate
 
 #: Settings that apply to pretraining runs only.

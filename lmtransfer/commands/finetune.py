@@ -14,19 +14,19 @@ from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Place
+from lmtransfer.runs.create_and_lock import check_resumable
 from lmtransfer.runs.result import JointResult
-from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import open_trackers, tracker_nodes
 from lmtransfer.runs.training import training_hardware
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import process_group
-from lmtransfer.transfer.experiment.build_settings import build_settings, open_start
 from lmtransfer.transfer.experiment.experiment import Experiment
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
 from lmtransfer.transfer.experiment.part_run import write_run_files
-from lmtransfer.transfer.joint.text import user_nodes
+from lmtransfer.transfer.experiment.settings import build_settings, open_start
+from lmtransfer.transfer.joint_text import user_nodes
 from lmtransfer.transfer.method import TransferMethod
 
 

@@ -14,8 +14,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.answering import EntityAnswers, MaskAnswers, MaskedTexts, TaskAnswers, open_runs
-from lmtransfer.inference.answers_in_order import AnswersInOrder
-from lmtransfer.inference.prediction_input import find_input, input_file, input_format, read_example
+from lmtransfer.inference.prediction_input import AnswersInOrder, find_input, input_file, input_format, read_example
 from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, SubmissionFile, Write, open_output
 from lmtransfer.interop.open_run import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
@@ -25,7 +24,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.input_files import Reader
 from lmtransfer.tasks.text.reader import TextReader
-from lmtransfer.transfer.experiment.trained import task_of, task_to_answer
+from lmtransfer.transfer.experiment.part_run import task_of, task_to_answer
 
 _SOURCES = ("input", "text", "split")
 _COLUMNS = ("text_column", "text_pair_column", "id_column")

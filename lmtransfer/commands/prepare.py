@@ -14,13 +14,11 @@ from rich.table import Table
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.short_forms import expand_overlap, expand_parts
-from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
-from lmtransfer.data.store.filling import PreparationProgress
+from lmtransfer.data.token_cache import PreparationProgress, PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.inference.inspection.tables import parts_table
-from lmtransfer.pretraining.screening import examples_of, findings_table, screened_parts
-from lmtransfer.pretraining.text import build_corpus
-from lmtransfer.system.cache_dir import default_cache_dir
+from lmtransfer.pretraining.text import build_corpus, examples_of, findings_table, screened_parts
 from lmtransfer.system.console import Console
+from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.tokenizers.base import Tokenizer
 
 _HIGH_UNKNOWN_RATE = 0.01

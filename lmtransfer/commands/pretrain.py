@@ -12,15 +12,14 @@ from lmtransfer.config.phases import phases_of
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.data.store.token_shares import unigram_entropy
+from lmtransfer.data.token_shares import unigram_entropy
 from lmtransfer.errors import LmtransferError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.pretraining.continued import InheritedHeads, recipe_remark
-from lmtransfer.pretraining.counted.start import Start, count_first
-from lmtransfer.pretraining.directory import TEXT_PATHS, check_text, new_run, run_to_resume
+from lmtransfer.pretraining.counted_embeddings import Start, count_first
 from lmtransfer.pretraining.messages import (
     counting_message,
     large_output_note,
@@ -30,11 +29,18 @@ from lmtransfer.pretraining.messages import (
 )
 from lmtransfer.pretraining.parts import PretrainingParts, build_phases
 from lmtransfer.pretraining.phases import Pretraining, TrainingPhase, describe_phases, find_phase
-from lmtransfer.pretraining.result import joint_result, pretraining_result
+from lmtransfer.pretraining.result import (
+    TEXT_PATHS,
+    check_text,
+    joint_result,
+    new_run,
+    pretraining_result,
+    run_to_resume,
+)
 from lmtransfer.pretraining.save_points import check_reached
 from lmtransfer.pretraining.text import Text, keep_commits, read_text, with_absolute_paths, with_commits
 from lmtransfer.pretraining.utilization import output_share
-from lmtransfer.runs.resume import check_resumable
+from lmtransfer.runs.create_and_lock import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.runs.training import training_hardware
@@ -44,8 +50,7 @@ from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import process_group
 from lmtransfer.training.averaging import weight_average
-from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.peak_memory import forget_peak, peak_memory
+from lmtransfer.training.hardware import Hardware, forget_peak, peak_memory
 
 
 def run(cfg: DictConfig) -> Path:

@@ -12,7 +12,7 @@ from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.inspection.kept_texts import TaskTexts
 from lmtransfer.reporting.records import FILES
-from lmtransfer.reporting.render.terminal import report_console
+from lmtransfer.reporting.render.cells import report_console
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps

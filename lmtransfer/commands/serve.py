@@ -6,10 +6,9 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.serving.addresses import listen, resolve_address
-from lmtransfer.inference.serving.app import Limits, make_app
+from lmtransfer.inference.serving.app import Limits, make_app, serve
+from lmtransfer.inference.serving.guard import listen, resolve_address
 from lmtransfer.inference.serving.served import open_served_run
-from lmtransfer.inference.serving.server import serve
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console

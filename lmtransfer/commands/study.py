@@ -16,14 +16,12 @@ from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.launch.command import module_of
 from lmtransfer.launch.jobs import Place, run_jobs
-from lmtransfer.reporting.render.terminal import print_table, report_console
+from lmtransfer.reporting.render.cells import print_table, report_console
 from lmtransfer.reporting.sections import write_sections
 from lmtransfer.runs.create_and_lock import Busy, hold, release
-from lmtransfer.study.figure_specs import PLACES
-from lmtransfer.study.ledger import add_seconds, note_overrides, share_pretraining
-from lmtransfer.study.plan import StudyPlan, make_plan
-from lmtransfer.study.sections import make_sections
-from lmtransfer.study.table import read_rows, study_table, write_table
+from lmtransfer.study.plan import PLACES, StudyPlan, make_plan
+from lmtransfer.study.progress import add_seconds, note_overrides, share_pretraining
+from lmtransfer.study.sections import make_sections, read_rows, study_table, write_table
 from lmtransfer.system import ranks
 from lmtransfer.system.printable import short_path
 

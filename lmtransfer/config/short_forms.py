@@ -13,7 +13,7 @@ from lmtransfer.config.config_files import config_folders, group_config
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
 
-_GROUP_OF_TASKS = "lmtransfer.tasks.group.TaskGroup"
+_GROUP_OF_TASKS = "lmtransfer.tasks.base.TaskGroup"
 _CORPUS_OF_FILES = "lmtransfer.data.corpora.corpus.FileCorpus"
 
 

@@ -29,7 +29,7 @@ class PackedBatch:
         num_causal: number of leading sequences with causal attention; the others have bidirectional attention. None if
             all sequences have the encoder's own attention. For encoders that support both.
         chars_TC: character ids of each word, int16, if the tokenizer provides characters (see
-            ``tokenizers.characters``); always on the host, where an encoder finds the distinct words.
+            ``tokenizers.words``); always on the host, where an encoder finds the distinct words.
         one_segment: whether all segment ids are known to be 0.
     """
 

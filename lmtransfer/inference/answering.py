@@ -16,13 +16,12 @@ from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Answer, Example, Task
 from lmtransfer.tasks.heads import TaggingSpec
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.tagging.entities import entities, word_spans
-from lmtransfer.tasks.tagging.example import TaggedExample
+from lmtransfer.tasks.tagging.example import TaggedExample, entities, word_spans
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.experiment.data import encode_examples
-from lmtransfer.transfer.experiment.trained import open_task_learner
+from lmtransfer.transfer.experiment.part_run import open_task_learner
 from lmtransfer.transfer.scoring import run_head
 
 

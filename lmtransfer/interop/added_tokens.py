@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.added_tokens import read_words
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.extended import ExtendedTokenizer
+from lmtransfer.tokenizers.extended import ExtendedTokenizer, read_words
 
 
 def add_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, ...]]:

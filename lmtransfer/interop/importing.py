@@ -31,7 +31,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.component import build, resolve
 from lmtransfer.config.composing import compose_files
 from lmtransfer.data.corpora.sources import source_digest
-from lmtransfer.data.store.cache import lock_folder
+from lmtransfer.data.token_cache import lock_folder
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.added_tokens import add_words, extend_weights
 from lmtransfer.interop.published_folder import COMMIT, PublishedFolder
@@ -44,11 +44,11 @@ from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.versions import versions
-from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import staged_folder
-from lmtransfer.system.mappings import interpolations
+from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.safe_files import read_json
+from lmtransfer.system.validation import interpolations
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.training.state import TrainState

@@ -31,8 +31,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.cores import usable_cores
 from lmtransfer.system.interrupts import FOLLOW, collect_signals
 from lmtransfer.system.optional import import_optional, install_hint
-from lmtransfer.system.printable import short_path
-from lmtransfer.system.units import duration
+from lmtransfer.system.printable import duration, short_path
 
 _LOOK_EVERY_SECONDS = 0.5
 

@@ -25,7 +25,7 @@ from lmtransfer.config.sweep import ON_THIS_MACHINE
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError, MachineError
 from lmtransfer.system.cores import hardware_threads
 from lmtransfer.system.durable import remove
-from lmtransfer.system.units import duration, time_unit
+from lmtransfer.system.printable import duration, time_unit
 
 if TYPE_CHECKING:
     from lmtransfer.reporting.table import ReportTable
@@ -258,7 +258,7 @@ def seconds_left(plan: SweepPlan, points: Sequence[SweepPoint]) -> float | None:
 def print_progress(plan: SweepPlan, points: Sequence[SweepPoint]) -> None:
     """Print the progress line and, on a terminal, the table of all points if they run one after the other."""
     if points and plan.labels and not plan.is_parallel and sys.stdout.isatty():
-        from lmtransfer.reporting.render.terminal import print_table, report_console
+        from lmtransfer.reporting.render.cells import print_table, report_console
 
         print_table(points_table(plan, points), report_console())
     print(f"sweep: {progress_line(plan, points)}", flush=True)

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import encoders_in
-from lmtransfer.models.layers.attention.base import AttentionLayer
+from lmtransfer.models.layers.attention.layout import AttentionLayer
 
 
 def checkpoint_activations(learner: nn.Module) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.models.base import FamilyHead
-from lmtransfer.models.layers.feed_forward import Activation
+from lmtransfer.models.layers.building_blocks import Activation
 from lmtransfer.models.roberta import RobertaEncoder
 
 

@@ -14,9 +14,8 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copyable, copy_weights, generator_shape
+from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
 from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 

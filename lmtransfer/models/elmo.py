@@ -6,16 +6,206 @@ Shape legend: T tokens, C characters of a word, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, SmallCount, SmallWhole
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import DataError
-from lmtransfer.models.bilm import BidirectionalLstm, BilmEncoder, LstmSettings
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
+from lmtransfer.models.layers.building_blocks import Dropout
 from lmtransfer.models.layers.char_cnn import CharacterCnn, CharActivation
+from lmtransfer.models.layers.lstm import LstmState, ProjectedLstm, TimeMajor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LstmSettings:
+    """The settings that the layers of both directions share.
+
+    Attributes:
+        dim: width D of both directions together; even.
+        num_layers: number of LSTM layers of each direction.
+        cell_dim: number of cells of each layer and direction; more than D / 2, to which they are projected.
+        skip_connections: whether every layer but the first adds its input to its output.
+        dropout: dropout probability of the input of each layer and of the output of the last layer.
+        cell_clip: see ``ProjectedLstm``.
+        proj_clip: see ``ProjectedLstm``.
+
+    Raises:
+        ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.
+    """
+
+    dim: int
+    num_layers: int
+    cell_dim: int
+    skip_connections: bool
+    dropout: float
+    cell_clip: float | None
+    proj_clip: float | None
+
+    def __post_init__(self) -> None:
+        if self.dim % 2:
+            raise ConfigError(
+                f"model.dim={self.dim} is odd: it is the width of two directions side by side; use {self.dim + 1}"
+            )
+        if self.cell_dim <= self.dim // 2:
+            raise ConfigError(
+                f"model.cell_dim={self.cell_dim} must be greater than the width of a direction (model.dim / 2 = "
+                f"{self.dim // 2}), to which the cells are projected: use more cells, such as {self.dim * 2}"
+            )
+
+
+class LstmStack(nn.Module):
+    """The layers of one direction.
+
+    Args:
+        settings: settings of both directions.
+    """
+
+    def __init__(self, settings: LstmSettings) -> None:
+        super().__init__()
+        width = settings.dim // 2
+        self.skip_connections = settings.skip_connections
+        self.layers = nn.ModuleList(
+            ProjectedLstm(
+                input_dim=width,
+                cell_dim=settings.cell_dim,
+                output_dim=width,
+                cell_clip=settings.cell_clip,
+                proj_clip=settings.proj_clip,
+            )
+            for _ in range(settings.num_layers)
+        )
+        self.dropout = Dropout(settings.dropout)
+
+    def forward(
+        self, words_TP: Tensor, order: TimeMajor, states: tuple[LstmState, ...] | None = None
+    ) -> tuple[list[Tensor], tuple[LstmState, ...]]:
+        """Read sequences.
+
+        Args:
+            words_TP: packed tokens.
+            order: time-major order of the batch in this direction.
+            states: state of each layer before the first token (in this direction) of each sequence; None for zeros.
+
+        Returns:
+            The output of each layer, (T, P) in time-major order; and the state of each layer after the last token of
+            each sequence.
+        """
+        hidden = words_TP.index_select(0, order.order_T)
+        outputs, after = [], []
+        for number, layer in enumerate(self.layers):
+            inputs = self.dropout(hidden)
+            hidden, state = layer(inputs, order, None if states is None else states[number])
+            if number and self.skip_connections:
+                hidden = hidden + inputs
+            outputs.append(hidden)
+            after.append(state)
+        return outputs, tuple(after)
+
+
+class BidirectionalLstm(nn.Module):
+    """Forward and backward stacks side by side (Peters et al. 2018, section 3.1).
+
+    Args:
+        settings: settings of both stacks.
+    """
+
+    def __init__(self, settings: LstmSettings) -> None:
+        super().__init__()
+        self.forwards = LstmStack(settings)
+        self.backwards = LstmStack(settings)
+        self.dropout = Dropout(settings.dropout)
+
+    def forward(
+        self,
+        words_TP: Tensor,
+        batch: PackedBatch,
+        *,
+        forward_states: tuple[LstmState, ...] | None = None,
+        backward_states: tuple[LstmState, ...] | None = None,
+        output_positions: OutputPositions | None = None,
+    ) -> tuple[tuple[Tensor, ...], tuple[LstmState, ...], tuple[LstmState, ...]]:
+        """Read sequences.
+
+        Args:
+            batch: the lengths of the sequences.
+            forward_states: states of the forward layers before the first tokens; None for zeros.
+            backward_states: states of the backward layers after the last tokens; None for zeros.
+            output_positions: where the last layer is needed; None for everywhere.
+
+        Returns:
+            The layers: the word vectors twice, then both directions of each LSTM layer side by side, (T, D) each; the
+            last is (N, D) with ``output_positions``. Then the states of the forward layers after the last tokens, and
+            the states of the backward layers before the first tokens.
+        """
+        device = words_TP.device
+        orders = [TimeMajor.of(batch.lengths, backward=backward, device=device) for backward in (False, True)]
+        forwards, forward_after = self.forwards(words_TP, orders[0], forward_states)
+        backwards, backward_after = self.backwards(words_TP, orders[1], backward_states)
+        layers = [torch.cat([words_TP, words_TP], dim=1)]
+        places = [order.restore_T for order in orders]
+        for number, pair in enumerate(zip(forwards, backwards, strict=True), start=1):
+            if number == len(forwards) and output_positions is not None:
+                places = [place.index_select(0, output_positions.positions_N) for place in places]
+            halves = [half.index_select(0, place) for half, place in zip(pair, places, strict=True)]
+            layers.append(torch.cat(halves, dim=1))
+        layers[-1] = self.dropout(layers[-1])
+        return tuple(layers), forward_after, backward_after
+
+
+class BilmEncoder(Encoder):
+    """Word vectors, then LSTMs in both directions: the base class of ELMo's encoders.
+
+    Layer 0 is the word vector twice, so that all layers have the width D = 2 P. The recurrent state holds the states
+    of the forward layers. A subclass creates ``lstms`` in ``__init__``.
+
+    Attributes:
+        lstms: the LSTMs of both directions.
+    """
+
+    attention = "concatenated"
+    compiles = True
+    family_head = FamilyHead(token="mean")
+    lstms: BidirectionalLstm
+
+    def words(self, batch: PackedBatch) -> Tensor:
+        """Return the vector of each word, (T, P)."""
+        raise NotImplementedError
+
+    @override
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
+        self.check_length(batch)
+        layers, states, _ = self.lstms(
+            self.words(batch),
+            batch,
+            forward_states=_states_of(recurrent_state, batch),
+            output_positions=output_positions,
+        )
+        return EncoderOutput(layers=layers, recurrent_state=_carry_of(states, batch))
+
+
+def _states_of(recurrent_state: Any, batch: PackedBatch) -> tuple[LstmState, ...] | None:
+    """Return the states from ``_carry_of``, with one row per sequence of the batch: filler starts from zeros."""
+    if recurrent_state is None:
+        return None
+    filler = batch.num_sequences - batch.num_real
+    return tuple(
+        tuple(nn.functional.pad(part, (0, 0, 0, filler)) for part in state)  # type: ignore[misc]
+        for state in recurrent_state
+    )
+
+
+def _carry_of(states: tuple[LstmState, ...], batch: PackedBatch) -> tuple[LstmState, ...]:
+    """Return the states of the real sequences for the next contiguous batch."""
+    return tuple((hidden[: batch.num_real], cells[: batch.num_real]) for hidden, cells in states)
 
 
 class ElmoEncoder(BilmEncoder):

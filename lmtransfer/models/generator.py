@@ -17,7 +17,7 @@ from lmtransfer.config.types import Count
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
-from lmtransfer.models.layers.initialization import truncated_normal_
+from lmtransfer.models.layers.building_blocks import truncated_normal_
 from lmtransfer.models.transformer import Stack, TokenEmbeddings
 
 #: Width of a head if the generator is at least that wide (google-research/electra, pretrain/pretrain_helpers.py).

@@ -6,14 +6,19 @@ Shape legend: T tokens, N output positions, D width.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
-from lmtransfer.models.base import FamilyHead
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
+from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
 from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
@@ -88,3 +93,97 @@ class GptEncoder(TransformerEncoder):
                 if isinstance(module, TransformerLayer) and norm == "pre":
                     module.attention.output.weight.div_(math.sqrt(2 * num_layers))
                     module.feed_forward.contract.weight.div_(math.sqrt(2 * num_layers))
+
+
+class BiGptEncoder(Encoder):
+    """Two GPTs with one token embedding; the backward one reads each sequence from its end.
+
+    The features of a token are those of the forward GPT, which sees the token and the tokens before it, followed by
+    those of the backward GPT, which sees the token and the tokens after it. The directions do not mix in any layer.
+    Each direction has its own position table, and counts positions from the end at which it starts.
+
+    Args:
+        vocab_size: number of rows of the token embedding.
+        dim: width D of both directions together.
+        num_layers: number of transformer layers of each direction.
+        num_heads: number of attention heads of each direction; must divide half of ``dim``.
+        hidden_dim: width of the feed-forward layers of each direction.
+        max_length: maximum sequence length in tokens.
+        norm: see ``GptEncoder``, also for the arguments below.
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layers.
+        dropout: dropout probability of embeddings and of each branch.
+        attention_dropout: dropout probability of attention weights.
+
+    Raises:
+        ConfigError: ``dim`` is odd, or ``num_heads`` does not divide its half.
+    """
+
+    compiles = True
+    attention = "concatenated"
+    family_head = FamilyHead(token="mean")
+
+    def __init__(
+        self,
+        *,
+        vocab_size: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        num_heads: SmallCount,
+        hidden_dim: Count,
+        max_length: Count = 512,
+        norm: NormPlace = "pre",
+        norm_eps: Positive = 1e-5,
+        activation: Activation = "gelu_tanh",
+        dropout: DropoutProb = 0.1,
+        attention_dropout: DropoutProb = 0.0,
+    ) -> None:
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
+        if dim % (2 * num_heads):
+            raise ConfigError(
+                f"model.dim={dim} is the width of both directions together, and half of it must be a multiple of "
+                f"model.num_heads={num_heads}: use a multiple of {2 * num_heads}"
+            )
+
+        def direction() -> GptEncoder:
+            return GptEncoder(
+                vocab_size=vocab_size,
+                dim=dim // 2,
+                num_layers=num_layers,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                max_length=max_length,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            )
+
+        self.forwards, self.backwards = direction(), direction()
+        self.backwards.embeddings.token = self.forwards.embeddings.token
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        """The input embedding of both directions (V, H); ``bilm`` ties its output to it."""
+        return self.forwards.token_embedding
+
+    @override
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
+        mirror_T = mirror_places(batch)
+        mirrored = replace(batch, tokens_T=batch.tokens_T.index_select(0, mirror_T))
+        ahead, back = self.forwards(batch).layers, self.backwards(mirrored).layers
+        layers = [torch.cat([a, b.index_select(0, mirror_T)], dim=1) for a, b in zip(ahead, back, strict=True)]
+        if output_positions is not None:
+            layers[-1] = layers[-1].index_select(0, output_positions.positions_N)
+        return EncoderOutput(layers=tuple(layers))
+
+
+def mirror_places(batch: PackedBatch) -> Tensor:
+    """Return for each token the index in T of its mirror image in the reversed sequence, int64."""
+    starts_and_lasts = batch.cu_seqlens[:-1].long() + batch.cu_seqlens[1:].long() - 1
+    lengths = batch.cu_seqlens.diff()
+    sums_T = torch.repeat_interleave(starts_and_lasts, lengths, output_size=len(batch.tokens_T))
+    return sums_T - torch.arange(len(sums_T), device=sums_T.device)

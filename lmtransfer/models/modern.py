@@ -19,12 +19,15 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import FamilyHead, OutputPositions
 from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copyable, copy_weights, generator_shape
 from lmtransfer.models.layers.attention.layout import Layout, layout_of
-from lmtransfer.models.layers.attention.rotary import Rotation, rotation
-from lmtransfer.models.layers.attention.self_attention import SelfAttention
-from lmtransfer.models.layers.dropout import Dropout
-from lmtransfer.models.layers.feed_forward import Activation, GatedFeedForward
-from lmtransfer.models.layers.initialization import truncated_normal_
-from lmtransfer.models.layers.residual import ResidualNorm, ResidualStream
+from lmtransfer.models.layers.attention.self_attention import Rotation, SelfAttention, rotation
+from lmtransfer.models.layers.building_blocks import (
+    Activation,
+    Dropout,
+    GatedFeedForward,
+    ResidualNorm,
+    ResidualStream,
+    truncated_normal_,
+)
 from lmtransfer.models.transformer import TransformerEncoder
 
 

@@ -13,10 +13,8 @@ from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
-from lmtransfer.models.layers.dropout import Dropout
-from lmtransfer.models.layers.relative.attention import RelativeBiases, RelativeLayer, sinusoids
-from lmtransfer.models.layers.relative.layout import Keys, RelativeLayout
-from lmtransfer.models.layers.residual import ResidualStream
+from lmtransfer.models.layers.building_blocks import Dropout, ResidualStream
+from lmtransfer.models.layers.relative_attention import Keys, RelativeBiases, RelativeLayer, RelativeLayout, sinusoids
 from lmtransfer.models.layers.transformer import TransformerSettings
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.bert import Pooler
+from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
 from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 

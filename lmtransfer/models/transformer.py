@@ -13,7 +13,7 @@ from typing_extensions import override
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 from lmtransfer.models.layers.attention.layout import Layout, layout_of
-from lmtransfer.models.layers.residual import ResidualStream
+from lmtransfer.models.layers.building_blocks import ResidualStream
 from lmtransfer.models.layers.transformer import TransformerLayer, TransformerSettings
 
 

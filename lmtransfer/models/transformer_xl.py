@@ -14,9 +14,7 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, Wh
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import FamilyHead
-from lmtransfer.models.layers.dropout import Dropout
-from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialization import normal_
+from lmtransfer.models.layers.building_blocks import Activation, Dropout, normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 

@@ -14,9 +14,7 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, WholeLength
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import EncoderOutput, FamilyHead, OutputPositions
-from lmtransfer.models.layers.dropout import Dropout
-from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialization import normal_
+from lmtransfer.models.layers.building_blocks import Activation, Dropout, normal_
 from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 

@@ -12,8 +12,7 @@ from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.feed_forward import Activation
-from lmtransfer.models.layers.initialization import truncated_normal_
+from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart

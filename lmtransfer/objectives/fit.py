@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective, shared_attention
-from lmtransfer.objectives.corruption.base import Corruption
+from lmtransfer.objectives.corruption.masking import Corruption
 from lmtransfer.objectives.rows.base import Rows
 
 

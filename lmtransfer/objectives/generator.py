@@ -15,9 +15,9 @@ from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.building_blocks import Activation
 from lmtransfer.models.layers.cross_entropy import cross_entropy_sum_and_samples
 from lmtransfer.models.layers.disentangled import disentangle, merge
-from lmtransfer.models.layers.feed_forward import Activation
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

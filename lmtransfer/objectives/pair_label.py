@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.initialization import truncated_normal_
+from lmtransfer.models.layers.building_blocks import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Loss

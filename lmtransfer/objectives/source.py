@@ -16,12 +16,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.store.store import MixedStore, TokenStore
-from lmtransfer.data.stream.stream import Source
+from lmtransfer.data.stream import Source
+from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.objectives.base import Read
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.corruption.base import CorruptedRow, Corruption
+from lmtransfer.objectives.corruption.masking import CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
 from lmtransfer.objectives.rows.mixed import MixedPlan
 from lmtransfer.randomness import generators

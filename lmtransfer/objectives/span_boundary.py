@@ -12,9 +12,8 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, NonNegative, Positive
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.building_blocks import Activation, activation_module, truncated_normal_
 from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.models.layers.feed_forward import Activation, activation_module
-from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Loss

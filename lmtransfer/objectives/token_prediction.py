@@ -13,13 +13,13 @@ from typing_extensions import override
 from lmtransfer.config.types import NonNegative
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.building_blocks import truncated_normal_
 from lmtransfer.models.layers.cross_entropy import (
     cross_entropies,
     cross_entropy_sum,
     log_uniform_samples,
     sampled_cross_entropies,
 )
-from lmtransfer.models.layers.initialization import truncated_normal_
 from lmtransfer.objectives.base import Objective
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 from lmtransfer.config.settings import TrainSettings
-from lmtransfer.data.store.store import MixedStore, TokenStore
-from lmtransfer.data.stream.evaluation_batches import evaluation_batches
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource

@@ -9,14 +9,13 @@ from rich.table import Table
 
 from lmtransfer.config.effective import KINDS
 from lmtransfer.config.revisions import count_text, with_revision
-from lmtransfer.pretraining.counted.start import Start
+from lmtransfer.pretraining.counted_embeddings import Start
 from lmtransfer.pretraining.parts import PretrainingParts
 from lmtransfer.pretraining.phases import Pretraining
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.result import RunResult, few_steps_warning
 from lmtransfer.system.console import Console
-from lmtransfer.system.printable import short_path
-from lmtransfer.system.units import count, format_metric
+from lmtransfer.system.printable import count, format_metric, short_path
 
 #: For encoders with fewer parameters, the closing message suggests the laptop recipes, which have high learning rates.
 _SMALL = 30_000_000

@@ -21,7 +21,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merge_saved_updates
 from lmtransfer.models.token_vectors import TokenVectors
 from lmtransfer.objectives.base import Objective
-from lmtransfer.objectives.corruption.base import Corruption
+from lmtransfer.objectives.corruption.masking import Corruption
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows

@@ -28,13 +28,13 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.component import build
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.config.settings import TrainSettings, VectorSettings
-from lmtransfer.data.stream.stream import RenumberedStream
+from lmtransfer.data.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError
 from lmtransfer.models.token_vectors import TokenVectors, standardize
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
-from lmtransfer.pretraining.counted.start import Start
+from lmtransfer.pretraining.counted_embeddings import Start
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.diagnostics import callbacks_of
 from lmtransfer.pretraining.parts import PretrainingParts
@@ -47,10 +47,10 @@ from lmtransfer.runs.training import build_optimizer, prepare_encoders, trainer_
 from lmtransfer.training.averaging import Average, UpdateWeight
 from lmtransfer.training.callbacks import Callback, PhaseName
 from lmtransfer.training.data_parallel import shard
+from lmtransfer.training.evaluation import ModelSelection, Validation
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Output, Trainer, TrainerConfig
-from lmtransfer.training.model_selection import ModelSelection, Validation
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import ProgressLine

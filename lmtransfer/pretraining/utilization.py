@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from torch import nn
 
 from lmtransfer.models.base import Encoder, encoders_in
-from lmtransfer.models.layers.attention.base import AttentionLayer
+from lmtransfer.models.layers.attention.layout import AttentionLayer
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.pretraining.data import PretrainingData

@@ -14,7 +14,7 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.table import PLUS_MINUS
-from lmtransfer.system.mappings import leaves
+from lmtransfer.system.validation import leaves
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from lmtransfer.reporting.runs.rows import ReportRow
 from lmtransfer.reporting.runs.scores import higher_is_better, number
 from lmtransfer.reporting.table import Cell, Group, Line, ReportTable, TableColumn
 from lmtransfer.reporting.verdict_text import detectable_text, needed_text
-from lmtransfer.system.units import count, duration, format_metric
+from lmtransfer.system.printable import count, duration, format_metric
 
 _DIFFERENCE = TableColumn("difference from control", ("difference", "({interval})"))
 

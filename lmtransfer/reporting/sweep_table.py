@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lmtransfer.reporting.render.cells import difference_cells, metric_heading, metrics_cell, score_text
-from lmtransfer.reporting.render.terminal import print_table, report_console
+from lmtransfer.reporting.render.cells import (
+    difference_cells,
+    metric_heading,
+    metrics_cell,
+    print_table,
+    report_console,
+    score_text,
+)
 from lmtransfer.reporting.results import NARROW, results_table
 from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.reporting.runs.entries import make_entries
@@ -17,7 +23,7 @@ from lmtransfer.reporting.runs.sweeps import Sweep, SweepPoint, make_sweep, pars
 from lmtransfer.reporting.table import Cell, Group, Line, ReportTable, TableColumn, plain_table
 from lmtransfer.reporting.verdict_text import short_text
 from lmtransfer.runs.result import RunResult
-from lmtransfer.system.units import count, format_metric
+from lmtransfer.system.printable import count, format_metric
 from lmtransfer.verdicts.holm import correct_column
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmtransfer.system.units import format_difference, format_metric, in_percent
+from lmtransfer.system.printable import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference, Verdict
 
 

@@ -12,11 +12,10 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.figures.scores import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.report import html_report
-from lmtransfer.reporting.page.texts import Texts
+from lmtransfer.reporting.page.wrong_answers import Texts
 from lmtransfer.reporting.records import write_records
 from lmtransfer.reporting.render.answer import answer
-from lmtransfer.reporting.render.markdown import markdown_table
-from lmtransfer.reporting.render.terminal import print_table
+from lmtransfer.reporting.render.cells import markdown_table, print_table
 from lmtransfer.reporting.results import NARROW, results_table
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import ReportRow, table_rows

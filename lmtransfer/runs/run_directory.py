@@ -34,8 +34,8 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.create_and_lock import create_run_folder
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import remove, write_bytes, write_text
-from lmtransfer.system.mappings import interpolations
 from lmtransfer.system.safe_files import check_folder, check_tensor_file, read_json, read_yaml
+from lmtransfer.system.validation import interpolations
 from lmtransfer.training import process_group
 from lmtransfer.training.checkpoints import Checkpoints, explain_deletion
 

@@ -19,9 +19,8 @@ from lmtransfer.models.layers.lora import merge_saved_updates
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import is_own
-from lmtransfer.system.mappings import value_at
 from lmtransfer.system.safe_files import read_json
-from lmtransfer.system.validation import describe_value
+from lmtransfer.system.validation import describe_value, value_at
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.checkpoints import STATE

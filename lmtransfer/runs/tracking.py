@@ -15,8 +15,7 @@ from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.training import process_group
-from lmtransfer.training.trackers.base import Outcome, TrackedRun, Tracker, numbers_in
-from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.base import Jsonl, Outcome, TrackedRun, Tracker, numbers_in
 from lmtransfer.training.trackers.service_guard import ServiceGuard
 
 

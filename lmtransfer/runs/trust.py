@@ -29,8 +29,8 @@ from lmtransfer.data.documents import Corpus
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import LmtransferError, RunDirectoryError
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import write_text
+from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.system.safe_files import check_folder, read_bytes
 from lmtransfer.training import process_group
 

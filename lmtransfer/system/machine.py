@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.errors import MachineError
-from lmtransfer.system.mappings import texts, value_at
+from lmtransfer.errors import DataError, MachineError
+from lmtransfer.system.validation import texts, value_at
 
 #: If set to anything but 0, the traceback of a bug is shown.
 TRACEBACK = "LMTRANSFER_TRACEBACK"
@@ -177,3 +177,18 @@ def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
     train = settings.get("train")
     lower = "lower train.micro_batch_tokens" if isinstance(train, Mapping) else "process less data at once"
     return f"the memory is not sufficient{more}{of_model}: choose a smaller model, or {lower}"
+
+
+def default_cache_dir() -> Path:
+    """Return the path of the cache folder: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``.
+
+    Raises:
+        DataError: there is no home folder.
+    """
+    place = os.environ.get("LMTRANSFER_CACHE") or "~/.cache/lmtransfer"
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        raise DataError(
+            f"{place}: the cache has no home folder, because HOME is not set: set HOME, cache_dir= or LMTRANSFER_CACHE"
+        ) from None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import pydantic
 
+from lmtransfer.config.types import Folder, Name
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -221,3 +222,51 @@ def _problem(problem: Mapping[str, Any]) -> str:
     """Describe a problem with a setting."""
     key = ".".join(map(str, ("task", *problem["loc"])))
     return f"{key}: missing" if problem["type"] == "missing" else f"{key}={problem['input']!r:.60}: {problem['msg']}"
+
+
+class TaskGroup:
+    """A name for several tasks on the command line: ``task=<group>`` runs a sweep over them. It is not a task itself.
+
+    Args:
+        name: name of the group.
+        tasks: names of the tasks, files of ``conf/task``.
+        data_root: not used; present because every task has it.
+
+    Raises:
+        ConfigError: always, because a command runs one task at a time.
+    """
+
+    def __init__(self, *, name: Name, tasks: Sequence[str], data_root: Folder | None = None) -> None:
+        raise ConfigError(
+            f"task={name}: is a group of the tasks {', '.join(tasks)}; use it on the command line of probe, finetune "
+            "or evaluate, which then run a sweep over these tasks, or choose one of them"
+        )
+
+
+class TaskWithoutHead(Task):
+    """A task without a head; everything that needs one raises the same error."""
+
+    zero_shot = True
+
+    @property
+    def head(self) -> NoReturn:
+        """Unavailable, because the task has no head.
+
+        Raises:
+            ConfigError: always, because there is nothing to train.
+        """
+        raise self._no_head()
+
+    def encode(self, *_: object, **__: object) -> NoReturn:
+        """Raise the same error as ``head``: there is no head to encode for."""
+        raise self._no_head()
+
+    def answers(self, *_: object) -> NoReturn:
+        """Raise the same error as ``head``: no head answers."""
+        raise self._no_head()
+
+    def _no_head(self) -> ConfigError:
+        return ConfigError(
+            f"task={self.name} is scored without training and has no labels to train on: use lmtransfer evaluate "
+            f"run=runs/pretrain/<name> task={self.name}"
+        )

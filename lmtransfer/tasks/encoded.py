@@ -15,7 +15,7 @@ import numpy as np
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.targets import Targets
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
-from lmtransfer.tokenizers.characters import character_ids
+from lmtransfer.tokenizers.words import character_ids
 
 
 def text_capacity(num_specials: int, *, max_length: int) -> int:

@@ -25,9 +25,8 @@ import tokenizers
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, special_flags
+from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, special_flags
 from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
-from lmtransfer.tokenizers.spans import replace_surrogates
 
 #: Displayed in place of the space at the beginning of a word.
 META: Final = "\u2581"

@@ -20,9 +20,8 @@ import sentencepiece
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, special_flags
+from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, special_flags, trim_spans
 from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
-from lmtransfer.tokenizers.spans import replace_surrogates, trim_spans
 
 META: Final = "\u2581"
 

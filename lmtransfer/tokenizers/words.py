@@ -9,19 +9,40 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, special_flags
-from lmtransfer.tokenizers.characters import boundary_character_ids, character_ids
 from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+
+MAX_CHARACTERS: Final = 50
+_SENTENCE_BEGIN, _SENTENCE_END, _WORD_BEGIN, _WORD_END, _FILLING = 257, 258, 259, 260, 261
+
+
+def character_ids(words: Sequence[str]) -> np.ndarray:
+    """Return the character ids of words, int16, shape (n, 50)."""
+    return _rows([byte + 1 for byte in word.encode("utf-8", "replace")] for word in words)
+
+
+def boundary_character_ids() -> np.ndarray:
+    """Return the character ids of the marks for the beginning and end of a sentence, int16, shape (2, 50)."""
+    return _rows([[_SENTENCE_BEGIN], [_SENTENCE_END]])
+
+
+def _rows(words: Iterable[Sequence[int]]) -> np.ndarray:
+    rows = [[_WORD_BEGIN, *word[: MAX_CHARACTERS - 2], _WORD_END] for word in words]
+    ids = np.full((len(rows), MAX_CHARACTERS), _FILLING, dtype=np.int16)
+    for row, characters in zip(ids, rows, strict=True):
+        row[: len(characters)] = characters
+    return ids
+
 
 _VERSION = 2  # increase it when the same words would give other ids or characters
 _ASCII_WORD = re.compile(r"\w+|[^\w\s]")

@@ -16,9 +16,8 @@ from lmtransfer.training.averaging import Average
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import Callback, NonFiniteGuard
 from lmtransfer.training.checkpoints import Checkpoints
+from lmtransfer.training.evaluation import Validation
 from lmtransfer.training.learner import BatchStream, Learner
-from lmtransfer.training.micro_batches import OutOfDeviceMemory, StepSource
-from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import Precision
@@ -27,7 +26,7 @@ from lmtransfer.training.saving import CheckpointSaver, Snapshot
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, requested_stop, stop_on_signals
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
-from lmtransfer.training.update import PendingStep, Updater
+from lmtransfer.training.update import OutOfDeviceMemory, PendingStep, StepSource, Updater
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lmtransfer.data.stream.evaluation_batches import evaluation_batches
+from lmtransfer.data.stream import evaluation_batches
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
@@ -21,7 +21,7 @@ from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.transfer.composed_encoder import ComposedEncoder
+from lmtransfer.transfer.learner import ComposedEncoder
 from lmtransfer.transfer.scoring import EVALUATION_TOKENS
 from lmtransfer.transfer.standardizer import Standardizer
 from lmtransfer.transfer.vector_method import VectorMethod

@@ -13,7 +13,7 @@ from torch import nn
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.layers.lora import LowRankUpdate
-from lmtransfer.models.layers.relative.attention import RelativeBiases
+from lmtransfer.models.layers.relative_attention import RelativeBiases
 
 
 class Freezing(Protocol):

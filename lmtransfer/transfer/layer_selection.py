@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.transfer.segments import lengths_on, owners, segment_sum
+from lmtransfer.transfer.pooling import lengths_on, owners, segment_sum
 
 
 class LayerSelection(nn.Module):

@@ -5,24 +5,146 @@ Shape legend: T tokens of a packed batch, B sequences, D width, E width of a com
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.base import Encoder
+from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.models.layers.lora import merge_updates
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
-from lmtransfer.transfer.composed_encoder import ComposedEncoder
-from lmtransfer.transfer.depth import depths_below_head
 from lmtransfer.transfer.freezing import Freezing
 from lmtransfer.transfer.heads.base import Head
 from lmtransfer.transfer.layer_selection import LayerSelection
 from lmtransfer.transfer.pooling import Pooling
 from lmtransfer.transfer.standardizer import Standardizer
+
+
+class ComposedEncoder(nn.Module):
+    """Runs an encoder, a reading, a composition and, optionally, the encoder's own pooler, in this order.
+
+    Args:
+        encoder: the encoder.
+        reading: builds one vector per token from the encoder's layers, such as the last layer or a scalar mix.
+        composition: turns tokens into vectors: one per sequence or one per token.
+        use_pooler: whether to apply the encoder's own pooler after the composition.
+    """
+
+    def __init__(
+        self, *, encoder: Encoder, reading: LayerSelection, composition: Pooling, use_pooler: bool = False
+    ) -> None:
+        super().__init__()
+        self.encoder, self.reading, self.composition = encoder, reading, composition
+        self.use_pooler = use_pooler
+
+    @property
+    def output_dim(self) -> int:
+        """Width of a composed vector, E."""
+        return self.composition.output_dim
+
+    def vectors(self, packed: PackedBatch) -> Tensor:
+        """Return the vectors of a batch, float32, (B, E) or (T, E), without filler."""
+        return self._pool(self._compose(self._layers(packed), packed))
+
+    def _layers(self, packed: PackedBatch) -> Sequence[Tensor]:
+        """Return the layers that the reading needs, for the real tokens that the composition uses."""
+        encoder = self.encoder
+        indices = self.reading.indices
+        tokens = self.composition.tokens
+        if tokens == "all":
+            output = encoder(packed)
+            return [output.layers[index][: packed.num_tokens] for index in indices]
+        offsets = packed.cu_seqlens[: packed.num_real + 1].long()
+        positions_B = offsets[:-1] if tokens == "first" else offsets[1:] - 1
+        last = encoder.num_layers
+        skip = last in indices
+        num_filler = packed.num_sequences - packed.num_real
+        output_positions = OutputPositions(positions_B, (1,) * packed.num_real + (0,) * num_filler) if skip else None
+        output = encoder(packed, output_positions=output_positions)
+        return [
+            output.layers[index] if index == last and skip else output.layers[index][positions_B] for index in indices
+        ]
+
+    def _compose(self, layers: Sequence[Tensor], packed: PackedBatch) -> Tensor:
+        composition = self.composition
+        lengths = torch.from_numpy(np.array(packed.lengths[: packed.num_real], dtype=np.int64))
+        per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
+        return composition(self.reading(layers, per_token), lengths)
+
+    def _pool(self, composed_BE: Tensor) -> Tensor:
+        pooler = self.encoder.pooler
+        return pooler(composed_BE) if self.use_pooler and pooler is not None else composed_BE
+
+
+def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection[int]) -> dict[str, int]:
+    """Return the depth of each encoder parameter by name: 1 for the topmost layer read, the maximum for the embeddings.
+
+    Only layers with their own parameters count, so layers that share parameters count as one (ALBERT: Lan et al. 2020).
+    Parameters after the topmost block, such as a last norm, belong to that block. Parameters that no read layer depends
+    on have no depth: poolers, higher layers, and parameters that only pretraining uses.
+
+    Args:
+        encoder: an encoder; its mode, flags and gradients are restored afterwards.
+        sample: any batch that the encoder can read, on its device.
+        read: the layers to read, from 0 (embeddings) to ``num_layers``.
+    """
+    parameters = dict(encoder.named_parameters())
+    flags, was_training = {name: parameter.requires_grad for name, parameter in parameters.items()}, encoder.training
+    encoder.requires_grad_(True).eval()
+    try:
+        with torch.enable_grad():
+            layers = encoder(sample).layers[: max(read) + 1]
+    finally:
+        encoder.train(was_training)
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(flags[name])
+    visited: set[Any] = set()
+    place_of: dict[int, int] = {}
+    for place, layer in enumerate(layers):
+        for leaf in _new_leaves(layer, visited):
+            place_of.setdefault(id(leaf), place)
+    in_blocks: list[int] = []
+    for block in encoder.blocks():
+        own = [id(parameter) for parameter in block.parameters() if id(parameter) in place_of]
+        place_of.update(dict.fromkeys(own, max((place_of[leaf] for leaf in own), default=0)))
+        in_blocks += own
+    topmost = max((place_of[leaf] for leaf in in_blocks), default=0) or len(layers)
+    place_of = {leaf: min(place, topmost) for leaf, place in place_of.items()}  # a last norm above shared layers
+    places = sorted(
+        {place_of[id(parameter)] for parameter in parameters.values() if id(parameter) in place_of}, reverse=True
+    )
+    depth = {place: number for number, place in enumerate(places, start=1)}
+    return {name: depth[place_of[id(parameter)]] for name, parameter in parameters.items() if id(parameter) in place_of}
+
+
+def _new_leaves(output: Tensor, visited: set[Any]) -> list[Tensor]:
+    """Return the leaves of ``output``'s autograd graph, except those below nodes that were visited before."""
+    leaves, stack = [], [output.grad_fn]
+    while stack:
+        node: Any = stack.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        stack += [below for below, _ in node.next_functions]
+    return leaves
+
+
+def rate_scales(depths: Mapping[str, int], *, decay: float, gap: bool = False) -> dict[str, float]:
+    """Return factors on the learning rate by parameter name: ``decay`` to the power of the depth.
+
+    Args:
+        depths: depths by parameter name, from ``depths_below_head``.
+        decay: ratio of a layer's rate to that of the layer above it.
+        gap: whether to apply one more factor between the head and the topmost layer, as in the published ELECTRA code.
+    """
+    return {name: decay ** (depth + gap) for name, depth in depths.items()}
 
 
 class TaskLearner(ComposedEncoder, Learner):

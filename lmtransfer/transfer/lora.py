@@ -10,9 +10,9 @@ from torch import nn
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.attention.base import AttentionLayer
+from lmtransfer.models.layers.attention.layout import AttentionLayer
+from lmtransfer.models.layers.building_blocks import StackedLinear
 from lmtransfer.models.layers.lora import LoraLinear, LowRankUpdate, replace_layers
-from lmtransfer.models.layers.stacked_linear import StackedLinear
 
 #: The value of ``matrices`` that stands for all matrices.
 ALL = "all"

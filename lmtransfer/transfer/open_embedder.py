@@ -17,11 +17,10 @@ from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
 from lmtransfer.system.validation import Misfit, validate
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights
-from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.embedder import Embedder
-from lmtransfer.transfer.experiment.build_settings import with_trained_start
-from lmtransfer.transfer.experiment.trained import open_task_learner, task_of
-from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.experiment.part_run import open_task_learner, task_of
+from lmtransfer.transfer.experiment.settings import with_trained_start
+from lmtransfer.transfer.learner import ComposedEncoder, TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.pooling import PairComparison, Pooling
 from lmtransfer.transfer.standardizer import Standardizer

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.transfer.depth import rate_scales
-from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.learner import TaskLearner, rate_scales
 
 FreezeName = Literal["frozen", "full", "gradual", "joint", "lora", "bitfit"]
 

@@ -8,8 +8,8 @@ from typing import Literal
 from lmtransfer.config.types import Count
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.layer_selection import LayerSelection, OneLayer, ScalarMix, SideBySide
+from lmtransfer.transfer.learner import ComposedEncoder
 from lmtransfer.transfer.pooling import AttentionPooling, BiLstm, Max, Mean, OneToken, Pooling
 
 PoolingName = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]

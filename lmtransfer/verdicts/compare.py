@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import LEVEL, Difference, Scope, Verdict
-from lmtransfer.verdicts.student import interval_around, two_sided_p_value
+from lmtransfer.verdicts.spread import interval_around, two_sided_p_value
 from lmtransfer.verdicts.variance import Estimate, estimate_difference, estimate_score
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from lmtransfer.verdicts.power import combine, deviations, seeds_needed, smallest_detectable
-from lmtransfer.verdicts.student import critical_value, interval_around, two_sided_p_value
+from lmtransfer.verdicts.spread import critical_value, interval_around, two_sided_p_value
 from lmtransfer.verdicts.variance import VariancePart
 
 #: With at least this many degrees of freedom, the estimated variance of a part is taken as exact.

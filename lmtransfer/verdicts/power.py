@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lmtransfer.verdicts.student import critical_value
+from lmtransfer.verdicts.spread import critical_value
 
 #: The largest number of seeds considered.
 MAX_SEEDS = 1000

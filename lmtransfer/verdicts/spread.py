@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scipy import special
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -45,3 +47,60 @@ def spread(values: Sequence[float]) -> Spread:
         n=len(values),
         values=tuple(values),
     )
+
+
+def two_sided_p_value(t: float, degrees_of_freedom: float) -> float:
+    """Return the probability of a value further from 0 than ``t``.
+
+    Args:
+        t: a statistic; the result for infinity is 0.
+        degrees_of_freedom: above 0, not necessarily whole.
+    """
+    if degrees_of_freedom <= 0:
+        raise ValueError(f"degrees_of_freedom={degrees_of_freedom}: must be above 0")
+    return float(2 * special.stdtr(degrees_of_freedom, -abs(t)))
+
+
+def critical_value(level: float, degrees_of_freedom: float) -> float:
+    """Return the t that |t| exceeds with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom.
+
+    Args:
+        level: above 0 and below 1.
+        degrees_of_freedom: above 0, not necessarily whole.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level={level}: must be between 0 and 1")
+    return float(-special.stdtrit(degrees_of_freedom, level / 2))
+
+
+def interval_around(
+    value: float, standard_error: float | None, degrees_of_freedom: float | None, level: float
+) -> tuple[float, float] | None:
+    """Return the limits of the interval at ``1 - level``; None if the error or its degrees of freedom are unknown."""
+    if standard_error is None or degrees_of_freedom is None:
+        return None
+    half = critical_value(level, degrees_of_freedom) * standard_error
+    return value - half, value + half
+
+
+def expected_best(
+    values: Sequence[float], *, scores: Sequence[float] | None = None, higher_is_better: bool = True
+) -> list[float]:
+    """Return the expected score of the best of k tries, for k from 1 to the number of values n.
+
+    This is equation 5 of Dodge et al. 2019.
+
+    The k tries are sampled from the n values with replacement. The j-th smallest value is their maximum with
+    probability (j / n)^k - ((j - 1) / n)^k.
+
+    Args:
+        values: the value of each setting, by which the best setting is chosen.
+        scores: the score to expect from each setting if it is chosen, such as the score of one seed if ``values`` are
+            means over seeds; ``values`` if None.
+    """
+    scores, n = values if scores is None else scores, len(values)
+    ranked = sorted(range(n), key=lambda place: values[place], reverse=not higher_is_better)
+    return [
+        sum(scores[place] * ((j / n) ** k - ((j - 1) / n) ** k) for j, place in enumerate(ranked, start=1))
+        for k in range(1, n + 1)
+    ]

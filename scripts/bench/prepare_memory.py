@@ -27,7 +27,7 @@ _TOLERANCE = 1.2
 _CHILD = """
 import sys
 from pathlib import Path
-from lmtransfer.data.store.cache import prepare
+from lmtransfer.data.token_cache import prepare
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.tokenizers.load import load_tokenizer
 
@@ -96,7 +96,7 @@ def _made_up(rng: np.random.Generator) -> list[str]:
 
 
 def _train_tokenizer(path: Path, folder: Path) -> None:
-    from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
+    from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 
     trainer = SentencePieceTrainer(kind="unigram", vocab_size=4096, max_characters=1_000_000, allow_fewer=True)
     with path.open(encoding="utf-8") as lines:

@@ -11,21 +11,20 @@ from typing import Any
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.python_docs import PythonDocs
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.store.cache import prepare, tokenizer_for
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.token_cache import prepare, tokenizer_for
 from lmtransfer.errors import DataError
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.rows.base import Rows
-from lmtransfer.objectives.rows.full_sentences import FullSentences
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
-from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.rows.pairs import SentencePairs
+from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
+from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 
 from .finetuning import examples_of
 from .made_up import text_file

@@ -518,7 +518,7 @@ def test_a_task_run_of_others_is_held_against_its_schema(name: str, task_world: 
 
 COMMAND = {"_target_": "lmtransfer.launch.jobs.JobSubmission", "words": ["list"], "log": "canary"}
 APART = {"_target_": "lmtransfer.launch.jobs._LocalProcess", "words": ["list"], "log": "canary"}
-MASKING = {"_target_": "lmtransfer.objectives.corruption.token_masking.TokenMasking"}
+MASKING = {"_target_": "lmtransfer.objectives.corruption.masking.TokenMasking"}
 MIXTURE = {"_target_": "lmtransfer.data.corpora.mixture.MixtureCorpus", "name": "x"}
 #: Where a hostile run puts a class that starts a program, or another one.
 HOSTILE: dict[str, tuple[str, Any]] = {

@@ -32,7 +32,7 @@ from lmtransfer.tasks.input_files import InputFile
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.experiment.data import encode_examples
-from lmtransfer.transfer.experiment.trained import open_task_learner, task_of
+from lmtransfer.transfer.experiment.part_run import open_task_learner, task_of
 
 BASE = "run=runs/pretrain/base"
 

@@ -14,7 +14,7 @@ from support.saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.corpora.corpus import FileCorpus
-from lmtransfer.data.store.cache import prepare
+from lmtransfer.data.token_cache import prepare
 from lmtransfer.randomness import generator
 
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]

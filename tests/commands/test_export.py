@@ -25,14 +25,14 @@ from lmtransfer.interop.exporting import folder as _exported_folder
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.interop.reading import read_published
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.system.units import count
+from lmtransfer.system.printable import count
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.checkpoints import open_checkpoint
 from lmtransfer.training.hardware import setup
-from lmtransfer.transfer.experiment.trained import open_task_learner, task_of
+from lmtransfer.transfer.experiment.part_run import open_task_learner, task_of
 
 transformers = pytest.importorskip("transformers")
 

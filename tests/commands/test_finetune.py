@@ -21,7 +21,7 @@ from support.saved_encoder import load_encoder
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training.checkpoints import Checkpoints
-from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.base import Jsonl
 
 
 @pytest.fixture(scope="module")

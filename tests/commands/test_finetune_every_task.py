@@ -14,7 +14,7 @@ from lmtransfer.config.component import build
 from lmtransfer.data.files import find_file, open_binary
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
+from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 
 #: The words of each task and the split that is scored; stand-ins where a task has no train set of its own there.
 TASKS = {

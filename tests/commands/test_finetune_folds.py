@@ -11,7 +11,7 @@ import pytest
 from fakes.transfer_files import TASK, lmtransfer, make_world, result
 
 from lmtransfer.runs.predictions import read_predictions
-from lmtransfer.tasks.folds import fold_of
+from lmtransfer.tasks.subsets import fold_of
 
 RUN = [
     *(word for word in TASK if not word.startswith("task.files")),

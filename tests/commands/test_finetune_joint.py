@@ -12,13 +12,13 @@ import torch
 from fakes.transfer_files import TASK, lmtransfer, make_world, result, sentence
 from safetensors.torch import load_file
 
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import Interrupted
-from lmtransfer.objectives.bag_of_words import BagOfWords
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.objectives.word_vectors import BagOfWords
 from lmtransfer.pretraining.continued import InheritedHeads
 from lmtransfer.training.checkpoints import Checkpoints
-from lmtransfer.transfer.joint.text import JointText
+from lmtransfer.transfer.joint_text import JointText
 
 MODEL = [
     "model=bert_tiny",

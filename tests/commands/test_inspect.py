@@ -17,12 +17,12 @@ from lmtransfer.cli import main
 from lmtransfer.config import paths
 from lmtransfer.config.config_files import primary_config
 from lmtransfer.inference.inspection.cost import StepCost, measurable_rows, measure, parameter_counts
-from lmtransfer.inference.inspection.rows import render_row, render_strip
+from lmtransfer.inference.inspection.pretraining import render_row, render_strip
 from lmtransfer.inference.inspection.tables import format_duration
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
+from lmtransfer.objectives.rows.pairs import SentencePairs
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowView

@@ -23,7 +23,7 @@ QUICK = [
     *("model.num_heads=2", "model.hidden_dim=16", "model.num_layers=1", "model.max_length=32", "model.dropout=0.1"),
 ]
 BOW = [*QUICK, "model=bert_tiny", "objective=mlm_bow"]
-JOINED = "+objective.losses.bow={_target_: lmtransfer.objectives.bag_of_words.BagOfWords}"
+JOINED = "+objective.losses.bow={_target_: lmtransfer.objectives.word_vectors.BagOfWords}"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,7 +75,7 @@ def test_what_words_weigh_is_the_runs_on_any_text() -> None:
     assert metrics("evaluate/again")["bow"] == pytest.approx(metrics("pretrain/whole")["bow"], rel=0.05)
     other = ["corpus=text", "corpus.path=data/other.txt", "corpus.validation_fraction=0.2"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmtransfer.objectives.bag_of_words.BagOfWords.observe", None)  # not asked for
+        patch.setattr("lmtransfer.objectives.word_vectors.BagOfWords.observe", None)  # not asked for
         assert lmtransfer("evaluate", "run=runs/pretrain/whole", *other, "name=other", "hardware=exact") == 0
     assert 0 < metrics("evaluate/other")["bow"] < 20
 

@@ -12,7 +12,7 @@ from fakes.published_folder import make_published
 from fakes.tiny_pretraining import SHORT, TEXT, TINY
 from fakes.transfer_files import TASK, lmtransfer, make_world, result
 
-from lmtransfer.training.peak_memory import peak_memory
+from lmtransfer.training.hardware import peak_memory
 
 COMMON = {"command", "task", "split", "metrics", "main_metric", "control", "seconds", "tokens", "tokens_per_second"}
 COMMON |= {"format", "num_parameters", "task_fingerprint"}

@@ -23,8 +23,8 @@ from fakes.transfer_files import lmtransfer
 from support.html_pages import Element, parsed
 
 from lmtransfer import predict
-from lmtransfer.inference.serving.addresses import resolve_address
 from lmtransfer.inference.serving.app import Limits, make_app
+from lmtransfer.inference.serving.guard import resolve_address
 from lmtransfer.inference.serving.served import Served, open_served_run
 from lmtransfer.training.hardware import setup
 

@@ -23,18 +23,18 @@ AT_KEYS = {
     "objective.losses.any": ["lmtransfer.objectives.base.Objective"],
     "phases.first.objective.losses.any": ["lmtransfer.objectives.base.Objective"],
     "objective.rows": ["lmtransfer.objectives.rows.base.Rows"],
-    "objective.corruption": ["lmtransfer.objectives.corruption.base.Corruption"],
-    "objective.corruption.selection": ["lmtransfer.objectives.corruption.selection.Selection"],
+    "objective.corruption": ["lmtransfer.objectives.corruption.masking.Corruption"],
+    "objective.corruption.selection": ["lmtransfer.objectives.corruption.masking.Selection"],
     "corpus": ["lmtransfer.data.documents.Corpus"],
     "corpus.parts.any": ["lmtransfer.data.documents.Corpus"],
-    "screening": ["lmtransfer.data.screening.screening.Screening"],
-    "tokenizer": ["lmtransfer.tokenizers.trainer.TokenizerTrainer"],
-    "embeddings": ["lmtransfer.pretraining.counted.embeddings.CountedEmbeddings"],
+    "screening": ["lmtransfer.data.screening.Screening"],
+    "tokenizer": ["lmtransfer.tokenizers.trainers.TokenizerTrainer"],
+    "embeddings": ["lmtransfer.pretraining.counted_embeddings.CountedEmbeddings"],
     "optimizer": ["lmtransfer.training.optim.optimizer.Optimizer", "torch.optim.Optimizer"],
     "phases.first.optimizer": ["lmtransfer.training.optim.optimizer.Optimizer", "torch.optim.Optimizer"],
     "schedule": ["lmtransfer.training.optim.schedules.Schedule"],
-    "tracker.any": ["lmtransfer.training.trackers.base.Service", "lmtransfer.training.trackers.jsonl.Jsonl"],
-    "task": ["lmtransfer.tasks.base.Task", "lmtransfer.tasks.group.TaskGroup"],
+    "tracker.any": ["lmtransfer.training.trackers.base.Service", "lmtransfer.training.trackers.base.Jsonl"],
+    "task": ["lmtransfer.tasks.base.Task", "lmtransfer.tasks.base.TaskGroup"],
     "transfer": ["lmtransfer.transfer.method.TransferMethod"],
 }
 #: Runs in a process of its own, because an audit hook stays for ever and most modules are imported here already.
@@ -148,7 +148,7 @@ def test_only_subclasses_of_the_declared_bases_fit_and_nothing_is_constructed() 
     assert (said["imports"], said["effects"]) == ([], [])
     assert said["classes"] > 500
     texts = {tuple(place) for place in said["accepted"]}
-    assert ("lmtransfer.objectives.corruption.selection.Selection | None", "alone") in texts
+    assert ("lmtransfer.objectives.corruption.masking.Selection | None", "alone") in texts
     assert ("collections.abc.Mapping[str, lmtransfer.data.documents.Corpus]", "mapping") in texts
 
 
@@ -158,7 +158,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from lmtransfer.tokenizers.trainer import TokenizerTrainer
+from lmtransfer.tokenizers.trainers import TokenizerTrainer
 
 class Loud:
     def __init__(self, *, file: str) -> None:

@@ -12,9 +12,8 @@ from omegaconf import OmegaConf
 from lmtransfer.config.component import build
 from lmtransfer.config.composing import command_config
 from lmtransfer.config.phases import complete_phases, phases_of
-from lmtransfer.data.store.store import TokenStore
-from lmtransfer.data.stream.step_plan import tokens_of_pass
-from lmtransfer.data.stream.stream import PlannedStream, Source
+from lmtransfer.data.stream import PlannedStream, Source, tokens_of_pass
+from lmtransfer.data.token_store import TokenStore
 
 #: Recipes for GPUs.
 RECIPES = ("albert_base", "bert_base", "electra_small", "elmo", "gpt_base", "roberta_base", "transformer_xl_base")

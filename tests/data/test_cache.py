@@ -21,21 +21,21 @@ from fakes.texts import WordTokenizer, by_noun, made_up_documents, write_text
 from support import PYTHONPATH, ROOT
 from support.refusals import refuses
 
+from lmtransfer.data import token_cache
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
-from lmtransfer.data.store import cache, filling, tokenizing
-from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import DataError
-from lmtransfer.system.cache_dir import default_cache_dir
+from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
+from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of about 20 documents, so that a small corpus has many."""
-    monkeypatch.setattr(tokenizing, "BLOCK_CHARACTERS", 5000)
+    monkeypatch.setattr(token_cache, "BLOCK_CHARACTERS", 5000)
 
 
 def corpus(path: Path, **settings: Any) -> FileCorpus:
@@ -113,7 +113,7 @@ def test_statistics(tmp_path: Path) -> None:
 
 
 def test_duplicates_are_counted_in_bounded_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "_HASHES_AT_ONCE", 10)
+    monkeypatch.setattr(token_cache, "_HASHES_AT_ONCE", 10)
     documents = made_up_documents(150)
     source = corpus(write_text(tmp_path / "a.txt", [*documents, *documents[:40], *documents[:40]]))
     assert prepare(source, WordTokenizer(), cache_dir=tmp_path, num_workers=0).statistics.duplicate_documents == 80
@@ -150,7 +150,7 @@ def test_the_key_follows_content_tokenizer_settings_and_format(tmp_path: Path, m
         return prepare(corpus(path, **settings), tokenizer, cache_dir=tmp_path / "cache", num_workers=0).folder
 
     folders = [folder(), folder(256), folder(validation_fraction=0.2)]
-    monkeypatch.setattr(cache, "CACHE_FORMAT", 99)
+    monkeypatch.setattr(token_cache, "CACHE_FORMAT", 99)
     folders.append(folder())
     monkeypatch.undo()
     stamp = path.stat().st_mtime_ns
@@ -167,8 +167,8 @@ _CHILD = """
 import sys, time
 from pathlib import Path
 from fakes.texts import WordTokenizer
-from lmtransfer.data.store import tokenizing
-from lmtransfer.data.store.cache import prepare
+from lmtransfer.data import token_cache
+from lmtransfer.data.token_cache import prepare
 from lmtransfer.data.corpora.corpus import FileCorpus
 
 class Slow(WordTokenizer):
@@ -215,7 +215,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path, workers: i
     # Rubbish as a kill may leave it: a staged shard, and a shard whose record was never written.
     folder = next(iter(done)).parents[1]
     (folder / "train" / ".shard-00099.1.tmp").mkdir()
-    missing = next(index for index in range(99) if not tokenizing.record_path(folder, index).exists())
+    missing = next(index for index in range(99) if not token_cache.record_path(folder, index).exists())
     (folder / "train" / f"shard-{missing:05d}").mkdir(exist_ok=True)
     (folder / "train" / f"shard-{missing:05d}" / "tokens.npy").write_bytes(b"torn")
     stamps = {path: path.stat().st_mtime_ns for path in done}
@@ -239,7 +239,7 @@ def test_a_damaged_or_foreign_block_is_done_again(tmp_path: Path) -> None:
     first = prepare(source, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
     whole = files_of(first.folder)
     (first.folder / "manifest.json").unlink()
-    record = tokenizing.record_path(first.folder, 0)
+    record = token_cache.record_path(first.folder, 0)
     record.write_text(record.read_text().replace('"digest": "', '"digest": "0', 1))
     tokens = first.folder / "train" / "shard-00001" / "tokens.npy"
     tokens.write_bytes(tokens.read_bytes()[:-2])
@@ -410,17 +410,17 @@ class TestTokenizer:
 def test_who_waits_for_another_process_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cache, "_PATIENCE", 0.05)
+    monkeypatch.setattr(token_cache, "_PATIENCE", 0.05)
     folder = tmp_path / "corpora" / "mine"
     entered = threading.Event()
 
     def second() -> None:
-        with cache.lock_folder(folder):
+        with token_cache.lock_folder(folder):
             entered.set()
 
     waiting = threading.Thread(target=second)
     said = ""
-    with cache.lock_folder(folder):
+    with token_cache.lock_folder(folder):
         assert capsys.readouterr().err == ""
         waiting.start()
         while "\n" not in said:

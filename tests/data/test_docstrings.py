@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.refusals import refuses
 
-from lmtransfer.data.corpora.docstrings import docstrings_of, is_prose, prose, read_docstrings
 from lmtransfer.data.corpora.libraries import LIBRARIES, blank_names, find_library, source_files
+from lmtransfer.data.corpora.python_docs import docstrings_of, is_prose, prose, read_docstrings
 from lmtransfer.errors import DataError
 
 LONG = "has a docstring that is long enough to be a document of its own"

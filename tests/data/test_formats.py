@@ -21,9 +21,8 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import FORMATS, TABLE_FORMATS, delimiter_of
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answering import MaskedTexts
-from lmtransfer.inference.answers_in_order import AnswersInOrder
-from lmtransfer.inference.embedding_input import EmbedFormats, open_rows
-from lmtransfer.inference.prediction_input import find_input, input_file, input_format
+from lmtransfer.inference.embedding import EmbedFormats, open_rows
+from lmtransfer.inference.prediction_input import AnswersInOrder, find_input, input_file, input_format
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification

@@ -24,7 +24,7 @@ from support.refusals import refuses
 from lmtransfer.cli import main
 from lmtransfer.data.corpora.hub import HubCorpus, shuffle
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.base import Jsonl
 
 TEXTS = ["One.", "", "  Two. <br />Three. ", None, "Four\x00."]
 

@@ -23,26 +23,24 @@ from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.corpora.sampling import Sampling, smooth
-from lmtransfer.data.store.cache import prepare, tokenizer_for
-from lmtransfer.data.store.store import MixedStore, TokenStore
-from lmtransfer.data.store.token_shares import part_shares, token_shares
-from lmtransfer.data.stream.evaluation_batches import evaluation_batches
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.token_cache import prepare, tokenizer_for
+from lmtransfer.data.token_shares import part_shares, token_shares
+from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.base import Rows
-from lmtransfer.objectives.rows.full_sentences import FullSentences
 from lmtransfer.objectives.rows.mixed import MixedPlan, quotas
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
-from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.rows.pairs import SentencePairs
+from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.data import validate
 from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.training.evaluation import evaluate_losses
-from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.base import Jsonl
 
 TOKENIZER = NumberTokenizer()
 #: Each part's tokens, so that a token says which part it is from.

@@ -11,16 +11,18 @@ import pytest
 from omegaconf import OmegaConf
 from support.refusals import refuses
 
-from lmtransfer.data.corpora.docstrings import Docstring, DocstringSet, read_docstrings
 from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import (
     MAX_MODULE_DOCUMENTS,
     MIN_TASK_WORDS,
+    Docstring,
+    DocstringSet,
     PythonDocs,
     docstring_examples,
     module_splits,
     overlap_share,
     pretraining_docstrings,
+    read_docstrings,
 )
 from lmtransfer.data.documents import Corpus
 from lmtransfer.errors import ConfigError, DataError
@@ -91,7 +93,7 @@ def test_the_corpus(corpus: PythonDocs, everything: DocstringSet) -> None:
 def test_the_corpus_is_the_same_twice_and_no_source_is_read_the_second_time(
     corpus: PythonDocs, everything: DocstringSet, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("lmtransfer.data.corpora.docstrings._read")
+    monkeypatch.delattr("lmtransfer.data.corpora.python_docs._read")
     again = PythonDocs(cache_dir=cache)
     fingerprint = again.fingerprint()
     assert fingerprint == corpus.fingerprint()
@@ -124,7 +126,7 @@ def test_a_corpus_and_its_task_of_two_libraries(two_libraries: Path) -> None:
 
 
 def test_workers_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmtransfer.data.corpora.docstrings._WORTH_A_PROCESS", 1)
+    monkeypatch.setattr("lmtransfer.data.corpora.python_docs._WORTH_A_PROCESS", 1)
     alone, together = (
         read_docstrings(["networkx"], cache_dir=tmp_path / str(number), num_workers=number) for number in (1, 2)
     )

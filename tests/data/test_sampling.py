@@ -17,11 +17,10 @@ from lmtransfer.cli import main
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.corpora.sampling import Sampling
-from lmtransfer.data.store.store import MixedStore
+from lmtransfer.data.token_store import MixedStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.rows.full_sentences import FullSentences
 from lmtransfer.objectives.rows.mixed import MixedPlan, quotas
-from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 
 TOKENIZER = NumberTokenizer()
 

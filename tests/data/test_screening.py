@@ -15,12 +15,19 @@ from support.refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.documents import Document
-from lmtransfer.data.screening.evaluation_texts import EvaluationTexts
-from lmtransfer.data.screening.findings import Findings, list_path
-from lmtransfer.data.screening.scan import NearDuplicates, banding
-from lmtransfer.data.screening.screening import ScreenedCorpus, Screening
-from lmtransfer.data.screening.shingles import jaccard, shingles, word_hashes
-from lmtransfer.data.store.cache import prepare
+from lmtransfer.data.screening import (
+    EvaluationTexts,
+    Findings,
+    NearDuplicates,
+    ScreenedCorpus,
+    Screening,
+    banding,
+    jaccard,
+    list_path,
+    shingles,
+    word_hashes,
+)
+from lmtransfer.data.token_cache import prepare
 from lmtransfer.errors import ConfigError
 
 WORDS = [f"word{number}" for number in range(400)]

@@ -15,22 +15,20 @@ import pytest
 import torch
 from support.refusals import refuses
 
-from lmtransfer.data.stream.evaluation_batches import evaluation_batches
-from lmtransfer.data.stream.step_plan import (
-    capacity_of_pass,
-    cut_by_tokens,
-    cut_evenly,
-    rank_share,
-    share,
-    tokens_of_pass,
-)
-from lmtransfer.data.stream.stream import (
+from lmtransfer.data.stream import (
     MICRO_BATCHES_PER_STEP,
     PlannedStream,
     RenumberedStream,
     SerializedBatch,
     Source,
+    capacity_of_pass,
+    cut_by_tokens,
+    cut_evenly,
+    evaluation_batches,
+    rank_share,
     receive,
+    share,
+    tokens_of_pass,
 )
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation

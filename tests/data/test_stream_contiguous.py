@@ -14,12 +14,10 @@ from fakes.training import trainer_of
 from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.stream.evaluation_batches import evaluation_batches
-from lmtransfer.data.stream.step_plan import contiguous_streams
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream, contiguous_streams, evaluation_batches
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
-from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.corruption.masking import NoCorruption
 from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from lmtransfer.errors import TrainingError
 from lmtransfer.training import checkpoints
 from lmtransfer.training.budget import Budget
+from lmtransfer.training.evaluation import Validation
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.loop import Output, Trainer, TrainerConfig
-from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Linear
 

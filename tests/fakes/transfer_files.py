@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from lmtransfer.cli import main
 from lmtransfer.config.component import build
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
+from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 
 POSITIVE = ["good", "great", "fine", "lovely", "superb"]
 NEGATIVE = ["bad", "awful", "poor", "dull", "sad"]

@@ -17,16 +17,15 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.completions import CompletionScorer, word_surprisals
 from lmtransfer.inference.pretrained import Frame, masked_predictor, token_predictor
 from lmtransfer.interop.families.bert import BERT, BERT_FAMILY, IGNORED
-from lmtransfer.interop.families.gpt2 import GPT2
-from lmtransfer.interop.families.gpt2 import IGNORED as IGNORED_GPT2
+from lmtransfer.interop.families.gpt import GPT2
+from lmtransfer.interop.families.gpt import IGNORED as IGNORED_GPT2
 from lmtransfer.interop.families.xlnet import XLNET
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.base import Objective
-from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
-from lmtransfer.objectives.language_model import BackwardLanguageModel, LanguageModel
+from lmtransfer.objectives.language_model import BackwardLanguageModel, BidirectionalLanguageModel, LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction

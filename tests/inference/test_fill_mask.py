@@ -20,8 +20,7 @@ from lmtransfer.inference.pretrained import Frame, masked_predictor
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer
 from lmtransfer.tokenizers.words import WordTokenizer
 
 LINES = [

@@ -14,8 +14,14 @@ from support.refusals import refuses
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answering import MaskedTexts
-from lmtransfer.inference.answers_in_order import AnswersInOrder
-from lmtransfer.inference.prediction_input import find_input, input_file, input_format, read_example, stream_lines
+from lmtransfer.inference.prediction_input import (
+    AnswersInOrder,
+    find_input,
+    input_file,
+    input_format,
+    read_example,
+    stream_lines,
+)
 from lmtransfer.tasks.input_files import LocatedExample, Reader
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging

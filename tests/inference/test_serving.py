@@ -13,10 +13,9 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.serving import evidence
-from lmtransfer.inference.serving.addresses import listen, resolve_address
-from lmtransfer.inference.serving.evidence import NoEvidence, find_words, leave_one_out
-from lmtransfer.inference.serving.guard import App, Guard, Message, Receive, Send
+from lmtransfer.inference.serving import served
+from lmtransfer.inference.serving.guard import App, Guard, Message, Receive, Send, listen, resolve_address
+from lmtransfer.inference.serving.served import NoEvidence, find_words, leave_one_out
 from lmtransfer.tasks.text.example import TextExample
 
 LOCAL = resolve_address("127.0.0.1", 0, allow_remote=False)
@@ -143,7 +142,7 @@ def test_text_without_spaces_is_cut_into_tokens() -> None:
 
 
 def test_long_texts_and_the_end_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "MAX_WORDS", 3)
+    monkeypatch.setattr(served, "MAX_WORDS", 3)
     assert len(leave_one_out(TextExample("a", "a b", "c"), score, TOKENIZER, is_over=lambda: False)) == 3
     with refuses(NoEvidence, "4", "3"):
         leave_one_out(TextExample("a", "a b", "c d"), score, TOKENIZER, is_over=lambda: False)

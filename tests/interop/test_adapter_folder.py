@@ -20,7 +20,7 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.experiment.data import encode_examples
-from lmtransfer.transfer.experiment.trained import open_task_learner, task_of
+from lmtransfer.transfer.experiment.part_run import open_task_learner, task_of
 
 SIZES = {"dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32, "max_length": 24, "dropout": 0.0}
 TAGS = ["task=tagging", "task.files.train=data/tags_train.conll", "task.files.dev=data/tags_dev.conll"]

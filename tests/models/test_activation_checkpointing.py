@@ -13,8 +13,8 @@ from fakes.tasks import bert
 from support.objective_table import built, small_model
 from support.refusals import refuses
 
-from lmtransfer.data.store.store import TokenStore
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.activation_checkpointing import checkpoint_activations
 from lmtransfer.models.compilation import compile_blocks

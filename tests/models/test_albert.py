@@ -14,8 +14,8 @@ from support.refusals import refuses
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.albert import AlbertEncoder, Sharing
+from lmtransfer.training.optim.optimizer import classify
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
-from lmtransfer.training.optim.parameters import classify
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 SHARED: dict[Sharing, set[str]] = {

@@ -11,8 +11,8 @@ from support.refusals import refuses
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import OutputPositions
-from lmtransfer.models.bi_gpt import BiGptEncoder
-from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
+from lmtransfer.models.gpt import BiGptEncoder
+from lmtransfer.objectives.language_model import BidirectionalLanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import aliases
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmtransfer.models.layers.dropout import Dropout, dropout
+from lmtransfer.models.layers.building_blocks import Dropout, dropout
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])

@@ -10,7 +10,7 @@ import torch
 
 from lmtransfer.data.batch import pack
 from lmtransfer.models.base import OutputPositions
-from lmtransfer.models.layers.relative.attention import add_shifted, sinusoids
+from lmtransfer.models.layers.relative_attention import add_shifted, sinusoids
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
 

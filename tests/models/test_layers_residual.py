@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import encoders_in
-from lmtransfer.models.layers.residual import ResidualNorm, keep_residual
+from lmtransfer.models.layers.building_blocks import ResidualNorm, keep_residual
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lmtransfer.models.layers.attention.rotary import rotation
-from lmtransfer.models.layers.feed_forward import GatedFeedForward
+from lmtransfer.models.layers.attention.self_attention import rotation
+from lmtransfer.models.layers.building_blocks import GatedFeedForward
 
 
 def test_turning_is_a_product_with_complex_numbers() -> None:

@@ -11,17 +11,17 @@ from fakes.objectives import NumberTokenizer, electra, random_documents, store_o
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.stream.evaluation_batches import evaluation_batches
+from lmtransfer.data.stream import evaluation_batches
 from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel, copy_or_softmax
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.objectives.rows.full_sentences import FullSentences
+from lmtransfer.objectives.rows.stream import FullSentences
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
-from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.precision import Precision
+from lmtransfer.training.update import accumulate
 
 TOKENIZER = NumberTokenizer()
 

@@ -14,20 +14,18 @@ from fakes.objectives import NumberTokenizer, bert, electra, elmo, gpt, random_d
 from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.store.store import TokenStore
-from lmtransfer.data.store.token_shares import token_information
+from lmtransfer.data.token_shares import token_information
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.bag_of_words import BagOfWords
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
-from lmtransfer.objectives.corruption.base import Corruption, NoCorruption
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.language_model import LanguageModel
+from lmtransfer.objectives.corruption.masking import Corruption, NoCorruption, TokenMasking
+from lmtransfer.objectives.language_model import BidirectionalLanguageModel, LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.objectives.word_vectors import BagOfWords
 
 TOKENIZER = NumberTokenizer()
 #: Encoders with what they learn beside the words of rows.

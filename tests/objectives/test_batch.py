@@ -12,15 +12,13 @@ import pytest
 import torch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 
-from lmtransfer.data.store.store import TokenStore
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.models.base import EncoderOutput
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.corruption.base import Corruption, NoCorruption
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.rows.full_sentences import FullSentences
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
-from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.corruption.masking import Corruption, NoCorruption, TokenMasking
+from lmtransfer.objectives.rows.pairs import SentencePairs
+from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 
 TOKENIZER = NumberTokenizer()

@@ -15,13 +15,12 @@ from support.refusals import refuses
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.base import Objective
-from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
-from lmtransfer.objectives.corruption.base import NoCorruption
-from lmtransfer.objectives.language_model import BackwardLanguageModel
+from lmtransfer.objectives.corruption.masking import NoCorruption
+from lmtransfer.objectives.language_model import BackwardLanguageModel, BidirectionalLanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource

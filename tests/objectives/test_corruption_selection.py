@@ -12,13 +12,11 @@ import pytest
 from fakes.objectives import NUM_PIECES, CasedTokenizer, NumberTokenizer, random_documents, store_of
 from support.refusals import refuses
 
-from lmtransfer.data.store.store import TokenStore
-from lmtransfer.data.store.token_shares import token_information
+from lmtransfer.data.token_shares import token_information
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.entities import Entities
-from lmtransfer.objectives.corruption.selection import Choice, Selection, SingleTokens, sample_order
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.corruption.words import NGrams, Spans, WholeWords
+from lmtransfer.objectives.corruption.masking import Choice, Selection, SingleTokens, TokenMasking, sample_order
+from lmtransfer.objectives.corruption.words import Entities, NGrams, Spans, WholeWords
 from lmtransfer.objectives.rows.base import Row
 
 TOKENIZER = NumberTokenizer()

@@ -8,8 +8,7 @@ from fakes.objectives import NUM_PIECES, NumberTokenizer
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.base import NoCorruption
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import NoCorruption, TokenMasking
 from lmtransfer.objectives.rows.base import Row
 
 TOKENIZER = NumberTokenizer()

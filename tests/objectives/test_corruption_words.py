@@ -12,15 +12,12 @@ from fakes.objectives import NUM_PIECES, CasedTokenizer, NumberTokenizer
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.entities import Entities
-from lmtransfer.objectives.corruption.selection import Selection
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.corruption.words import NGrams, Spans, WholeWords
+from lmtransfer.objectives.corruption.masking import Selection, TokenMasking
+from lmtransfer.objectives.corruption.words import Entities, NGrams, Spans, WholeWords
 from lmtransfer.objectives.corruption.words import words_of as parsed_words
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer
 
 SPECIAL = [0, 1, 2, 3]
 

@@ -18,7 +18,7 @@ from lmtransfer.models.layers import cross_entropy
 from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
@@ -27,9 +27,9 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.continued import inherit_heads
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.learner import Step
-from lmtransfer.training.micro_batches import accumulate
-from lmtransfer.training.optim.parameters import classify
+from lmtransfer.training.optim.optimizer import classify
 from lmtransfer.training.precision import Precision
+from lmtransfer.training.update import accumulate
 from lmtransfer.training.weights import aliases, load_weights, num_parameters, weights
 
 ENCODERS: dict[str, Callable[..., Any]] = {"electra": electra, "modern": modern}

@@ -13,21 +13,20 @@ from support.refusals import refuses
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.corruption.masking import NoCorruption, TokenMasking
 from lmtransfer.objectives.corruption.permutation import PermutationTargets
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.corruption.windows import ContextWindows
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
+from lmtransfer.objectives.rows.pairs import SentencePairs
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 

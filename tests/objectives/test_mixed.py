@@ -10,10 +10,10 @@ from fakes.objectives import NumberTokenizer, bert, electra, random_documents, s
 from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions

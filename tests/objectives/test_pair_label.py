@@ -12,12 +12,11 @@ from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.corruption.masking import NoCorruption
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.pair_label import SentenceOrderPrediction
-from lmtransfer.objectives.rows.ordered_pairs import OrderedPairs
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
+from lmtransfer.objectives.rows.pairs import OrderedPairs, SentencePairs
 from lmtransfer.objectives.source import PretrainingSource
 
 TOKENIZER = NumberTokenizer()

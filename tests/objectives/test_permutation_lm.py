@@ -15,7 +15,7 @@ from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.xlnet import XlnetEncoder
-from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.corruption.masking import NoCorruption
 from lmtransfer.objectives.corruption.permutation import PermutationTargets
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel

@@ -14,28 +14,27 @@ from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.data.store.store import TokenStore
-from lmtransfer.data.stream.evaluation_batches import evaluation_batches
+from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.generator import generator_shape
 from lmtransfer.models.layers import cross_entropy
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
-from lmtransfer.objectives.rows.full_sentences import FullSentences
-from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
-from lmtransfer.training.micro_batches import accumulate
-from lmtransfer.training.optim.parameters import classify
+from lmtransfer.training.optim.optimizer import classify
 from lmtransfer.training.precision import Precision
+from lmtransfer.training.update import accumulate
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 TOKENIZER = NumberTokenizer()

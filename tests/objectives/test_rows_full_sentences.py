@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 
-from lmtransfer.objectives.rows import full_sentences
-from lmtransfer.objectives.rows.full_sentences import FullSentences
+from lmtransfer.objectives.rows import stream
+from lmtransfer.objectives.rows.stream import FullSentences
 
 TOKENIZER = NumberTokenizer()
 CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
@@ -43,7 +43,7 @@ def test_rows_are_those_of_a_plain_loop(tmp_path: Path, cross_documents: bool, m
 def test_planning_in_blocks_ends_a_row_at_each_block_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     documents = random_documents(40, longest=25)
     store = store_of(tmp_path / "s", documents)
-    monkeypatch.setattr(full_sentences, "_BLOCK_SENTENCES", 50)
+    monkeypatch.setattr(stream, "_BLOCK_SENTENCES", 50)
     plan = FullSentences(max_length=32, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
     sizes = [len(document) for document in documents]
     edges = sorted({next(d for d in range(41) if sum(sizes[:d]) >= block) for block in range(0, sum(sizes), 50)} | {40})

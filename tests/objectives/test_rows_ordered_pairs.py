@@ -9,11 +9,10 @@ import pytest
 from fakes.objectives import NumberTokenizer, numbers_of, random_documents, store_of, target_of
 from support.refusals import refuses
 
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row
-from lmtransfer.objectives.rows.ordered_pairs import OrderedPairs
-from lmtransfer.objectives.rows.pairs import Pairs, PairsPlan
+from lmtransfer.objectives.rows.pairs import OrderedPairs, Pairs, PairsPlan
 
 TOKENIZER = NumberTokenizer()
 CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id

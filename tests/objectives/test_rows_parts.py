@@ -11,14 +11,12 @@ import pytest
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 
 from lmtransfer.data.corpora.sampling import Sampling
-from lmtransfer.data.store.store import MixedStore
-from lmtransfer.data.stream.stream import PlannedStream
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.token_store import MixedStore
+from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.rows.base import RowPlan, Rows
-from lmtransfer.objectives.rows.full_sentences import FullSentences
-from lmtransfer.objectives.rows.ordered_pairs import OrderedPairs
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
-from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.rows.pairs import OrderedPairs, SentencePairs
+from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 
 TOKENIZER = NumberTokenizer()

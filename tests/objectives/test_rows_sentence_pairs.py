@@ -9,12 +9,11 @@ import pytest
 from fakes.objectives import NumberTokenizer, numbers_of, random_documents, store_of, target_of
 from support.refusals import refuses
 
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows import pairs as module
 from lmtransfer.objectives.rows.base import Row
-from lmtransfer.objectives.rows.pairs import Pairs, PairsPlan, truncate
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
+from lmtransfer.objectives.rows.pairs import Pairs, PairsPlan, SentencePairs, truncate
 
 TOKENIZER = NumberTokenizer()
 CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id

@@ -13,7 +13,7 @@ from torch import nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.corruption.words import Spans
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions

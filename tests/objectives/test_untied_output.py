@@ -9,8 +9,7 @@ import pytest
 import torch
 from fakes.objectives import NumberTokenizer, bert, gpt, random_documents, store_of
 
-from lmtransfer.objectives.corruption.base import NoCorruption
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import NoCorruption, TokenMasking
 from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
+from lmtransfer.objectives.corruption.masking import TokenMasking
+from lmtransfer.objectives.rows.pairs import SentencePairs
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, RowView, count_rows, row_views
 

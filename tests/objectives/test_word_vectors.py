@@ -19,7 +19,7 @@ from torch.nn.functional import softplus
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.corruption.masking import NoCorruption
 from lmtransfer.objectives.corruption.windows import ContextWindows, Quantiles
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions

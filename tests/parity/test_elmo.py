@@ -19,7 +19,7 @@ from support.refusals import refuses
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weights
 from lmtransfer.models.elmo import ElmoEncoder
-from lmtransfer.tokenizers.characters import boundary_character_ids, character_ids
+from lmtransfer.tokenizers.words import boundary_character_ids, character_ids
 
 
 def encoder_of(folder: Path) -> ElmoEncoder:

@@ -8,7 +8,7 @@ import torch
 from support.peer_tensors import to_ours
 
 from lmtransfer.data.batch import pack
-from lmtransfer.interop.families.gpt2 import GPT2, IGNORED
+from lmtransfer.interop.families.gpt import GPT2, IGNORED
 from lmtransfer.interop.families.key_map import to_theirs
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.gpt import GptEncoder

@@ -24,10 +24,7 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.published import PublishedTokenizer
-from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
-from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
-from lmtransfer.tokenizers.trainer import LineCounts
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, LineCounts, SentencePieceTrainer, WordPieceTrainer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 from lmtransfer.tokenizers.words import WordTokenizer
 

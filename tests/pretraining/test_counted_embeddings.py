@@ -15,14 +15,17 @@ from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.corpora.sampling import Sampling
-from lmtransfer.data.store.store import MixedStore
+from lmtransfer.data.token_store import MixedStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.elmo import ElmoEncoder
-from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
+from lmtransfer.objectives.language_model import BidirectionalLanguageModel
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.pretraining.counted import embeddings
-from lmtransfer.pretraining.counted.embeddings import (
+from lmtransfer.pretraining import counted_embeddings
+from lmtransfer.pretraining.counted_embeddings import (
     CountedEmbeddings,
+    Start,
+    count_first,
+    fit_characters,
     leading_vectors,
     positive_pmi,
     segment_counts,
@@ -32,8 +35,7 @@ from lmtransfer.pretraining.counted.embeddings import (
     token_ids,
     window_counts,
 )
-from lmtransfer.pretraining.counted.start import Start, count_first, fit_characters
-from lmtransfer.tokenizers.characters import character_ids
+from lmtransfer.tokenizers.words import character_ids
 
 VOCABULARY = 12
 PARTS = (("large", 5, 90), ("small", 6, 10))
@@ -45,8 +47,8 @@ def test_windows_count_what_a_loop_over_pairs_counts(
     contexts: int, at_once: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_once is not None:  # blocks of one to three tokens, and of two places
-        monkeypatch.setattr(embeddings, "_COUNTS_IN_CACHE", at_once)
-        monkeypatch.setattr(embeddings, "_PAIRS_AT_ONCE", at_once)
+        monkeypatch.setattr(counted_embeddings, "_COUNTS_IN_CACHE", at_once)
+        monkeypatch.setattr(counted_embeddings, "_PAIRS_AT_ONCE", at_once)
     text = np.random.default_rng(0).integers(0, VOCABULARY, 60)
     expected = np.zeros((VOCABULARY, contexts))
     for here, token in enumerate(text):
@@ -85,23 +87,23 @@ def test_frequent_tokens_are_thinned_out_by_the_root_rule() -> None:
 
 
 def test_positive_pmi_is_its_definition() -> None:
-    embeddings = torch.tensor([[4.0, 0.0, 1.0], [1.0, 2.0, 0.0]])
+    counted_embeddings = torch.tensor([[4.0, 0.0, 1.0], [1.0, 2.0, 0.0]])
     contexts = np.array([5.0, 2.0, 1.0]) ** 0.75
     contexts /= contexts.sum()
     expected = np.zeros((2, 3))
     for token, total in enumerate((5, 3)):
         for context in range(3):
-            if embeddings[token, context]:
-                share = float(embeddings[token, context]) / total
+            if counted_embeddings[token, context]:
+                share = float(counted_embeddings[token, context]) / total
                 expected[token, context] = max(0.0, np.log(share / contexts[context]))
-    assert np.allclose(positive_pmi(embeddings.clone(), smoothing=0.75).numpy(), expected, atol=1e-6)
+    assert np.allclose(positive_pmi(counted_embeddings.clone(), smoothing=0.75).numpy(), expected, atol=1e-6)
 
 
 def test_the_sparse_one_is_the_dense_one_of_damped_counts() -> None:
-    embeddings = torch.tensor([[4.0, 0.0, 1.0], [1.0, 2.0, 0.0]])
-    places = embeddings.nonzero().T
-    sparse = sparse_positive_pmi(places, embeddings[tuple(places)], size=(2, 3)).to_dense()
-    assert torch.allclose(sparse, positive_pmi(embeddings.log1p(), smoothing=1.0), atol=1e-6)
+    counted_embeddings = torch.tensor([[4.0, 0.0, 1.0], [1.0, 2.0, 0.0]])
+    places = counted_embeddings.nonzero().T
+    sparse = sparse_positive_pmi(places, counted_embeddings[tuple(places)], size=(2, 3)).to_dense()
+    assert torch.allclose(sparse, positive_pmi(counted_embeddings.log1p(), smoothing=1.0), atol=1e-6)
 
 
 def test_leading_vectors_are_those_of_a_full_decomposition() -> None:
@@ -257,7 +259,7 @@ def test_counting_starts_a_model_of_characters_and_its_output(tmp_path: Path) ->
     groups = (((5, 6), 1), ((7, 8), 2))
     documents = [[[t for _ in range(6) for t in (int(rng.choice(p)), mark)]] for p, mark in groups for _ in range(40)]
     encoder, characters = _char_elmo(VOCABULARY), character_ids([f"w{number}" * 2 for number in range(VOCABULARY)])
-    node = {"_target_": "lmtransfer.pretraining.counted.embeddings.CountedEmbeddings"}
+    node = {"_target_": "lmtransfer.pretraining.counted_embeddings.CountedEmbeddings"}
     node["deviation"] = 0.3
     store = store_of(tmp_path, documents)
     start = count_first(OmegaConf.create(node), encoder, store, characters_VC=characters, seed=0, fresh=True)
@@ -292,10 +294,10 @@ def test_counting_leaves_half_of_a_short_budget(
         return number
 
     monkeypatch.setattr(CountedEmbeddings, "fill", fill)
-    monkeypatch.setattr("lmtransfer.pretraining.counted.start.perf_counter", lambda: clock[0])
-    monkeypatch.setattr("lmtransfer.pretraining.counted.start._FIRST_TOKENS", 100)
+    monkeypatch.setattr("lmtransfer.pretraining.counted_embeddings.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("lmtransfer.pretraining.counted_embeddings._FIRST_TOKENS", 100)
     store = store_of(tmp_path, [[[5, 6, 7, 8] * 5] for _ in range(100)])
-    node = OmegaConf.create({"_target_": "lmtransfer.pretraining.counted.embeddings.CountedEmbeddings"})
+    node = OmegaConf.create({"_target_": "lmtransfer.pretraining.counted_embeddings.CountedEmbeddings"})
     refusal = refuses(ConfigError, f"train.seconds={budget:g}", "embeddings=null") if counted is None else nullcontext()
     with refusal:
         start = count_first(node, bert(), store, characters_VC=None, seed=0, fresh=True, budget=budget)

@@ -121,7 +121,7 @@ def test_the_texts_of_a_task_are_those_of_its_dev_and_test(
 ) -> None:
     monkeypatch.setenv("LMTRANSFER_ALLOW", __name__.partition(".")[0])
     node = {"_target_": f"{__name__}.FakeTask"}
-    screening = {"_target_": "lmtransfer.data.screening.screening.Screening", "action": "drop", "min_jaccard": None}
+    screening = {"_target_": "lmtransfer.data.screening.Screening", "action": "drop", "min_jaccard": None}
     corpus = {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "path": str(tmp_path / "a.txt")}
     settings = {"corpus": corpus, "data_root": None}
 
@@ -162,7 +162,7 @@ def test_a_package_that_is_not_there_is_told_before_the_texts_are_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("lmtransfer.system.optional.find_spec", lambda _: None)
-    monkeypatch.setattr("lmtransfer.pretraining.screening._lines", lambda _: pytest.fail("texts were read"))
+    monkeypatch.setattr("lmtransfer.pretraining.text._lines", lambda _: pytest.fail("texts were read"))
     assert main(["prepare", *TEXT, "screening=report", "screening.overlap_with=[held_out.txt]"]) == 2
     said = capsys.readouterr().err
     assert all(name in said for name in ("datasketch", "lmtransfer[duplicates]")), said

@@ -16,10 +16,8 @@ from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel
-from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
-from lmtransfer.objectives.corruption.base import NoCorruption
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.language_model import LanguageModel
+from lmtransfer.objectives.corruption.masking import NoCorruption, TokenMasking
+from lmtransfer.objectives.language_model import BidirectionalLanguageModel, LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from lmtransfer.reporting.comparison.flips import find_flips
-from lmtransfer.reporting.comparison.page import html_comparison
+from lmtransfer.reporting.comparison.page import headline, html_comparison, remarks, tables, to_json
 from lmtransfer.reporting.comparison.sides import Member, Side
-from lmtransfer.reporting.comparison.tables import headline, remarks, tables, to_json
 from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries

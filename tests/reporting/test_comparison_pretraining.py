@@ -13,11 +13,10 @@ from fakes.runs import transfer, write_run
 
 from lmtransfer.cli import main
 from lmtransfer.reporting.comparison.comparison import Comparison
-from lmtransfer.reporting.comparison.page import html_comparison
+from lmtransfer.reporting.comparison.page import headline, html_comparison, tables, to_json
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
 from lmtransfer.reporting.comparison.reading import read_sides
-from lmtransfer.reporting.comparison.tables import headline, tables, to_json
-from lmtransfer.verdicts.student import critical_value
+from lmtransfer.verdicts.spread import critical_value
 
 MASKED = "lmtransfer.objectives.masked_lm.MaskedLanguageModel"
 NEXT = "lmtransfer.objectives.pair_label.NextSentencePrediction"

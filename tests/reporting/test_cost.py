@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.gpu_device import gpu
 
-from lmtransfer.reporting.runs.cost import RunCost, cost_of
-from lmtransfer.training.peak_memory import forget_peak, peak_memory
+from lmtransfer.reporting.runs.details import RunCost, cost_of
+from lmtransfer.training.hardware import forget_peak, peak_memory
 
 
 def test_the_cost_of_a_run_is_that_of_one_of_its_seeds() -> None:
@@ -41,7 +41,7 @@ def test_everything_is_a_hundred_percent_and_little_is_not_nothing() -> None:
 
 def test_the_peak_of_memory_is_that_of_the_work_between() -> None:
     script = (  # in a process of its own, whose memory nothing else frees
-        "import torch; from lmtransfer.training.peak_memory import forget_peak, peak_memory; "
+        "import torch; from lmtransfer.training.hardware import forget_peak, peak_memory; "
         "cpu = torch.device('cpu'); before = peak_memory(cpu); block = torch.ones(2**27); del block; "
         "high = peak_memory(cpu); forget_peak(cpu); print(high - before, high - peak_memory(cpu))"
     )

@@ -9,7 +9,7 @@ import pytest
 from fakes.runs import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.render.answer import answer, comparison
-from lmtransfer.reporting.render.markdown import markdown_table
+from lmtransfer.reporting.render.cells import markdown_table
 from lmtransfer.reporting.results import results_table
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import collect

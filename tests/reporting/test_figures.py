@@ -14,9 +14,8 @@ from lmtransfer.reporting.figures.scores import draw_figures, read_curve, settin
 from lmtransfer.reporting.figures.spec import moving_average
 from lmtransfer.reporting.figures.style import MAX_CURVES, label_ends, new_figure, spread_apart
 from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.details import languages_text, read_layer_weights
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.languages import languages_text
-from lmtransfer.reporting.runs.layer_weights import read_layer_weights
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -12,9 +12,9 @@ from fakes.runs import transfer
 from lmtransfer.reporting.figures.kinds import draw
 from lmtransfer.reporting.figures.scores import search_charts
 from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.details import rate_scores, search_text
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.learning_rates import rate_scores, search_text
-from lmtransfer.verdicts.expected_best import expected_best
+from lmtransfer.verdicts.spread import expected_best
 
 
 @pytest.mark.parametrize("values", [[0.3], [0.5, 0.5], [0.61, 0.4, 0.7, 0.52]])

@@ -16,8 +16,8 @@ from lmtransfer.reporting.figures import kinds
 from lmtransfer.reporting.figures.scores import draw_figures, layer_panel
 from lmtransfer.reporting.figures.spec import Chart, LossCurve, Panel, Series
 from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.details import LayerWeights
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.layer_weights import LayerWeights
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 from lmtransfer.verdicts.spread import Spread, spread
 

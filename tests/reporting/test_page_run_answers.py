@@ -14,20 +14,31 @@ import pytest
 from fakes.runs import transfer
 from support.html_pages import Element, parsed
 
-from lmtransfer.reporting.page.confusion import MAX_LABELS, MAX_PAIRS, confusion
 from lmtransfer.reporting.page.report import html_report
 from lmtransfer.reporting.page.run_answers import (
     MAX_CHARACTERS,
+    MAX_LABELS,
+    MAX_PAIRS,
     MAX_RUNS,
     PassagePart,
     Span,
     all_answers,
+    confusion,
     excerpt,
     find_span,
 )
-from lmtransfer.reporting.page.tagged import MAX_WORDS, label_colors, worst_sentences
-from lmtransfer.reporting.page.texts import ExampleText, NoTexts, TextLookup
-from lmtransfer.reporting.page.wrong_answers import MAX_ERRORS, worst_labels, worst_scores, worst_spans
+from lmtransfer.reporting.page.wrong_answers import (
+    MAX_ERRORS,
+    MAX_WORDS,
+    ExampleText,
+    NoTexts,
+    TextLookup,
+    label_colors,
+    worst_labels,
+    worst_scores,
+    worst_sentences,
+    worst_spans,
+)
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.runs.predictions import write_predictions

@@ -16,7 +16,7 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 from lmtransfer.reporting.table import Cell, Group, Line, Mark, ReportTable, TableColumn, mark_of
-from lmtransfer.system.units import count, duration, format_difference, format_metric
+from lmtransfer.system.printable import count, duration, format_difference, format_metric
 
 
 @pytest.fixture

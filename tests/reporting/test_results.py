@@ -7,7 +7,7 @@ import pytest
 from fakes.runs import pretraining, transfer, write_run
 from rich.console import Console
 
-from lmtransfer.reporting.render.markdown import markdown_table
+from lmtransfer.reporting.render.cells import markdown_table
 from lmtransfer.reporting.results import leaderboard, results_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries

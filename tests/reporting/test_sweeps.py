@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from fakes.runs import pretraining, transfer
 
-from lmtransfer.reporting.render.markdown import markdown_table
+from lmtransfer.reporting.render.cells import markdown_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import entries_outside, find_sweeps

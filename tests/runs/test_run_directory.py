@@ -24,7 +24,7 @@ from lmtransfer.runs.versions import versions
 from lmtransfer.training import flops, hardware, precision
 from lmtransfer.training.progress import ProgressLine
 from lmtransfer.training.recurrent_state import detach, flatten, unflatten
-from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.base import Jsonl
 
 RESULT = RunResult(command="pretrain", metrics={"loss": 1.5}, seconds=4.0, tokens=10)
 

@@ -21,12 +21,18 @@ from support.refusals import refuses
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.reporting.sections import find_sections, write_sections
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.study.figure_specs import FigureSpec
-from lmtransfer.study.ledger import add_seconds, note_overrides, read_ledger, share_pretraining
-from lmtransfer.study.plan import StudyPlan, make_plan
-from lmtransfer.study.progress import JobProgress, progress_of, seconds_left, summary
-from lmtransfer.study.sections import findings, lines_of, make_sections, place_text
-from lmtransfer.study.table import read_rows
+from lmtransfer.study.plan import FigureSpec, StudyPlan, make_plan
+from lmtransfer.study.progress import (
+    JobProgress,
+    add_seconds,
+    note_overrides,
+    progress_of,
+    read_ledger,
+    seconds_left,
+    share_pretraining,
+    summary,
+)
+from lmtransfer.study.sections import findings, lines_of, make_sections, place_text, read_rows
 
 MASKS = {"low": 0.05, "middle": 0.15, "high": 0.8}
 #: Accuracy of three seeds by recipe; the middle one is far better than the others.

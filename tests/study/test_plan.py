@@ -24,9 +24,9 @@ from lmtransfer.launch import jobs
 from lmtransfer.launch.jobs import Job, Place
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.study.ledger import read_ledger
 from lmtransfer.study.plan import StudyJob, StudyPlan, make_plan
-from lmtransfer.study.table import StudyRow, markdown, study_table, write_table
+from lmtransfer.study.progress import read_ledger
+from lmtransfer.study.sections import StudyRow, markdown, study_table, write_table
 from lmtransfer.system.durable import _HERE
 
 CONFIG = """

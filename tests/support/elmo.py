@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.tokenizers.characters import boundary_character_ids, character_ids
+from lmtransfer.tokenizers.words import boundary_character_ids, character_ids
 
 FILES = {
     "elmo_allennlp": ("", "sentences.json"),

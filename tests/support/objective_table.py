@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 
 from lmtransfer.config.component import build
 from lmtransfer.config.paths import group_options
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource

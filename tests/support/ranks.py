@@ -27,12 +27,11 @@ from lmtransfer.training.averaging import Average, ExponentialAverage
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.data_parallel import Passes
-from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.evaluation import ModelSelection, evaluate_losses
 from lmtransfer.training.learner import Loss
-from lmtransfer.training.micro_batches import accumulate
-from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.precision import Precision
-from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.base import Jsonl
+from lmtransfer.training.update import accumulate
 
 
 class _Signalled(ToyStream):

@@ -17,12 +17,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
-from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.evaluation import ModelSelection, evaluate_losses
 from lmtransfer.training.learner import Step
-from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optim.optimizers import Muon
 from lmtransfer.training.optim.schedules import Cosine
-from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.base import Jsonl
 
 
 class _MicroBatches(Dataset):

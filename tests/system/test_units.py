@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtransfer.system.units import count, duration, format_difference, format_metric, in_percent
+from lmtransfer.system.printable import count, duration, format_difference, format_metric, in_percent
 
 
 @pytest.mark.parametrize(

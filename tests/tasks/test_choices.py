@@ -18,7 +18,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
-from lmtransfer.tasks.text.choices import Copa
+from lmtransfer.tasks.text.superglue import Copa
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.scoring import evaluate
 

@@ -13,16 +13,15 @@ from sklearn.utils.class_weight import compute_class_weight
 from support.refusals import refuses
 from torch.nn import functional
 
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.class_weights import balanced_weights, weights_in_order
-from lmtransfer.tasks.heads import ClassificationSpec
+from lmtransfer.tasks.heads import ClassificationSpec, balanced_weights, weights_in_order
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.training.data_parallel import Passes
-from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.precision import Precision
+from lmtransfer.training.update import accumulate
 from lmtransfer.transfer.heads.sequences import ClassificationHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod

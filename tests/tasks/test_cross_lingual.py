@@ -15,7 +15,7 @@ from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer, SpanAnswer
-from lmtransfer.tasks.metrics.squad import squad_scores
+from lmtransfer.tasks.metrics.question_answering import squad_scores
 
 HEADER = (
     "language gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "

@@ -11,9 +11,14 @@ from support.refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, unmarked_starts
-from lmtransfer.tasks.file_formats.conllu import read_conllu
-from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_rows
+from lmtransfer.tasks.file_formats.conll import (
+    TaggedSentence,
+    iob1_to_bio,
+    read_conll,
+    read_conllu,
+    read_tagged_rows,
+    unmarked_starts,
+)
 
 # In the form of the shared task's files; the sentences are ours.
 CONLL_2003 = """\

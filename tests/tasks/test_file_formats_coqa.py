@@ -13,7 +13,7 @@ from support.refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.file_formats.coqa import closest_span, read_coqa
-from lmtransfer.tasks.metrics.answer_text import token_f1
+from lmtransfer.tasks.metrics.question_answering import token_f1
 from lmtransfer.tasks.qa.example import GoldSpan, Turn
 
 STORY = "Ann's brown-haired cat, Tom, was 3 years old. \nHe slept in the barn. Was he happy? Yes, very."

@@ -12,9 +12,8 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.answer_places import list_ids
 from lmtransfer.tasks.file_formats.json_document import load_json
-from lmtransfer.tasks.file_formats.squad import read_squad
+from lmtransfer.tasks.file_formats.squad import list_ids, read_squad
 from lmtransfer.tasks.qa.example import GoldSpan
 
 PASSAGE = "Ann met Bob in Kyiv. Then Ann left."

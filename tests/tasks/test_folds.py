@@ -12,7 +12,7 @@ from sklearn.model_selection import StratifiedKFold
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.folds import FOLDS, check_folds, fold_of
+from lmtransfer.tasks.subsets import FOLDS, check_folds, fold_of
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.multi_label import MultiLabel
 from lmtransfer.tasks.text.regression import TextRegression

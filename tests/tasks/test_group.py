@@ -22,7 +22,7 @@ def test_a_group_is_a_sweep_over_its_tasks() -> None:
 
 def test_a_group_of_the_user_comes_first(tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
-    node = {"_target_": "lmtransfer.tasks.group.TaskGroup", "name": "glue", "tasks": ["sst2", "rte"]}
+    node = {"_target_": "lmtransfer.tasks.base.TaskGroup", "name": "glue", "tasks": ["sst2", "rte"]}
     OmegaConf.save(OmegaConf.create(node), tmp_path / "task" / "glue.yaml")
     assert expand_task_groups(["task=glue"], [conf_dir(), tmp_path]) == ["task=sst2,rte"]
 

@@ -10,7 +10,7 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.metrics.answer_text import (
+from lmtransfer.tasks.metrics.question_answering import (
     check_same_questions,
     exact_match,
     leave_one_out_max,

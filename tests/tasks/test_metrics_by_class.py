@@ -10,8 +10,7 @@ from seqeval.metrics import classification_report as chunk_report
 from sklearn.metrics import classification_report
 
 from lmtransfer.tasks.answers import LabelAnswer, TagsAnswer
-from lmtransfer.tasks.metrics.by_class import mean_by_class, scores_by_class
-from lmtransfer.tasks.metrics.scored_examples import Ratio
+from lmtransfer.tasks.metrics.scored_examples import Ratio, mean_by_class, scores_by_class
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification

@@ -10,7 +10,7 @@ from fakes.tasks import WordTokenizer
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from lmtransfer.reporting.runs.calibration import calibration_text, joint_calibration, read_calibration
+from lmtransfer.reporting.runs.kept_answers import calibration_text, joint_calibration, read_calibration
 from lmtransfer.tasks.metrics.calibration import NUM_BINS, Reliability, calibration, fit_temperature
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample

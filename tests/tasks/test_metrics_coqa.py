@@ -9,7 +9,7 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.metrics.coqa import coqa_scores
+from lmtransfer.tasks.metrics.question_answering import coqa_scores
 
 PEOPLE = ["yes", "Yes.", "Yes, he did", "no"]
 

@@ -16,7 +16,7 @@ from lmtransfer.tasks.metrics.chunks import Chunks, chunk_scores
 from lmtransfer.tasks.metrics.labels import explain_undefined, metric_value
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.verdicts.student import critical_value, two_sided_p_value
+from lmtransfer.verdicts.spread import critical_value, two_sided_p_value
 
 
 def answers(seed: int, num_labels: int, num: int = 97) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.metrics.quac import agreed_questions, human_f1, quac_f1, quac_scores
+from lmtransfer.tasks.metrics.question_answering import agreed_questions, human_f1, quac_f1, quac_scores
 
 NONE = "CANNOTANSWER"
 # The third person agrees with the others at 2/3, they with each other at 1: human F1 (1 + 1 + 2/3) / 3 = 8/9.

@@ -14,7 +14,7 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.metrics.squad import squad2_scores, squad_scores
+from lmtransfer.tasks.metrics.question_answering import squad2_scores, squad_scores
 
 needs_data = pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")
 

@@ -19,12 +19,9 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 from lmtransfer.tasks.qa.windows import encode_questions, window_starts
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.characters import character_ids
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
-from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
-from lmtransfer.tokenizers.trainer import LineCounts
+from lmtransfer.tokenizers.trainers import LineCounts, SentencePieceTrainer, WordPieceTrainer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
-from lmtransfer.tokenizers.words import WordTokenizer
+from lmtransfer.tokenizers.words import WordTokenizer, character_ids
 
 
 def train_wordpiece(lines: Iterable[str], **settings: Any) -> WordPieceTokenizer:

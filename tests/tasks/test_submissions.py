@@ -12,7 +12,7 @@ from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer
-from lmtransfer.tasks.metrics.squad import squad2_scores
+from lmtransfer.tasks.metrics.question_answering import squad2_scores
 from lmtransfer.tasks.submissions import (
     check_complete,
     glue_lines,

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from lmtransfer.tasks.answers import TagsAnswer
-from lmtransfer.tasks.tagging.entities import entities, word_spans
+from lmtransfer.tasks.tagging.example import entities, word_spans
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
-from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer, WordPieceTrainer
 
 TEXT = 'Ada  ("the Countess") lived in London, not in Bath; she knew Mr. Babbage.'
 WORDS = ["Ada", "(", '"', "the", "Countess", '"', ")", "lived", "in", "London", ",", "not", "in", "Bath", ";", "she",

@@ -17,11 +17,8 @@ from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.word_encoding import NO_TOKEN, encode_words, word_pieces, word_windows
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
-from lmtransfer.tokenizers.characters import character_ids
-from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
-from lmtransfer.tokenizers.train_words import WordTokenizerTrainer
-from lmtransfer.tokenizers.words import WordTokenizer
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer, WordTokenizerTrainer
+from lmtransfer.tokenizers.words import WordTokenizer, character_ids
 
 TEXT = [
     "The old man said that the sea was calm , and the boat went out at dawn .",

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
-from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer, WordPieceTrainer
 from lmtransfer.transfer.embedder import text_prefix
 
 LINE = "a river carried old paper boats past the red mills while children counted them, slowly: \u00fcber na\u00efve"

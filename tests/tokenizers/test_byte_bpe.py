@@ -20,7 +20,7 @@ from lmtransfer.objectives.corruption.words import WholeWords
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer
 
 CONF = Path(__file__).parents[2] / "conf" / "tokenizer"
 SPELT = "[MASK] [CLS] and [SEP] or [UNK], <unk> <s> </s> <0x41> [mask]x[cls]"
@@ -210,5 +210,5 @@ def test_limits_are_told(tmp_path: Path) -> None:
 
 def test_config_shows_the_defaults() -> None:
     config = OmegaConf.to_container(OmegaConf.load(CONF / "byte_bpe.yaml"))
-    assert config.pop("_target_") == "lmtransfer.tokenizers.train_byte_bpe.ByteBpeTrainer"
+    assert config.pop("_target_") == "lmtransfer.tokenizers.trainers.ByteBpeTrainer"
     assert ByteBpeTrainer(**config).fingerprint == ByteBpeTrainer().fingerprint

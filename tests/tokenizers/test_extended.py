@@ -24,14 +24,10 @@ from lmtransfer.errors import CheckpointError, DataError
 from lmtransfer.interop.added_tokens import extend_rows, extend_tensors, vocabulary_tensors
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.tokenizers.added_tokens import CHINESE, read_words
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.extended import ExtendedTokenizer
+from lmtransfer.tokenizers.extended import CHINESE, ExtendedTokenizer, read_words
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
-from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
-from lmtransfer.tokenizers.trainer import LineCounts
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, LineCounts, SentencePieceTrainer, WordPieceTrainer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 from lmtransfer.tokenizers.words import WordTokenizer
 

@@ -11,8 +11,7 @@ import pytest
 
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
-from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer
 
 TEXT = [
     "The old man said that the sea was calm, and the boat went out at dawn.",

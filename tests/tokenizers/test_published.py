@@ -15,7 +15,7 @@ import tokenizers
 from fakes import published_tokenizers as toys
 from support.refusals import refuses
 
-from lmtransfer.data.store.tokenizing import _encode
+from lmtransfer.data.token_cache import _encode
 from lmtransfer.errors import CheckpointError
 from lmtransfer.inference.fill_mask import encode_with_masks
 from lmtransfer.tokenizers.base import Tokenizer

@@ -14,7 +14,7 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
+from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 
 SPELT = "[MASK] [CLS] and [SEP] or [UNK], <unk> <s> </s> <0x41> [mask]x[cls]"
 

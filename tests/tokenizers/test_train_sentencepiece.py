@@ -12,8 +12,7 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
-from lmtransfer.tokenizers.trainer import sample_lines
+from lmtransfer.tokenizers.trainers import SentencePieceTrainer, sample_lines
 
 TEXT = "the old man sea boat river valley child plays on banks in summer and reads a letter with nothing new"
 WORDS = TEXT.split(" ")
@@ -106,7 +105,7 @@ def test_all_config_problems_at_once() -> None:
 @pytest.mark.parametrize("name", ["unigram", "bpe"])
 def test_configs_build(name: str) -> None:
     config = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
-    assert config.pop("_target_") == "lmtransfer.tokenizers.train_sentencepiece.SentencePieceTrainer"
+    assert config.pop("_target_") == "lmtransfer.tokenizers.trainers.SentencePieceTrainer"
     trainer = SentencePieceTrainer(**config)
     assert trainer.fingerprint == SentencePieceTrainer(kind=name).fingerprint  # the YAML shows the defaults
 

@@ -18,8 +18,7 @@ from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
-from lmtransfer.tokenizers.trainer import LineCounts
+from lmtransfer.tokenizers.trainers import LineCounts, WordPieceTrainer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 
 

@@ -11,8 +11,7 @@ from fakes.texts import write_store
 from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
-from lmtransfer.objectives.corruption.base import NoCorruption
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import NoCorruption, TokenMasking
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.tasks.source import TaskSource
@@ -21,7 +20,7 @@ from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer, characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.tokenizers.train_words import WordTokenizerTrainer
+from lmtransfer.tokenizers.trainers import WordTokenizerTrainer
 from lmtransfer.tokenizers.words import WordTokenizer
 
 LINES = ["The cat sat; the cat slept.", "A cat, the dog -- and THE bird.", "na\u00efve \u6f22\u5b57 cat"] * 2

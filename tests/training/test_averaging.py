@@ -18,9 +18,8 @@ from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.training import loop
 from lmtransfer.training.averaging import Average, ExponentialAverage, LastPartMean, weight_average
 from lmtransfer.training.checkpoints import Checkpoints
-from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.evaluation import ModelSelection, evaluate_losses
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.model_selection import ModelSelection
 
 NEWEST = [ExponentialAverage(0.9), LastPartMean(0.4)]
 

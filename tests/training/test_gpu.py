@@ -13,14 +13,14 @@ from fakes.objectives import NumberTokenizer, bert, random_documents, store_of
 from fakes.training import trainer_of
 from support.gpu_device import gpu
 
-from lmtransfer.data.store.store import TokenStore
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.models.compilation import compile_blocks
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
+from lmtransfer.objectives.rows.pairs import SentencePairs
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints

@@ -16,8 +16,8 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.runs.training import training_hardware
 from lmtransfer.training import hardware
 from lmtransfer.training.hardware import setup
-from lmtransfer.training.micro_batches import is_out_of_memory
 from lmtransfer.training.precision import Precision
+from lmtransfer.training.update import is_out_of_memory
 
 
 @pytest.fixture

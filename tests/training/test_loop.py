@@ -19,9 +19,8 @@ from lmtransfer.errors import CheckpointError, ConfigError, Interrupted, Trainin
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import UnigramPlateau
 from lmtransfer.training.checkpoints import Checkpoints
-from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.evaluation import ModelSelection, evaluate_losses
 from lmtransfer.training.learner import Learner, Loss, Step
-from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.precision import LossScale, Precision
 from lmtransfer.training.state import TrainState

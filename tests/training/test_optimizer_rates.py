@@ -11,9 +11,8 @@ from torch import nn
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.training.learner import Learner
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizer import RATE_KEYS, Optimizer, classify
 from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon
-from lmtransfer.training.optim.parameters import RATE_KEYS, classify
 
 MAKERS = [AdamW, Lamb, Muon, Adagrad]
 

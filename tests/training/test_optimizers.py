@@ -15,9 +15,8 @@ from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.optim.muon import COEFFICIENTS, MuonUpdate, orthogonalize
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer, build_groups, classify
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
-from lmtransfer.training.optim.parameters import build_groups, classify
 from lmtransfer.training.precision import Precision, PrecisionName
 from lmtransfer.training.update import Updater
 

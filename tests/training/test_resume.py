@@ -20,13 +20,13 @@ from support import PYTHONPATH
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs.resume import check_resumable, resume_conflicts
+from lmtransfer.runs.create_and_lock import check_resumable, resume_conflicts
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
+from lmtransfer.training.evaluation import ModelSelection
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optim.optimizers import Muon
-from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.base import Jsonl
 
 TIMING = {"seconds", "tokens_per_second"}
 

@@ -24,8 +24,7 @@ from lmtransfer.runs.tracking import open_trackers, tracker_nodes
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.optim.schedules import Constant
-from lmtransfer.training.trackers.base import TrackedRun, numbers_in
-from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.base import Jsonl, TrackedRun, numbers_in
 from lmtransfer.training.trackers.service_guard import ServiceGuard
 
 
@@ -150,7 +149,7 @@ def test_a_damaged_file_of_a_record_turns_only_its_tracker_off(tmp_path: Path) -
 def of_fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
     monkeypatch.setenv("LMTRANSFER_ALLOW", "fakes.trackers")
     return {
-        "jsonl": {"_target_": "lmtransfer.training.trackers.jsonl.Jsonl"},
+        "jsonl": {"_target_": "lmtransfer.training.trackers.base.Jsonl"},
         "fake": {"_target_": "fakes.trackers.FakeService"},
     }
 

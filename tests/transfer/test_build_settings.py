@@ -13,7 +13,7 @@ from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tokenizers.words import WordTokenizer
-from lmtransfer.transfer.experiment.build_settings import with_trained_start
+from lmtransfer.transfer.experiment.settings import with_trained_start
 
 TOKENIZER = NumberTokenizer()
 FRAMELESS = {"objective": {"rows": {"frame": "none"}}, "corpus": {"name": "text"}}

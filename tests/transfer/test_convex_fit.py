@@ -20,7 +20,7 @@ from lmtransfer.data.text_lines import read_lines
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, TagTargets, Targets
-from lmtransfer.tokenizers.train_sentencepiece import SentencePieceTrainer
+from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 from lmtransfer.transfer.convex_fit import FOLDS, STRENGTHS, Problem, assign_folds, fit_head, head_inputs
 from lmtransfer.transfer.experiment.data import read_task_data
 from lmtransfer.transfer.features import compute_features

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtransfer.training.model_selection import SelectionWithTies
+from lmtransfer.training.evaluation import SelectionWithTies
 from lmtransfer.training.state import TrainState
 
 

@@ -13,8 +13,8 @@ from support.objective_table import NAMES, built
 from support.refusals import refuses
 from torch.nn import functional
 
-from lmtransfer.data.store.store import TokenStore
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -24,9 +24,8 @@ from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import StepResult, Updater
 from lmtransfer.training.weights import load_weights, weights
-from lmtransfer.transfer.joint.learner import JointLearner, JointStream
-from lmtransfer.transfer.joint.share import TextShare
-from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.joint_learner import JointLearner, JointStream
+from lmtransfer.transfer.method import TextShare, TransferMethod
 
 EXAMPLES = TaskSource(random_examples(24))
 STATIC = ("cbow", "skipgram")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError
-from lmtransfer.interop.onnx.export import DenseModel
+from lmtransfer.interop.exporting.onnx import DenseModel
 from lmtransfer.tasks.heads import TaggingSpec
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.training.optim.optimizers import AdamW

@@ -12,7 +12,7 @@ from fakes.training import trainer_of
 from support.refusals import refuses
 from torch import nn
 
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead
 from lmtransfer.tasks.source import TaskBatch, TaskSource
@@ -22,8 +22,7 @@ from lmtransfer.training.loop import Trainer
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
 from lmtransfer.training.optim.schedules import Linear
-from lmtransfer.transfer.depth import depths_below_head, rate_scales
-from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.learner import TaskLearner, depths_below_head, rate_scales
 from lmtransfer.transfer.method import TransferMethod
 
 SOURCE = TaskSource(random_examples(24))

@@ -9,7 +9,7 @@ import pytest
 
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.transfer.experiment.learning_rate_search import LearningRateSearch
-from lmtransfer.transfer.experiment.setting import Part
+from lmtransfer.transfer.experiment.settings import Part
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.bi_gpt import BiGptEncoder
 from lmtransfer.models.electra import ElectraEncoder
+from lmtransfer.models.gpt import BiGptEncoder
+from lmtransfer.models.layers.building_blocks import StackedLinear
 from lmtransfer.models.layers.lora import LoraLinear, LowRankUpdate, merge_saved_updates, split_updates
-from lmtransfer.models.layers.stacked_linear import StackedLinear
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.models.roberta import RobertaEncoder
 from lmtransfer.models.transformer_xl import TransformerXlEncoder

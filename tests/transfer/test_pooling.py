@@ -8,8 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.transfer.pooling import AttentionPooling, BiLstm, BiLstmStates, EveryToken, Max, Mean, OneToken
-from lmtransfer.transfer.segments import time_major_order
+from lmtransfer.transfer.pooling import (
+    AttentionPooling,
+    BiLstm,
+    BiLstmStates,
+    EveryToken,
+    Max,
+    Mean,
+    OneToken,
+    time_major_order,
+)
 
 LENGTHS = torch.tensor([3, 1, 7, 4, 7])
 DIM = 6

@@ -9,7 +9,7 @@ from support.refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, SpanSpec, TaggingSpec
-from lmtransfer.transfer.experiment.trained import match_labels
+from lmtransfer.transfer.experiment.part_run import match_labels
 from lmtransfer.transfer.method import TransferMethod
 
 

@@ -18,8 +18,7 @@ from lmtransfer.verdicts.compare import compare_conditions, score_interval
 from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition, condition_from_summary
 from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.holm import correct_column
-from lmtransfer.verdicts.spread import Spread, spread
-from lmtransfer.verdicts.student import critical_value, two_sided_p_value
+from lmtransfer.verdicts.spread import Spread, critical_value, spread, two_sided_p_value
 from lmtransfer.verdicts.variance import NO_PREDICTIONS
 
 

@@ -8,7 +8,7 @@ import pytest
 from support import simulated_verdicts as simulation
 
 from lmtransfer.verdicts.power import power
-from lmtransfer.verdicts.student import critical_value, two_sided_p_value
+from lmtransfer.verdicts.spread import critical_value, two_sided_p_value
 
 #: Of 24 comparisons each.
 TABLES = 100

@@ -10,7 +10,7 @@ from support.refusals import refuses
 
 from lmtransfer.verdicts.difference import chance, degrees_in_the_tail, reach
 from lmtransfer.verdicts.power import MAX_SEEDS, combine, power, seeds_needed, smallest_detectable
-from lmtransfer.verdicts.student import critical_value, two_sided_p_value
+from lmtransfer.verdicts.spread import critical_value, two_sided_p_value
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import SAVED_SET, SAVED_SPLITS, Meter
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import generator, permutation
-from lmtransfer.system.mappings import texts
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.safe_files import check_folder, parse_yaml, read_bytes, read_json, read_yaml
+from lmtransfer.system.validation import texts
 
 if TYPE_CHECKING:
     import datasets

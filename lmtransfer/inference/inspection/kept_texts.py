@@ -15,10 +15,10 @@ from typing_extensions import override
 
 from lmtransfer.data.files import COMPRESSIONS, find_file
 from lmtransfer.errors import LmtransferError
-from lmtransfer.reporting.page.texts import ExampleText, TextLookup, Texts
+from lmtransfer.reporting.page.wrong_answers import ExampleText, TextLookup, Texts
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.tasks.folds import FOLDS
 from lmtransfer.tasks.metrics.scored_examples import Predictions, example_keys
+from lmtransfer.tasks.subsets import FOLDS
 
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -15,22 +15,14 @@ from rich.text import Text as Styled
 from lmtransfer.config.component import build
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
-from lmtransfer.data.store.cache import PreparedCorpus
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.token_cache import PreparedCorpus
 from lmtransfer.inference.inspection.cost import (
     StepCost,
     estimate_gpu_memory,
     measurable_rows,
     measure,
     parameter_counts,
-)
-from lmtransfer.inference.inspection.rows import (
-    LEGEND,
-    PLAIN_LEGEND,
-    STRIP_LEGEND,
-    describe_labels,
-    render_row,
-    render_strip,
 )
 from lmtransfer.inference.inspection.tables import (
     corpus_table,
@@ -45,16 +37,101 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.objectives.views import RowCounts, count_rows, row_views
+from lmtransfer.objectives.views import RowCounts, RowView, count_rows, row_views
 from lmtransfer.pretraining.parts import PretrainingParts, build_parts
-from lmtransfer.pretraining.screening import findings_table, screened_parts
-from lmtransfer.pretraining.text import Text, read_text
+from lmtransfer.pretraining.text import Text, findings_table, read_text, screened_parts
 from lmtransfer.pretraining.utilization import learning_flops
 from lmtransfer.randomness import derive_seed, permutation
 from lmtransfer.runs.training import build_optimizer, prepare_encoders
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup
+
+_META = "\u2581"
+_STYLES = {"masked": "bold red", "replaced": "bold yellow", "kept": "bold cyan", "special": "dim", "plain": ""}
+
+#: The meaning of the marks.
+LEGEND = Styled.assemble(
+    ("{film}", _STYLES["masked"]),
+    " masked, shown as [MASK]  ",
+    ("{film>dog}", _STYLES["replaced"]),
+    " masked, replaced by another token  ",
+    ("{film=}", _STYLES["kept"]),
+    " masked, unchanged  film|s one word of two tokens",
+)
+#: The same for rows without masked positions.
+PLAIN_LEGEND = Styled("film|s one word of two tokens")
+#: The meaning of the characters in a strip.
+STRIP_LEGEND = Styled.assemble(
+    "one character per token: . visible  ",
+    ("#", _STYLES["masked"]),
+    " masked  ",
+    ("|", _STYLES["special"]),
+    " special",
+)
+
+
+def render_row(view: RowView, tokenizer: Tokenizer) -> Styled:
+    """Render the tokens of a row with marks; the texts of a pair are two paragraphs."""
+    lines = Styled()
+    for part in _parts(view, tokenizer):
+        if lines:
+            lines.append("\n")
+        for place in part:
+            token = int(view.original[place])
+            if place > part[0] and not _continues(token, tokenizer):
+                lines.append(" ")
+            elif place > part[0]:
+                lines.append("|", style="dim")
+            lines.append_text(_token(view, place, tokenizer))
+    return lines
+
+
+def render_strip(view: RowView, tokenizer: Tokenizer) -> Styled:
+    """Render a row as a strip: one character per token."""
+    text = Styled()
+    for token, is_hidden in zip(view.original.tolist(), view.is_hidden.tolist(), strict=True):
+        if is_hidden:
+            text.append("#", style=_STYLES["masked"])
+        elif tokenizer.is_special[token]:
+            text.append("|", style=_STYLES["special"])
+        else:
+            text.append(".")
+    return text
+
+
+def describe_labels(view: RowView, names: Mapping[str, tuple[str, ...]]) -> str:
+    """Describe labels: ``nsp 1: B is from another document``."""
+    return ", ".join(f"{name} {value}: {names[name][value]}" for name, value in view.labels.items() if name in names)
+
+
+def _parts(view: RowView, tokenizer: Tokenizer) -> Iterator[range]:
+    """Yield the ranges of positions with the same segment id."""
+    edges = [0, *(np.flatnonzero(np.diff(view.segments)) + 1).tolist(), len(view.original)]
+    for first, last in zip(edges[:-1], edges[1:], strict=True):
+        yield range(first, last)
+
+
+def _continues(token: int, tokenizer: Tokenizer) -> bool:
+    return not tokenizer.starts_word[token] and not tokenizer.is_special[token]
+
+
+def _token(view: RowView, place: int, tokenizer: Tokenizer) -> Styled:
+    original, input_token = int(view.original[place]), int(view.inputs[place])
+    name = _piece(original, tokenizer)
+    if not view.is_hidden[place]:
+        return Styled(name, style=_STYLES["special" if tokenizer.is_special[original] else "plain"])
+    if input_token == tokenizer.mask_id:
+        return Styled(f"{{{name}}}", style=_STYLES["masked"])
+    if input_token == original:
+        return Styled(f"{{{name}=}}", style=_STYLES["kept"])
+    return Styled(f"{{{name}>{_piece(input_token, tokenizer)}}}", style=_STYLES["replaced"])
+
+
+def _piece(token: int, tokenizer: Tokenizer) -> str:
+    """Return the piece without its mark for the start of a word; the mark alone becomes an underscore."""
+    return tokenizer.piece(token).removeprefix(_META) or "_"
+
 
 #: Number of rows built at a time for counting.
 _COUNT_GROUP = 64

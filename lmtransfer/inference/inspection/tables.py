@@ -10,9 +10,9 @@ from rich import box
 from rich.table import Table
 
 from lmtransfer.config.settings import TrainSettings
-from lmtransfer.data.store.cache import PreparedCorpus
-from lmtransfer.data.store.store import MixedStore, TokenStore
-from lmtransfer.data.store.token_shares import part_shares
+from lmtransfer.data.token_cache import PreparedCorpus
+from lmtransfer.data.token_shares import part_shares
+from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.inference.inspection.cost import StepCost
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.rows.base import Rows

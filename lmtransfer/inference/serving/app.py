@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import socket
 import sys
 import threading
 import time
@@ -10,19 +13,117 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 from lmtransfer import __version__
 from lmtransfer.errors import ConfigError, LmtransferError
 from lmtransfer.inference.prediction_output import json_line
-from lmtransfer.inference.serving.addresses import Address
-from lmtransfer.inference.serving.guard import App, Guard
-from lmtransfer.inference.serving.page import render_page
+from lmtransfer.inference.serving.guard import Address, App, Guard
 from lmtransfer.inference.serving.served import Served
-from lmtransfer.reporting.page.document import policy
+from lmtransfer.reporting.page.document import document, policy
+from lmtransfer.reporting.page.wrong_answers import label_colors
 from lmtransfer.system import machine
 from lmtransfer.system.optional import import_optional
+
+_TEMPLATES = Path(__file__).parent / "templates"
+#: Maximum number of words listed with their effects below a text.
+_MAX_LISTED = 5
+#: Words with an effect below this share of the largest effect are not marked.
+_WEAK = 0.05
+
+
+def render_page(
+    served: Served,
+    max_bytes: int,
+    entries: Mapping[str, str] | None = None,
+    *,
+    answer: Mapping[str, Any] | None = None,
+    problem: str | None = None,
+) -> str:
+    """Render the page as HTML; everything in it is escaped.
+
+    Args:
+        max_bytes: maximum size of a request.
+        entries: the user's input, by field.
+        answer: the answer to the input, as in JSON.
+        problem: why there is no answer.
+    """
+    model, task = served.saved.config["model"], served.saved.config.get("task") or {}
+    return document(
+        "served.html.j2",
+        title=served.name,
+        folder=_TEMPLATES,
+        served=served,
+        encoder=str(model.get("_target_")).rpartition(".")[2],
+        task=task.get("name"),
+        max_bytes=max_bytes,
+        entries=entries or {},
+        problem=problem,
+        answer=answer,
+        evidence=None if answer is None else _evidence(answer),
+        colors=dict(zip(served.labels, label_colors(served.labels), strict=True)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A part of a text.
+
+    Attributes:
+        text: the part.
+        effect: effect of the word on the answer; None between words.
+        share: size of the effect relative to the largest effect, 0 to 1.
+    """
+
+    text: str
+    effect: float | None = None
+    share: float = 0.0
+
+    @property
+    def side(self) -> str:
+        """Whether the word is evidence ``for`` the answer, ``against`` it, or neither (``weak``)."""
+        if self.effect is None or self.share < _WEAK:
+            return "weak"
+        return "for" if self.effect > 0 else "against"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The evidence of all words.
+
+    Attributes:
+        texts: the parts of each text.
+        top_words: the words with the largest effects, largest first.
+    """
+
+    texts: tuple[tuple[TextPart, ...], ...]
+    top_words: tuple[TextPart, ...]
+
+
+def _evidence(answer: Mapping[str, Any]) -> Evidence | None:
+    """Collect the texts with the effects of their words; None if the answer has no evidence."""
+    if not answer.get("evidence"):
+        return None
+    words = answer["evidence"]["words"]
+    largest = max((abs(word["effect"]) for word in words), default=0.0) or 1.0
+    texts = []
+    for field in ("text", "text_pair"):
+        text, parts, place = answer.get(field), [], 0
+        if text is None:
+            continue
+        for word in words:
+            if word["field"] == field:
+                parts.append(TextPart(text[place : word["start"]]))
+                parts.append(TextPart(word["word"], word["effect"], abs(word["effect"]) / largest))
+                place = word["end"]
+        texts.append((*parts, TextPart(text[place:])))
+    words_with_effect = [part for parts in texts for part in parts if part.side != "weak"]
+    top_words = sorted(words_with_effect, key=lambda part: -part.share)[:_MAX_LISTED]
+    return Evidence(tuple(texts), tuple(top_words))
+
 
 #: The share of the time limit after which the evidence of words is given up, so that the answer is still in time.
 _EVIDENCE_SHARE = 0.5
@@ -196,3 +297,58 @@ def _response(responses: Any, request: Any, status: int, message: str) -> Any:
     if request.url.path.startswith("/api"):
         return responses.JSONResponse({"error": message}, status_code=status)
     return responses.PlainTextResponse(f"{HTTPStatus(status).phrase}: {message}\n", status_code=status)
+
+
+_SHUTDOWN_SECONDS = 3  # time for pending requests to finish
+_HEADER_SECONDS = 10  # maximum time for a connection to send the headers of its next request
+_MOST_CONNECTIONS = 500  # below the usual limit of 1,024 open files
+
+
+def serve(app: App, listener: socket.socket, *, on_start: Callable[[], None]) -> None:
+    """Answer requests until a signal ends this process.
+
+    Args:
+        on_start: called when the server is ready for requests.
+
+    Raises:
+        ConfigError: the extra ``serve`` is not installed.
+    """
+    uvicorn = import_optional("uvicorn", work="serve", error=ConfigError)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # errors become answers, and texts are not logged
+    config = uvicorn.Config(
+        app,
+        http=_protocol(),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
+        lifespan="off",
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn stops on a signal and then raises it again
+        on_start()
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _protocol() -> type[Any]:
+    """Return uvicorn's HTTP/1.1 protocol with a time limit on headers, which it lacks."""
+    base: Any = import_module("uvicorn.protocols.http.h11_impl").H11Protocol
+
+    class Protocol(base):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._close_if_idle()
+
+        def on_response_complete(self) -> None:
+            self._close_if_idle()
+            super().on_response_complete()
+
+        def _close_if_idle(self) -> None:
+            """Close the connection if no new request has begun in time; each request has its own cycle."""
+            last_cycle = self.cycle
+            self.loop.call_later(
+                _HEADER_SECONDS, lambda: self.timeout_keep_alive_handler() if self.cycle is last_cycle else None
+            )
+
+    return Protocol

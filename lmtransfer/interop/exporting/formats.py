@@ -19,11 +19,14 @@ from lmtransfer.interop.exporting.card import CardSettings, card_of, write_card
 from lmtransfer.interop.exporting.folder import (
     heads_with_other_epsilon,
     read_folder,
+    read_tensors,
     select_equal_texts,
     use_family_attention,
     write_folder,
+    write_tensors,
 )
 from lmtransfer.interop.exporting.logits import LogitModel, OurModel, TextInput, compare
+from lmtransfer.interop.exporting.onnx import OnnxFile, export_onnx
 from lmtransfer.interop.exporting.place import empty, export_folder
 from lmtransfer.interop.exporting.run import OpenRun, open_run
 from lmtransfer.interop.exporting.sentence_folder import (
@@ -32,7 +35,6 @@ from lmtransfer.interop.exporting.sentence_folder import (
     embedder_to_export,
     write_modules,
 )
-from lmtransfer.interop.exporting.tensors import read_tensors, write_tensors
 from lmtransfer.interop.exporting.transformers_check import (
     Adapter,
     TransformersHead,
@@ -40,13 +42,12 @@ from lmtransfer.interop.exporting.transformers_check import (
     installed_version,
 )
 from lmtransfer.interop.families.family import NotInTransformers
-from lmtransfer.interop.onnx.export import OnnxFile, export_onnx
 from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective
 from lmtransfer.runs.saved import CheckpointName
 from lmtransfer.system.optional import install_hint
 from lmtransfer.system.printable import short_path
-from lmtransfer.transfer.experiment.trained import task_of
+from lmtransfer.transfer.experiment.part_run import task_of
 from lmtransfer.transfer.learner import TaskLearner
 
 #: Maximum number of lines from the run's corpus or task, and maximum number of characters of each line.

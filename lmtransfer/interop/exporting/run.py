@@ -27,7 +27,7 @@ from lmtransfer.runs.trust import OWN_MARK
 from lmtransfer.system.printable import printable
 from lmtransfer.system.safe_files import read_json
 from lmtransfer.training.weights import read_weights, weights
-from lmtransfer.transfer.experiment.trained import task_of
+from lmtransfer.transfer.experiment.part_run import task_of
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 

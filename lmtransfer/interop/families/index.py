@@ -12,8 +12,7 @@ from lmtransfer.interop.families.bert import BERT_FAMILY, MEGATRON_BERT_FAMILY
 from lmtransfer.interop.families.distilbert import DISTILBERT_FAMILY
 from lmtransfer.interop.families.electra import ELECTRA_FAMILY
 from lmtransfer.interop.families.family import Family, NotInTransformers
-from lmtransfer.interop.families.gpt import GPT_FAMILY
-from lmtransfer.interop.families.gpt2 import GPT2_FAMILY
+from lmtransfer.interop.families.gpt import GPT2_FAMILY, GPT_FAMILY
 from lmtransfer.interop.families.modern import MODERN_FAMILY
 from lmtransfer.interop.families.roberta import ROBERTA_FAMILY, ROBERTA_PRE_NORM_FAMILY
 from lmtransfer.interop.families.transformer_xl import TRANSFORMER_XL_FAMILY

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.models.layers.dropout import Dropout
+from lmtransfer.models.layers.building_blocks import Dropout
 
 
 class InputEmbeddings(nn.Module):

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.models.layers.dropout import Dropout
-from lmtransfer.models.layers.stacked_linear import StackedLinear
+from lmtransfer.models.layers.building_blocks import Dropout, StackedLinear
 
 _PARTS = ("a.weight", "b.weight", "scale")
 #: The name of a tensor in an update: the layer, the number of its matrix, and one of ``_PARTS``.

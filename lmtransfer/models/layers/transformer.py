@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.models.layers.attention.self_attention import SelfAttention
-from lmtransfer.models.layers.dropout import Dropout
-from lmtransfer.models.layers.feed_forward import Activation, FeedForward
-from lmtransfer.models.layers.residual import ResidualNorm
+from lmtransfer.models.layers.building_blocks import Activation, Dropout, FeedForward, ResidualNorm
 
 NormPlace = Literal["post", "pre"]
 

@@ -6,8 +6,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.base import CorruptedRow, Corruption
-from lmtransfer.objectives.corruption.selection import Choice
+from lmtransfer.objectives.corruption.masking import Choice, CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.data.store.store import MixedStore, TokenStore
-from lmtransfer.data.store.token_shares import keep_probabilities, token_shares
+from lmtransfer.data.token_shares import keep_probabilities, token_shares
+from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.base import CorruptedRow, Corruption
+from lmtransfer.objectives.corruption.masking import CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 

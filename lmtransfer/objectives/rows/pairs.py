@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.data.store.store import TokenStore
-from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.rows.base import Row, RowPlan
-from lmtransfer.randomness import Uniforms
+from lmtransfer.config.types import Count, Prob
+from lmtransfer.data.token_store import TokenStore
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.objectives.rows.base import Row, RowPlan, Rows, check_not_empty, text_capacity
+from lmtransfer.randomness import Uniforms, generator
 from lmtransfer.tokenizers.base import Tokenizer
 
 #: First token of a text in the store, and the token after its last token.
@@ -293,3 +295,182 @@ def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
     ):
         starts[long] += rng.binomial(sizes[long] - new_sizes, 0.5)
         sizes[long] = new_sizes
+
+
+class OrderedPairs(Rows):
+    """``[CLS] A [SEP] B [SEP]``: two consecutive texts of one document, swapped with probability ``swap_prob``.
+
+    The rows follow ``create_pretraining_data.py`` of google-research/albert (Lan et al. 2020, section 3.1). Sentences
+    of one document are collected up to a target length. The first text is a random number of them, and the second text
+    is the rest. A row that is too long loses tokens from its longer side, at a random end.
+
+    Where we differ: at least two sentences are collected, and a single sentence left over at the end of a document is
+    added to the sentences before it. There are therefore always two texts of the same document, and a document with one
+    sentence gives no row. Rows are sampled again in each epoch. Documents of more than 1,024 sentences are read in
+    equal parts.
+
+    Args:
+        max_length: maximum row length in tokens, including special tokens.
+        short_seq_prob: share of documents cut to a random shorter target length.
+        swap_prob: probability that the two texts are swapped.
+        lone_with_other_document: whether a single collected sentence is paired with sentences of another document and
+            labeled as swapped, as in the published code.
+        tokenizer: defines the special tokens.
+
+    Raises:
+        ConfigError: ``max_length`` leaves less text than special tokens, or a probability is outside [0, 1].
+    """
+
+    num_segments = 2
+    label_names = MappingProxyType({"sop": ("in order", "swapped")})
+
+    def __init__(
+        self,
+        *,
+        max_length: Count,
+        short_seq_prob: Prob = 0.1,
+        swap_prob: Prob = 0.5,
+        lone_with_other_document: bool = False,
+        tokenizer: Tokenizer,
+    ) -> None:
+        self.max_length = max_length
+        self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
+        check_probability("short_seq_prob", short_seq_prob)
+        check_probability("swap_prob", swap_prob)
+        self.short_seq_prob, self.swap_prob = short_seq_prob, swap_prob
+        self.lone_with_other_document = lone_with_other_document
+        self.tokenizer = tokenizer
+
+    @override
+    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> PairsPlan:
+        check_not_empty(store)
+        if self.lone_with_other_document and store.num_documents < 2:
+            raise DataError(
+                "objective.rows.lone_with_other_document=true needs at least 2 documents, but this part of the corpus "
+                "(training or validation) contains 1: set it to false, separate documents by a blank line, or change "
+                "corpus.validation_fraction"
+            )
+        if not self.lone_with_other_document and np.diff(store.document_starts).max() < 2:
+            raise DataError(
+                "sentence order prediction needs documents of at least 2 sentences, but each document of this part of "
+                "the corpus (training or validation) contains 1: keep the sentences of a text in one document, "
+                "change corpus.validation_fraction, or use objective=mlm"
+            )
+        return PairsPlan(
+            store,
+            _draw_ordered_pairs(self, store, seed=seed, epoch=epoch),
+            label="sop",
+            capacity=self.capacity,
+            rng=generator(seed, "truncation", epoch),
+            tokenizer=self.tokenizer,
+        )
+
+
+def _draw_ordered_pairs(rows: OrderedPairs, store: TokenStore, *, seed: int, epoch: int) -> Pairs:
+    """Sample the rows; the random numbers of a row belong to the sentence with which it begins."""
+    starts, uniform = np.asarray(store.sentence_starts), Uniforms(seed, "ordered pairs", epoch)
+    target = targets(
+        store.num_documents, capacity=rows.capacity, short_seq_prob=rows.short_seq_prob, seed=seed, epoch=epoch
+    )
+    least = 1 if rows.lone_with_other_document else 2
+
+    def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:
+        sizes = target[document]
+        stop = reach(starts, sentence, sizes, sentence + least, end)
+        stop = np.where(end - stop < least, end, stop)
+        num_sentences = stop - sentence
+        middle = sentence + 1 + (uniform.at(sentence, 0) * (num_sentences - 1)).astype(np.int64)
+        middle = np.where(num_sentences == 1, stop, middle)
+        is_swapped = uniform.at(sentence, 1) < rows.swap_prob
+        a_start, a_stop, b_start, b_stop = sentence.copy(), middle, middle.copy(), stop.copy()
+        lone = np.flatnonzero(num_sentences == 1)
+        if len(lone):
+            missing = sizes[lone] - (starts[stop[lone]] - starts[sentence[lone]])
+            numbers = tuple(uniform.at(sentence[lone], number) for number in (2, 3))
+            b_start[lone], b_stop[lone] = from_other_documents(store, starts, document[lone], missing, numbers)
+        swapped = is_swapped & (num_sentences > 1)
+        first = np.where(swapped, b_start, a_start), np.where(swapped, b_stop, a_stop)
+        second = np.where(swapped, a_start, b_start), np.where(swapped, a_stop, b_stop)
+        return Pairs.of(starts, first, second, swapped | (num_sentences == 1)), stop
+
+    return draw_pairs(store, draw, least=least)
+
+
+class SentencePairs(Rows):
+    """``[CLS] A [SEP] B [SEP]``: B follows A or is from another document.
+
+    The rows follow ``create_pretraining_data.py`` of google-research/bert (Devlin et al. 2019, appendix A.2). Sentences
+    of one document are collected up to a target length. A is a random number of these sentences, and B is the rest.
+    With probability ``random_prob``, and always if only one sentence was collected, B consists of sentences from
+    another document instead, which happens for more than half of the rows. The unused collected sentences then start
+    the next row. A row that is too long loses tokens from its longer side, at a random end.
+
+    Where we differ: the other document is never the same document (the original gives up after ten samples), rows are
+    sampled again in each epoch (the original samples ten times and repeats these rows), and documents of more than
+    1,024 sentences are read in equal parts.
+
+    Args:
+        max_length: maximum row length in tokens, including special tokens.
+        short_seq_prob: share of documents cut to a random shorter target length.
+        random_prob: probability of a B from another document if more than one sentence was collected.
+        tokenizer: defines the special tokens.
+
+    Raises:
+        ConfigError: ``max_length`` leaves less text than special tokens, or a probability is outside [0, 1].
+    """
+
+    num_segments = 2
+    label_names = MappingProxyType({"nsp": ("B follows A", "B is from another document")})
+
+    def __init__(
+        self, *, max_length: Count, short_seq_prob: Prob = 0.1, random_prob: Prob = 0.5, tokenizer: Tokenizer
+    ) -> None:
+        self.max_length = max_length
+        self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
+        check_probability("short_seq_prob", short_seq_prob)
+        check_probability("random_prob", random_prob)
+        self.short_seq_prob, self.random_prob = short_seq_prob, random_prob
+        self.tokenizer = tokenizer
+
+    @override
+    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> PairsPlan:
+        check_not_empty(store)
+        if store.num_documents < 2:
+            raise DataError(
+                "next sentence prediction needs at least 2 documents, but this part of the corpus (training or "
+                "validation) contains 1: separate documents by a blank line, use one file for each document, change "
+                "corpus.validation_fraction, or use objective=mlm"
+            )
+        return PairsPlan(
+            store,
+            _draw_next_sentence_pairs(self, store, seed=seed, epoch=epoch),
+            label="nsp",
+            capacity=self.capacity,
+            rng=generator(seed, "truncation", epoch),
+            tokenizer=self.tokenizer,
+        )
+
+
+def _draw_next_sentence_pairs(rows: SentencePairs, store: TokenStore, *, seed: int, epoch: int) -> Pairs:
+    """Sample the rows; the random numbers of a row belong to the sentence with which it begins."""
+    starts, uniform = np.asarray(store.sentence_starts), Uniforms(seed, "pairs", epoch)
+    target = targets(
+        store.num_documents, capacity=rows.capacity, short_seq_prob=rows.short_seq_prob, seed=seed, epoch=epoch
+    )
+
+    def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:
+        sizes = target[document]
+        stop = reach(starts, sentence, sizes, sentence + 1, end)
+        num_sentences = stop - sentence
+        a_stop = sentence + 1 + (uniform.at(sentence, 0) * (num_sentences - 1)).astype(np.int64)
+        is_random = (num_sentences == 1) | (uniform.at(sentence, 1) < rows.random_prob)
+        b_start, b_stop = a_stop.copy(), stop.copy()
+        chosen_rows = np.flatnonzero(is_random)
+        missing = sizes[chosen_rows] - (starts[a_stop[chosen_rows]] - starts[sentence[chosen_rows]])
+        numbers = tuple(uniform.at(sentence[chosen_rows], number) for number in (2, 3))
+        b_start[chosen_rows], b_stop[chosen_rows] = from_other_documents(
+            store, starts, document[chosen_rows], missing, numbers
+        )
+        return Pairs.of(starts, (sentence, a_stop), (b_start, b_stop), is_random), np.where(is_random, a_stop, stop)
+
+    return draw_pairs(store, draw, least=1)

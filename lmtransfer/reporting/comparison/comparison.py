@@ -8,8 +8,8 @@ from typing import Any
 
 from lmtransfer.reporting.comparison.flips import Flips
 from lmtransfer.reporting.comparison.sides import Side
-from lmtransfer.reporting.runs.settings import differing_keys
-from lmtransfer.system.units import in_unit
+from lmtransfer.reporting.runs.sweeps import differing_keys
+from lmtransfer.system.printable import in_unit
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.holm import correct_column
 

@@ -2,19 +2,250 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.reporting.comparison.comparison import Comparison
-from lmtransfer.reporting.comparison.tables import headline, remarks, tables, to_json
+from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference
+from lmtransfer.reporting.comparison.flips import Flip
+from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.page.document import document
-from lmtransfer.reporting.render.terminal import print_table
+from lmtransfer.reporting.render.cells import metric_heading, print_table, score_text
+from lmtransfer.reporting.table import Cell, ReportTable, mark_of, plain_table
+from lmtransfer.reporting.verdict_text import grounds, interval_text, power_text, verdict_text, word_count_note
+from lmtransfer.system.printable import format_difference, format_metric, in_percent, printable
+from lmtransfer.verdicts.difference import VERDICTS, Difference
+from lmtransfer.verdicts.spread import Spread, spread
 
 if TYPE_CHECKING:
     from lmtransfer.system.console import Console
+
+
+#: Maximum length of a text in a table; longer texts are truncated.
+_MAX_CHARACTERS = 60
+#: Maximum number of settings to list; further settings are only counted.
+_MAX_SETTINGS = 40
+
+
+def headline(comparison: Comparison) -> str:
+    """State the difference in one sentence."""
+    one, other = comparison.sides
+    difference, metric = comparison.difference, one.metric
+    where = one.scored_on
+    if difference is None:
+        return f"There is no valid difference between {one.name} and {other.name}."
+    points = " points" if in_percent(metric) else ""
+    start = (
+        f"On {where}, {one.name} against {other.name}: {format_difference(difference.delta, metric)}{points} {metric}"
+    )
+    if difference.verdict in VERDICTS:
+        return f"{start}, {verdict_text(difference, metric)} ({_grounds(comparison, difference)})."
+    basis = f" ({_grounds(comparison, difference)})" if difference.interval else ""
+    return f"{start}{basis}: no verdict."
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """Return remarks on missing comparisons and on the detectable difference, one line each."""
+    if comparison.difference is None:
+        return [printable(line) for line in comparison.missing]
+    one, other = (side.name for side in comparison.sides)
+    explanation = "predicts the same label for every example, or scores the same as the majority label"
+    why = {
+        "collapsed": f"no verdict: every seed of {one} {explanation}",
+        "control collapsed": f"no verdict: every seed of {other} {explanation}",
+        "seeds all alike": "no verdict: all seeds of one side, or the differences of all pairs, are equal",
+    }.get(comparison.difference.verdict, "")
+    counted = [
+        f"{side.name}: {word_count_note(entry.baseline_difference, entry.better_baseline)}"
+        for side in comparison.sides
+        for entry in side.entries[:1]
+        if entry.baseline_difference is not None and word_count_note(entry.baseline_difference, entry.better_baseline)
+    ]
+    lines = [
+        why,
+        *counted,
+        power_text(comparison.difference, comparison.sides[0].metric),
+        _variance(comparison.difference),
+    ]
+    return [printable(line) for line in (*comparison.missing, *lines) if line]
+
+
+def _grounds(comparison: Comparison, difference: Difference) -> str:
+    """State the basis of the verdict; for pretraining, name the held-out text in place of examples."""
+    of = "this text" if comparison.sides[0].first.is_pretraining else "these examples"
+    return grounds(difference, comparison.sides[0].metric, of=of)
+
+
+def _variance(difference: Difference) -> str:
+    """Return the sources of the difference's variance; empty if unknown."""
+    shares: dict[str, float] = {}
+    for part in difference.parts:
+        shares[part.source] = shares.get(part.source, 0.0) + part.variance
+    whole = sum(shares.values())
+    if not whole:
+        return ""
+    sources = ", ".join(f"{source} {100 * share / whole:.0f} %" for source, share in shares.items())
+    return f"variance of the difference: {sources}"
+
+
+def tables(comparison: Comparison, *, most: int) -> list[ReportTable]:
+    """Build the tables that are not empty.
+
+    Args:
+        most: maximum number of flipped examples to show per side.
+    """
+    candidates = [
+        _scores(comparison),
+        _losses(comparison),
+        _groups(comparison, "By class", comparison.classes),
+        _groups(comparison, "By length of the input", comparison.lengths),
+        *_flips(comparison, most),
+        _settings(comparison),
+    ]
+    return [replace(table, title=table.name) for table in candidates if table.lines]
+
+
+def to_json(comparison: Comparison) -> str:
+    """Convert the whole comparison to JSON, in plain units."""
+
+    def groups(rows: Sequence[GroupDifference]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": row.name, "examples": row.num, "metric": row.metric, "one": row.one, "other": row.other,
+                "difference": None if row.difference is None else row.difference.as_values(),
+            }
+            for row in rows
+        ]  # fmt: skip
+
+    def flips(rows: Sequence[Flip]) -> list[dict[str, Any]]:
+        return [{"id": f.id, "gold": f.gold, "one": f.one, "other": f.other, "scores": f.scores} for f in rows]
+
+    content = {
+        "sides": [
+            {
+                "name": side.name,
+                "runs": [str(entry.run.path) for entry in side.entries],
+                "task": side.first.task,
+                "split": side.first.split,
+                "metric": side.metric,
+                "scores": [
+                    {"value": value, "seed": member.seed, "pretraining": member.pretraining}
+                    for value, member in zip(values, side.members, strict=True)
+                ],
+            }
+            for side, values in zip(comparison.sides, comparison.values, strict=True)
+        ],
+        "difference": None if comparison.difference is None else comparison.difference.as_values(),
+        "examples": comparison.num_examples,
+        "missing": remarks(comparison),
+        "losses": groups(comparison.losses),
+        "classes": groups(comparison.classes),
+        "lengths": groups(comparison.lengths),
+        "flipped": None
+        if comparison.flips is None
+        else {
+            "score": comparison.flips.score,
+            "counts": comparison.flips.counts,
+            "to_one": flips(comparison.flips.to_one),
+            "to_other": flips(comparison.flips.to_other),
+        },
+        "settings": [{"key": s.key, "one": s.one, "other": s.other} for s in comparison.settings],
+    }
+    return json.dumps(content, indent=1, allow_nan=False, default=str) + "\n"
+
+
+def _scores(comparison: Comparison) -> ReportTable:
+    """Tabulate the scores of both sides and of their baselines; a baseline with one score on both sides has one row."""
+    rows = []
+    for side, values in zip(comparison.sides, comparison.values, strict=True):
+        pretrainings = {member.pretraining for member in side.members}
+        weights = "random" if pretrainings == {None} else f"{len(pretrainings)} pretrained"
+        rows.append(_score(side.name, side, spread(values), weights))
+    baselines: dict[tuple[str, float], tuple[str, ...]] = {}
+    for side in comparison.sides:
+        first = side.first
+        majority = {} if first.majority is None or not first.baselines else {"majority": spread((first.majority,))}
+        for name, score in {**majority, **first.baselines}.items():
+            baselines.setdefault((name, score.mean), _score(name, side, score, "none"))
+    number = "" if not comparison.num_examples else f" on {comparison.num_examples:,} examples"
+    headings = ("", "scored on", "metric", "mean", "seeds", "weights")
+    return plain_table(f"Scores{number}", headings, [*rows, *baselines.values()])
+
+
+def _score(name: str, side: Side, score: Spread, weights: str) -> tuple[str, ...]:
+    return name, side.scored_on, metric_heading(side.metric), score_text(score, side.metric), str(score.n), weights
+
+
+def _losses(comparison: Comparison) -> ReportTable:
+    """Tabulate the comparison by pretraining loss and accuracy, without the column of examples."""
+    table = _groups(comparison, "", comparison.losses)
+    return replace(table, name="By part of the loss", columns=(table.columns[0], *table.columns[2:]))
+
+
+def _groups(comparison: Comparison, title: str, groups: Sequence[GroupDifference]) -> ReportTable:
+    names = [side.name for side in comparison.sides]
+    rows = []
+    for group in groups:
+        d, metric = group.difference, group.metric
+        rows.append(
+            (
+                _cut(group.name),
+                "" if group.num is None else f"{group.num:,}",
+                format_metric(group.one, metric),
+                format_metric(group.other, metric),
+                "" if d is None else format_difference(d.delta, metric),
+                "" if d is None else interval_text(d, metric),
+                "" if d is None or d.verdict not in VERDICTS else Cell(d.verdict, mark=mark_of(d)),
+            )
+        )
+    heading = metric_heading(groups[0].metric) if groups else ""
+    note = "Intervals and verdicts are corrected for the rows of the table."
+    headings = ("", "examples", *names, "difference", "95 % interval", "verdict")
+    return plain_table(f"{title}: {heading}", headings, rows, note=note)
+
+
+def _flips(comparison: Comparison, most: int) -> list[ReportTable]:
+    if comparison.flips is None:
+        return []
+    one, other = (side.name for side in comparison.sides)
+    flips, flip_tables = comparison.flips, []
+    if flips.counts is not None:
+        both, first, second, neither = flips.counts
+        counts = ((f"{both:,}", f"{first:,}", f"{second:,}", f"{neither:,}"),)
+        headings = ("both", f"only {one}", f"only {other}", "neither")
+        note = f"A side answers an example correctly if the mean {flips.score} of its seeds is above one half."
+        flip_tables.append(plain_table("Examples answered correctly by", headings, counts, note=note))
+    better = "closer" if flips.counts is None else "right"
+    for name, examples in ((one, flips.to_one), (other, flips.to_other)):
+        rows = [(_cut(f.id), _cut(f.gold), _cut(f.one), _cut(f.other)) for f in examples[:most]]
+        more = f"{len(examples) - most:,} more are in the .json file" if len(examples) > most else ""
+        title, headings = f"Examples on which only {name} is {better}", ("example", "gold", one, other)
+        flip_tables.append(plain_table(title, headings, rows, note=more))
+    return flip_tables
+
+
+def _settings(comparison: Comparison) -> ReportTable:
+    rows = [(_cut(s.key), _value(s.one), _value(s.other)) for s in comparison.settings[:_MAX_SETTINGS]]
+    more = len(comparison.settings) - _MAX_SETTINGS
+    note = f"{more} more are in the .json file" if more > 0 else ""
+    return plain_table("Settings that differ", ("", *(side.name for side in comparison.sides)), rows, note=note)
+
+
+def _value(value: object) -> str:
+    text = "" if value is None else str(value)
+    if text.startswith("/") and len(text) > _MAX_CHARACTERS:  # the end of a path is more specific than its beginning
+        text = f"...{text[3 - _MAX_CHARACTERS :]}"
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
+    clean = " ".join(printable(text).split())
+    return clean if len(clean) <= _MAX_CHARACTERS else f"{clean[: _MAX_CHARACTERS - 3]}..."
 
 
 def print_comparison(comparison: Comparison, console: Console, *, most: int) -> None:

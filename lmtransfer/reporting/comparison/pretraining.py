@@ -17,7 +17,7 @@ from lmtransfer.reporting.comparison.sides import Member, Side
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.settings import TOKENIZER, differences_text, differing_keys
+from lmtransfer.reporting.runs.sweeps import TOKENIZER, differences_text, differing_keys
 from lmtransfer.runs.labels import flatten
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition

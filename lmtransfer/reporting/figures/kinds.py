@@ -41,7 +41,7 @@ from lmtransfer.reporting.figures.style import (
     subtitle,
     unit,
 )
-from lmtransfer.system.units import count_formatter, format_difference, format_metric, time_unit
+from lmtransfer.system.printable import count_formatter, format_difference, format_metric, time_unit
 from lmtransfer.verdicts.spread import Spread
 
 #: Input of ``label_ends``: the end of a line, its label, its color.

@@ -22,7 +22,7 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.reference import entropy_of, normality_text, references_of
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.system.units import format_metric
+from lmtransfer.system.printable import format_metric
 from lmtransfer.verdicts.spread import Spread, spread
 
 #: A metric over seeds, against tokens or steps.

@@ -11,17 +11,14 @@ from lmtransfer.reporting.figures.kinds import draw
 from lmtransfer.reporting.figures.logged import detection_charts, loss_charts, metric_charts, part_charts
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, Series, make_series, points_panel
 from lmtransfer.reporting.figures.style import FILLS, MAX_CURVES, SavedFigure, shorten, slug, with_count
-from lmtransfer.reporting.runs.calibration import ReliabilityCurve, read_calibration
 from lmtransfer.reporting.runs.collect import is_seed
+from lmtransfer.reporting.runs.details import LayerWeights, rate_scores, read_layer_weights, scores_in_languages
 from lmtransfer.reporting.runs.entry import Entry, distinct_names
-from lmtransfer.reporting.runs.languages import scores_in_languages
-from lmtransfer.reporting.runs.layer_weights import LayerWeights, read_layer_weights
-from lmtransfer.reporting.runs.learning_rates import rate_scores
+from lmtransfer.reporting.runs.kept_answers import ReliabilityCurve, read_calibration
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.scores import higher_is_better, number
 from lmtransfer.reporting.runs.sweeps import PRETRAINING_TOKENS, Sweep, value_text, values_of_sweep
-from lmtransfer.verdicts.expected_best import expected_best
-from lmtransfer.verdicts.spread import Spread, spread
+from lmtransfer.verdicts.spread import Spread, expected_best, spread
 
 #: Maximum number of runs in a chart of layers; further runs would be indistinguishable and are omitted.
 _MAX_RUNS = 6

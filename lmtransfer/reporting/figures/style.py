@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from lmtransfer.system.durable import write_bytes
-from lmtransfer.system.units import in_percent
+from lmtransfer.system.printable import in_percent
 
 #: Okabe and Ito (2008), "Color Universal Design", without yellow, which is invisible on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.lineage import PRETRAINED, lineage
 from lmtransfer.reporting.runs.scores import higher_is_better, is_worse
-from lmtransfer.reporting.runs.settings import TOKENIZER, differing_keys, is_chosen_on_scored_split
+from lmtransfer.reporting.runs.sweeps import TOKENIZER, differing_keys, is_chosen_on_scored_split
 from lmtransfer.reporting.verdict_text import grounds, power_text
 from lmtransfer.runs.labels import node_label
-from lmtransfer.system.units import format_difference, format_metric, in_percent
+from lmtransfer.system.printable import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference
 from lmtransfer.verdicts.holm import correct_column

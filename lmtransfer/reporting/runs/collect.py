@@ -16,9 +16,9 @@ from typing import Any, Literal
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.result import check_format
-from lmtransfer.system.mappings import leaves
 from lmtransfer.system.printable import printable, printable_values
 from lmtransfer.system.safe_files import check_folder, read_json, read_json_lines, read_yaml
+from lmtransfer.system.validation import leaves
 
 #: The files that make a folder a run.
 RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")

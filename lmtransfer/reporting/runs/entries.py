@@ -10,7 +10,7 @@ from typing import Any
 
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.reporting.runs.cost import RunCost, cost_of
+from lmtransfer.reporting.runs.details import RunCost, cost_of
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept_answers import examples_of_score, read_answers
 from lmtransfer.reporting.runs.lineage import (
@@ -21,9 +21,9 @@ from lmtransfer.reporting.runs.lineage import (
     starting_point,
 )
 from lmtransfer.reporting.runs.scores import ScoreSummary, read_scores
-from lmtransfer.reporting.runs.settings import differences_text, differing_keys, task_settings
+from lmtransfer.reporting.runs.sweeps import differences_text, differing_keys, task_settings
 from lmtransfer.runs.labels import model_label, node_label, objective_label
-from lmtransfer.system.units import in_unit
+from lmtransfer.system.printable import in_unit
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition

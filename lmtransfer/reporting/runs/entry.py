@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmtransfer.reporting.runs.collect import COMMANDS, Run
-from lmtransfer.reporting.runs.cost import RunCost
+from lmtransfer.reporting.runs.details import RunCost
 from lmtransfer.reporting.runs.lineage import is_pretraining
 from lmtransfer.reporting.runs.scores import other_metrics
 from lmtransfer.verdicts.conditions import Condition

@@ -18,8 +18,8 @@ import numpy as np
 
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.system.mappings import value_at
-from lmtransfer.system.units import count
+from lmtransfer.system.printable import count
+from lmtransfer.system.validation import value_at
 
 #: The settings in which a run and a reference must agree.
 SETTINGS = (

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmtransfer.reporting.runs.cost import RunCost
+from lmtransfer.reporting.runs.details import RunCost, search_text
 from lmtransfer.reporting.runs.entry import Entry, distinct_names
-from lmtransfer.reporting.runs.learning_rates import search_text
 from lmtransfer.reporting.runs.scores import is_worse, num_collapsed, number, other_metrics
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread, spread

@@ -9,14 +9,132 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, TableRecord, open_table
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.tagged import TaggedSentence
 from lmtransfer.tasks.metrics.chunks import OUTSIDE, split_tag
+from lmtransfer.tasks.places import HubSource, load_hub_table
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedSentence:
+    """One sentence.
+
+    Attributes:
+        source: the sentence's file.
+        lines: line number of each word in the file, or its row.
+        words: the words.
+        tags: tag names, one per word; None if the source has no tags.
+        name: the sentence's id in the source, if any.
+    """
+
+    source: str
+    lines: tuple[int | str, ...]
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    name: str | None = None
+
+    def where(self, word: int = 0) -> str:
+        """Return ``file:line`` of a word, for messages."""
+        return f"{self.source}:{self.lines[word]}"
+
+
+def read_tagged_rows(
+    path: Path,
+    *,
+    file_format: Literal["jsonl", "parquet"],
+    words_fields: Sequence[str],
+    tags_field: str,
+    with_gold: bool,
+    notes: Notes,
+) -> Iterator[TaggedSentence]:
+    """Read the sentences of a file in order, skipping blank lines.
+
+    Args:
+        path: the file, plain or compressed.
+        file_format: ``jsonl`` (one object per line, or an array) or ``parquet`` (or arrow).
+        words_fields: possible names of the field with the words.
+        with_gold: whether all sentences must have tags; otherwise a missing or null field means hidden tags.
+        notes: counts unusual input in the file.
+
+    Raises:
+        DataError: a row is not such an object, or its numbers of tags and words differ; the message has ``file:line``.
+    """
+    columns = [
+        ColumnSpec(tuple(words_fields), "task.word_column", advice="write this field"),
+        ColumnSpec((tags_field,), "task.tag_column", required=with_gold, advice="write this field"),
+        ColumnSpec(("id",), "id", required=False),
+    ]
+    bad_rows = BadRows("refuse", notes, "or remove it")
+    for record in open_table(path, columns, layout=TableLayout(file_format), bad_rows=bad_rows).records:
+        where = record.where
+        words = _texts(record, columns[0])
+        tags = None
+        if record.values.get(tags_field) is not None or with_gold:
+            tags = _texts(record, columns[1])
+            if len(tags) != len(words):
+                raise DataError(f"{where}: {len(words)} words and {len(tags)} tags; give each word one tag")
+        name = record.values.get("id")
+        source, _, line = where.rpartition(":")
+        yield TaggedSentence(source, (line,) * len(words), words, tags, None if name is None else str(name))
+
+
+def _texts(record: TableRecord, column: ColumnSpec) -> tuple[str, ...]:
+    name, where = record.name_of(column), record.where
+    if name is None:
+        raise DataError(f"{where}: {record.missing_message(column)}")
+    texts = record.values[name]
+    if isinstance(texts, list) and texts and all(isinstance(text, int) for text in texts):
+        raise DataError(
+            f"{where}: {name!r} has label numbers, as Dataset.to_json writes them: write names in their place "
+            f"(dataset.features[{name!r}].feature.names), or use Dataset.to_parquet, which keeps the names"
+        )
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise DataError(f"{where}: {name!r} must be a list of texts: at least one, and none may be empty")
+    return tuple(texts)
+
+
+def read_tagged_hub(
+    source: HubSource, split: str, *, words_column: str, tags_column: str, places: str
+) -> Iterator[TaggedSentence]:
+    """Read the sentences of a split; tags stored as numbers are replaced with their names in the data set.
+
+    Args:
+        split: our name of the split.
+        tags_column: column of the tags; if all tags are -1, they are hidden.
+        places: where a file has already been searched for, for the message.
+
+    Raises:
+        DataError: the split can neither be loaded nor found in the cache, a column is missing, a sentence has no words,
+            or its numbers of tags and words differ.
+    """
+    table = load_hub_table(source, split, places=places)
+    origin = source.origin(split)
+    missing = [column for column in (words_column, tags_column) if column not in table.column_names]
+    if missing:
+        raise DataError(
+            f"{origin}: no column {', '.join(missing)}; the columns are {', '.join(table.column_names)}. Set "
+            "task.hub_columns to the columns of the words and of the tags"
+        )
+    tag_names = getattr(getattr(table.features[tags_column], "feature", None), "names", None)
+    for row, (words, values) in enumerate(zip(table[words_column], table[tags_column], strict=True)):
+        if not words or len(words) != len(values):
+            raise DataError(f"{origin}:{row}: {len(words)} words, but {len(values)} tags")
+        hidden = all(value in (-1, None) for value in values)
+        absent = [value for value in values if value is None or (isinstance(value, int) and value < 0)]
+        if absent and not hidden:
+            raise DataError(
+                f"{origin}:{row}: {absent[0]} stands for a hidden tag, but other words have tags: give "
+                "all words of a sentence tags, or none of them"
+            )
+        tags = None if hidden else tuple(str(value) if tag_names is None else tag_names[value] for value in values)
+        yield TaggedSentence(origin, (row,) * len(words), tuple(words), tags)
+
 
 _DOCUMENT_MARK = "-DOCSTART-"
 _BLANKS = re.compile("[ \t]+")
@@ -162,3 +280,75 @@ def _check_width(width: int, where: str, word_column: int, tag_column: int, with
             f"{where}: {width} column{'s' * (width > 1)}, so there are no tags: task.tag_column={tag_column} must be "
             "one of them, counted from 1"
         )
+
+
+TagColumn = Literal["upos", "xpos"]
+
+_NUM_COLUMNS: Final = 10
+_PLACES: Final[dict[TagColumn, int]] = {"upos": 3, "xpos": 4}
+_RANGE = re.compile(r"\d+-\d+")
+_EMPTY_NODE = re.compile(r"\d+\.\d+")
+_SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)")
+
+
+def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: Notes) -> Iterator[TaggedSentence]:
+    """Read the sentences of a file in order, named by ``sent_id``.
+
+    Args:
+        path: the file, plain or compressed.
+        tag_column: ``upos`` (the universal tag) or ``xpos`` (the language's own).
+        with_gold: whether all words must have a tag; otherwise a sentence whose tags are all underscores has hidden
+            tags.
+        notes: counts ranges and empty nodes.
+
+    Raises:
+        DataError: a line does not have ten columns, words are out of order, or a word has no form or tag; the message
+            has ``file:line``.
+    """
+    words: list[str] = []
+    tags: list[str] = []
+    lines: list[int] = []
+    name: str | None = None
+
+    def sentence() -> TaggedSentence:
+        untagged = [i for i, tag in enumerate(tags) if tag == "_"]
+        if untagged and (len(untagged) < len(tags) or with_gold):
+            raise DataError(
+                f"{path}:{lines[untagged[0]]}: the word {words[untagged[0]]!r} has no tag in column "
+                f"{tag_column.upper()}; add the tag, or set task.tag_column to the column that has tags"
+            )
+        return TaggedSentence(str(path), tuple(lines), tuple(words), None if untagged else tuple(tags), name)
+
+    for number, line in read_lines(path, notes=notes):
+        where = f"{path}:{number}"
+        if not line.strip():
+            if words:
+                yield sentence()
+            words, tags, lines, name = [], [], [], None
+            continue
+        if line.startswith("#"):
+            match = _SENTENCE_ID.match(line)
+            name = match[1] if match else name
+            continue
+        fields = line.split("\t")
+        if len(fields) != _NUM_COLUMNS:
+            raise DataError(f"{where}: {len(fields)} columns, but CoNLL-U has {_NUM_COLUMNS}, with tabs between them")
+        if _RANGE.fullmatch(fields[0]):
+            notes.add("ranges of several words (3-4), left out", where)
+            continue
+        if _EMPTY_NODE.fullmatch(fields[0]):
+            notes.add("empty nodes (8.1), left out", where)
+            continue
+        if fields[0] != str(len(words) + 1):
+            raise DataError(
+                f"{where}: the word has number {fields[0]!r}, but {len(words) + 1} is expected; is a blank line "
+                "missing between two sentences?"
+            )
+        if not fields[1] or not fields[_PLACES[tag_column]]:
+            missing = tag_column.upper() if fields[1] else "FORM"
+            raise DataError(f"{where}: column {missing} is empty; write an underscore for an unspecified value")
+        words.append(fields[1])
+        tags.append(fields[_PLACES[tag_column]])
+        lines.append(number)
+    if words:
+        yield sentence()

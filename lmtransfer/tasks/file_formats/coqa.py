@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
 from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds, load_json
-from lmtransfer.tasks.metrics.answer_text import normalize_answer
+from lmtransfer.tasks.file_formats.squad import AnswerPlaces, BadAnswersPolicy, QuestionFile
+from lmtransfer.tasks.metrics.question_answering import normalize_answer
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 
 _WORD = re.compile(r"\S+")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
 from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds, load_json
-from lmtransfer.tasks.metrics.quac import NO_ANSWER
+from lmtransfer.tasks.file_formats.squad import AnswerPlaces, BadAnswersPolicy, QuestionFile
+from lmtransfer.tasks.metrics.question_answering import NO_ANSWER
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 
 MARKS: Final = ("yesno", "followup")

@@ -11,14 +11,19 @@ from typing_extensions import override
 
 from lmtransfer.data.files import plain_name
 from lmtransfer.tasks.answers import SpanAnswer
-from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
 from lmtransfer.tasks.file_formats.coqa import KINDS, read_coqa
 from lmtransfer.tasks.file_formats.quac import read_quac
-from lmtransfer.tasks.file_formats.span_rows import holds_rows, read_span_rows
-from lmtransfer.tasks.file_formats.squad import read_squad
-from lmtransfer.tasks.metrics.coqa import coqa_questions, coqa_scores
-from lmtransfer.tasks.metrics.quac import quac_questions, quac_scores
-from lmtransfer.tasks.metrics.squad import squad2_questions, squad2_scores, squad_questions, squad_scores
+from lmtransfer.tasks.file_formats.squad import BadAnswersPolicy, QuestionFile, holds_rows, read_span_rows, read_squad
+from lmtransfer.tasks.metrics.question_answering import (
+    coqa_questions,
+    coqa_scores,
+    quac_questions,
+    quac_scores,
+    squad2_questions,
+    squad2_scores,
+    squad_questions,
+    squad_scores,
+)
 from lmtransfer.tasks.qa.example import QuestionExample
 
 SpanFormat = Literal["squad", "quac", "coqa", "jsonl"]

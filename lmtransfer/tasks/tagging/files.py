@@ -12,9 +12,17 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import plain_name
 from lmtransfer.data.tables import format_by_name
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, scheme_of, unmarked_starts
-from lmtransfer.tasks.file_formats.conllu import TagColumn, read_conllu
-from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_hub, read_tagged_rows
+from lmtransfer.tasks.file_formats.conll import (
+    TagColumn,
+    TaggedSentence,
+    iob1_to_bio,
+    read_conll,
+    read_conllu,
+    read_tagged_hub,
+    read_tagged_rows,
+    scheme_of,
+    unmarked_starts,
+)
 from lmtransfer.tasks.label_checks import to_nfc
 from lmtransfer.tasks.metrics.chunks import split_tag
 from lmtransfer.tasks.places import HubSource, LocatedFiles

@@ -18,10 +18,8 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.file_formats.conll import read_conll
-from lmtransfer.tasks.file_formats.conllu import read_conllu
+from lmtransfer.tasks.file_formats.conll import TaggedSentence, read_conll, read_conllu
 from lmtransfer.tasks.file_formats.json_document import JsonNode
-from lmtransfer.tasks.file_formats.tagged import TaggedSentence
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader
 from lmtransfer.tasks.label_checks import check_label, check_labels, list_labels, to_nfc

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Count, Folder
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.base import TaskWithoutHead
 from lmtransfer.tasks.file_formats.choices import (
     FORMATS,
     Choice,
@@ -25,7 +26,6 @@ from lmtransfer.tasks.file_formats.choices import (
 )
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.settings import TaskSettings
-from lmtransfer.tasks.without_head import TaskWithoutHead
 
 
 class CompletionChoice(TaskWithoutHead):

@@ -17,8 +17,8 @@ from typing_extensions import override
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.text.example import TextExample, with_sentences
-from lmtransfer.tasks.text.file_task import FileTask
 from lmtransfer.tasks.text.single_label import Classification
+from lmtransfer.tasks.text.task import FileTask
 
 _Piece = Literal["nothing", "(", "label", "word", ")"]
 

@@ -13,13 +13,12 @@ from lmtransfer.config.types import DropoutProb
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer
-from lmtransfer.tasks.class_weights import weights_in_order
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.folds import fold_of
-from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, weights_in_order
 from lmtransfer.tasks.label_checks import list_labels, to_nfc
 from lmtransfer.tasks.metrics.calibration import calibration
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.subsets import fold_of
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.task import CHUNK, TextTask

@@ -15,9 +15,9 @@ from lmtransfer.config.types import Folder
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
+from lmtransfer.tasks.base import TaskWithoutHead
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.settings import TaskSettings
-from lmtransfer.tasks.without_head import TaskWithoutHead
 
 _WORD = re.compile(r"\S+")
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from lmtransfer.config.types import DropoutProb, NonNegative, Positive
 from lmtransfer.training.optim.muon import MuonUpdate
-from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.optim.parameters import build_groups, classify
+from lmtransfer.training.optim.optimizer import Optimizer, build_groups, classify
 
 NO_DECAY = ("norm", "bias", "embedding")
 

@@ -26,8 +26,7 @@ from typing_extensions import TypedDict
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.safe_files import read_json
-from lmtransfer.training.trackers.base import Outcome, Service, ServiceRecord, TrackedRun, numbers_in
-from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.training.trackers.base import Jsonl, Outcome, Service, ServiceRecord, TrackedRun, numbers_in
 
 #: Maximum time that a service may take for one call, in seconds; the first call imports its library.
 PATIENCE = 60.0

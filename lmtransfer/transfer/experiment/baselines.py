@@ -14,7 +14,7 @@ from lmtransfer.tasks.counting_baselines import Baseline, counting_baselines
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.training import process_group
 from lmtransfer.transfer.experiment.results import BaselineResult
-from lmtransfer.transfer.experiment.setting import Setting
+from lmtransfer.transfer.experiment.settings import Setting
 from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
 
 

@@ -11,8 +11,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.folds import FOLDS, fold_of
-from lmtransfer.tasks.subsets import training_parts
+from lmtransfer.tasks.subsets import FOLDS, fold_of, training_parts
 from lmtransfer.tokenizers.base import Tokenizer
 
 #: Determines which examples a run uses: its seed, and its fold or None.
@@ -115,7 +114,7 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
 
 
 def _read_folds(task: Task, folds: int, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int]) -> TaskData:
-    """Read the training split, and divide it into folds for each seed; see ``tasks.folds``."""
+    """Read the training split, and divide it into folds for each seed; see ``tasks.subsets``."""
     examples = task.examples("train")
     train = encode_split(task, examples, tokenizer, encoder, split="train")
     class_indices = np.array([example.class_index for example in examples])

@@ -22,7 +22,7 @@ from lmtransfer.transfer.experiment.baselines import baseline_results
 from lmtransfer.transfer.experiment.learning_rate_search import LearningRateSearch, try_name
 from lmtransfer.transfer.experiment.part_run import PartRun
 from lmtransfer.transfer.experiment.results import choice_rule, joint_result, majority_of
-from lmtransfer.transfer.experiment.setting import CONDITION_NAMES, Condition, Part, Setting
+from lmtransfer.transfer.experiment.settings import CONDITION_NAMES, Condition, Part, Setting
 from lmtransfer.verdicts.conditions import Examples
 
 

@@ -23,7 +23,7 @@ from lmtransfer.system.safe_files import read_json
 from lmtransfer.training import process_group
 from lmtransfer.training.progress import ProgressLine
 from lmtransfer.transfer.experiment.results import choice_data
-from lmtransfer.transfer.experiment.setting import CONDITION_NAMES, Part
+from lmtransfer.transfer.experiment.settings import CONDITION_NAMES, Part
 from lmtransfer.transfer.experiment.training_run import train_once
 
 

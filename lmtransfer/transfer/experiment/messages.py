@@ -11,16 +11,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from lmtransfer.reporting.render.cells import metric_heading
-from lmtransfer.reporting.runs.calibration import calibration_text
-from lmtransfer.reporting.runs.languages import languages_text
-from lmtransfer.reporting.runs.layer_weights import layer_weights_text
-from lmtransfer.reporting.runs.learning_rates import edge_text, search_text
+from lmtransfer.reporting.runs.details import edge_text, languages_text, layer_weights_text, search_text
+from lmtransfer.reporting.runs.kept_answers import calibration_text
 from lmtransfer.reporting.runs.scores import difference_in, is_worse, other_metrics
 from lmtransfer.reporting.verdict_text import verdict_lines, word_count_note
 from lmtransfer.runs.result import JointResult
 from lmtransfer.system.console import Console
-from lmtransfer.system.printable import printable, short_path
-from lmtransfer.system.units import count, duration, format_metric, in_percent
+from lmtransfer.system.printable import count, duration, format_metric, in_percent, printable, short_path
 from lmtransfer.verdicts.difference import Difference
 
 Result = Mapping[str, Any]

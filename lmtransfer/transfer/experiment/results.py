@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from lmtransfer.reporting.runs.calibration import joint_calibration
-from lmtransfer.reporting.runs.layer_weights import joint_layer_weights
-from lmtransfer.reporting.runs.learning_rates import edge_of_grid
+from lmtransfer.reporting.runs.details import edge_of_grid, joint_layer_weights
+from lmtransfer.reporting.runs.kept_answers import joint_calibration
 from lmtransfer.runs.result import JointResult, SeedResult, largest_values
 from lmtransfer.tasks.answers import LabelAnswer
-from lmtransfer.tasks.metrics.by_class import mean_by_class
+from lmtransfer.tasks.metrics.scored_examples import mean_by_class
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.convex_fit import FOLDS
-from lmtransfer.transfer.experiment.setting import Part, Setting
+from lmtransfer.transfer.experiment.settings import Part, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.verdicts import conditions

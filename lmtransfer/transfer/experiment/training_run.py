@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.config.component import build
-from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.data.stream import PlannedStream
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.runs.run_directory import RunDirectory
@@ -25,18 +25,18 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import process_group
 from lmtransfer.training.checkpoints import open_checkpoint
+from lmtransfer.training.evaluation import SelectionWithTies, Validation
+from lmtransfer.training.hardware import forget_peak, peak_memory
 from lmtransfer.training.loop import Output, Trainer
-from lmtransfer.training.model_selection import SelectionWithTies, Validation
-from lmtransfer.training.peak_memory import forget_peak, peak_memory
 from lmtransfer.training.progress import ProgressLine
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import aliases, load_weights, weights
 from lmtransfer.transfer.convex_fit import Optimum, fit_head
 from lmtransfer.transfer.experiment.data import RunExamples
-from lmtransfer.transfer.experiment.setting import Part, Setting
+from lmtransfer.transfer.experiment.settings import Part, Setting
 from lmtransfer.transfer.features import FeatureTable, compute_features, sample_features
-from lmtransfer.transfer.joint.learner import JointLearner, LastLosses, with_text
+from lmtransfer.transfer.joint_learner import JointLearner, LastLosses, with_text
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.scoring import Evaluation, evaluate
 
@@ -205,7 +205,7 @@ class Outcome:
         num_train: number of training examples.
         num_trained: number of parameters that the optimizer updated; for token embeddings, only the rows that the
             examples use, if no other rows were updated.
-        peak_memory: peak memory during training, in bytes; see ``training.peak_memory``.
+        peak_memory: peak memory during training, in bytes; see ``training.hardware``.
         was_lengthened: whether ``train.min_steps`` made training longer than its epochs.
         losses: the latest value of each loss by name, in joint training; otherwise empty.
         optimum: the choice of the penalty, if the head was fitted to its optimum; None if it was trained.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.dropout import Dropout
+from lmtransfer.models.layers.building_blocks import Dropout
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tasks.targets import Targets

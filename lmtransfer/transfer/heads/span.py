@@ -21,7 +21,7 @@ from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
-from lmtransfer.transfer.segments import owners, segment_sum
+from lmtransfer.transfer.pooling import owners, segment_sum
 
 _LOWEST = float("-inf")
 

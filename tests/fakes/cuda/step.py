@@ -11,10 +11,10 @@ from fakes.cuda.watch import Watch
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.learner import Learner, Step
 from lmtransfer.training.loop import Trainer, TrainerConfig
-from lmtransfer.training.micro_batches import StepSource
 from lmtransfer.training.optim.optimizers import AdamW, Muon
 from lmtransfer.training.optim.schedules import Linear
 from lmtransfer.training.precision import Precision, PrecisionName
+from lmtransfer.training.update import StepSource
 
 
 class _Moved:

@@ -11,12 +11,12 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.layers.attention.bin_packed_attention import SharedRows
 from lmtransfer.models.layers.attention.blocks import DenseBlock, DenseBlocks, Slots
+from lmtransfer.models.layers.attention.dense import RowRange, SharedRows, row_ranges
 from lmtransfer.models.layers.attention.flash import FlashLayout, has_kernel
-from lmtransfer.models.layers.attention.per_sequence_attention import RowRange, row_ranges
 
 #: A CPU computes sequences one by one if the longest is longer than this and the mean length is at least half of it;
 #: shorter sequences share rows. On two AVX512-BF16 cores, both take the same time for 32 sequences of 60 to 200 tokens.
@@ -144,3 +144,20 @@ def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layo
     if own is not None:
         return replace(own, causal=causal)
     return Layout.of(batch.lengths, device=device, causal=causal, num_causal=batch.num_causal)
+
+
+class AttentionLayer(nn.Module):
+    """A layer in which the tokens of a sequence see one another.
+
+    Args:
+        dim: width of the queries and keys over all heads.
+        window: a token sees only tokens at most this many positions away; None for no limit.
+    """
+
+    def __init__(self, *, dim: int, window: int | None = None) -> None:
+        super().__init__()
+        self.dim, self.window = dim, window
+
+    def num_seen(self, mean_length: float) -> float:
+        """Return the approximate number of tokens that a token sees in sequences of ``mean_length``."""
+        return mean_length if self.window is None else min(mean_length, 2 * self.window + 1)

@@ -15,19 +15,58 @@ All attention backends compute the same function:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.models.layers.attention.base import AttentionLayer
-from lmtransfer.models.layers.attention.bin_packed_attention import shared_row_attention
 from lmtransfer.models.layers.attention.blocks import DenseBlock, from_blocks, to_blocks
+from lmtransfer.models.layers.attention.dense import attention_mask, long_attention, shared_row_attention, unseen_keys
 from lmtransfer.models.layers.attention.flash import can_run_flash, flash_attention
-from lmtransfer.models.layers.attention.layout import Layout
-from lmtransfer.models.layers.attention.per_sequence_attention import long_attention
-from lmtransfer.models.layers.attention.rotary import Rotation
-from lmtransfer.models.layers.attention.visibility import attention_mask, unseen_keys
-from lmtransfer.models.layers.dropout import dropout as drop
-from lmtransfer.models.layers.stacked_linear import StackedLinear
+from lmtransfer.models.layers.attention.layout import AttentionLayer, Layout
+from lmtransfer.models.layers.building_blocks import StackedLinear
+from lmtransfer.models.layers.building_blocks import dropout as drop
+
+
+class Rotation(NamedTuple):
+    """The rotation angles of each token; computed once per batch, used by every layer.
+
+    Attributes:
+        cos_TP, sin_TP: cosine and sine of the angles, float32.
+    """
+
+    cos_TP: Tensor
+    sin_TP: Tensor
+
+    def at(self, positions_N: Tensor) -> Rotation:
+        """Return the rotation of the tokens at these positions only."""
+        return Rotation(self.cos_TP.index_select(0, positions_N), self.sin_TP.index_select(0, positions_N))
+
+    def turn(self, states: Tensor) -> Tensor:
+        """Rotate states (T, ..., K); feature p is paired with feature p + K / 2; products are float32 or wider.
+
+        Where we differ from the paper: it pairs neighbors (2p, 2p + 1). The result is the same up to the order of the
+        features, and halves need no reordering. GPT-NeoX and ModernBERT also pair halves.
+        """
+        shape = (-1, *(1,) * (states.dim() - 2), self.cos_TP.shape[-1])
+        cos, sin = self.cos_TP.view(shape), self.sin_TP.view(shape)
+        first, second = states.chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(states.dtype)
+
+
+def rotation(positions_T: Tensor, *, head_dim: int, theta: float) -> Rotation:
+    """Compute the angles ``position * theta ** (-2 p / K)``.
+
+    Args:
+        positions_T: position of each token in its own sequence, int64.
+        head_dim: K, even.
+        theta: base of the angles. With a larger ``theta``, the slowest pair rotates more slowly, so attention can
+            distinguish longer distances.
+    """
+    device = positions_T.device
+    exponents_P = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    angles_TP = positions_T.float()[:, None] * (1.0 / theta**exponents_P)
+    return Rotation(angles_TP.cos(), angles_TP.sin())
 
 
 def attention(

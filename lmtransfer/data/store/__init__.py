@@ -1,1 +1,0 @@
-"""Token stores: tokenized corpora in memory-mapped files."""

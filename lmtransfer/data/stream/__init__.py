@@ -1,1 +1,0 @@
-"""Endless streams of optimizer steps, and evaluation batches, built from rows."""

@@ -1,0 +1,536 @@
+"""The cache of tokenized corpora and trained tokenizers, whose keys depend on the content.
+
+The key of a prepared corpus is a hash of four things: the content of its sources, the settings that select documents,
+the tokenizer, and the format version. Names and dates alone never decide whether an entry is up to date. The work is
+cut into blocks of documents. Each block is either complete or absent, so that an interrupted preparation resumes with
+the missing blocks. The result does not depend on the number of processes.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import pickle
+import re
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from lmtransfer.data.corpora.mixture import MixtureCorpus
+from lmtransfer.data.corpora.sentences import sentence_spans
+from lmtransfer.data.corpora.split import text_hash
+from lmtransfer.data.documents import Corpus
+from lmtransfer.data.token_store import (
+    STORE_FORMAT,
+    CorpusStatistics,
+    MixedStore,
+    Shard,
+    TokenStore,
+    finish_store,
+    write_shard,
+)
+from lmtransfer.errors import DataError
+from lmtransfer.system.durable import remove, staged_folder, write_json
+from lmtransfer.system.machine import default_cache_dir, naming
+from lmtransfer.system.workers import default_num_workers, workers
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.tokenizers.trainers import TokenizerTrainer
+
+SIDES = ("train", "validation")
+BLOCK_CHARACTERS = 1 << 21
+_DOCUMENT_COST = 64
+_BATCH_SENTENCES = 2048
+
+
+@dataclass(slots=True)
+class DocumentBlock:
+    """Consecutive documents, cut by size only, so that blocks do not depend on the number of workers.
+
+    Attributes:
+        index: the block's number, from 0.
+        texts: the documents' texts.
+        held_out: whether each document belongs to validation.
+    """
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    held_out: list[bool] = field(default_factory=list)
+
+    def digest(self) -> str:
+        """Return a hex digest of the block's texts and their split."""
+        digest = blake2b(digest_size=16)
+        for text, held_out in zip(self.texts, self.held_out, strict=True):
+            data = text.encode()
+            digest.update(b"%d %d " % (len(data), held_out) + data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRecord:
+    """The record of a complete block.
+
+    Attributes:
+        digest: digest of the block's texts.
+        statistics: counts over the block.
+        shards: the block's shards, by ``train`` and ``validation``; a part without text has no shard.
+    """
+
+    digest: str
+    statistics: CorpusStatistics
+    shards: dict[str, Shard]
+
+    def write(self, path: Path) -> None:
+        """Write the record; its existence means that the block is complete."""
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> BlockRecord | None:
+        """Read a record; None if the file is missing."""
+        if not path.is_file():
+            return None
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        shards = {
+            side: Shard(**{**shard, "files": {name: (size, digest) for name, (size, digest) in shard["files"].items()}})
+            for side, shard in value["shards"].items()
+        }
+        return cls(value["digest"], CorpusStatistics(**value["statistics"]), shards)
+
+
+def record_path(folder: Path, index: int) -> Path:
+    """Return the path of the record of block ``index`` of the corpus in ``folder``."""
+    return folder / "blocks" / f"{index:05d}.json"
+
+
+def hashes_path(folder: Path, index: int) -> Path:
+    """Return the path of the hashes of block ``index``'s texts, uint64."""
+    return folder / "blocks" / f"{index:05d}.hashes" / "hashes.npy"
+
+
+def blocks(corpus: Corpus) -> Iterator[DocumentBlock]:
+    """Yield the documents of a corpus in blocks of about ``BLOCK_CHARACTERS`` characters."""
+    block, size = DocumentBlock(0), 0
+    for document in corpus.documents():
+        block.texts.append(document.text)
+        block.held_out.append(corpus.is_validation(document))
+        size += len(document.text) + _DOCUMENT_COST
+        if size >= BLOCK_CHARACTERS:
+            yield block
+            block, size = DocumentBlock(block.index + 1), 0
+    if block.texts:
+        yield block
+
+
+def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the non-empty sentences of ``texts`` as token ids, and the number of sentences in each text."""
+    sentences: list[str] = []
+    counts = np.zeros(len(texts), dtype=np.int64)
+    encoded: list[np.ndarray] = []
+    owners: list[int] = []
+
+    def flush() -> None:
+        for owner, ids in zip(owners, tokenizer.encode_ids(sentences), strict=True):
+            if len(ids):
+                encoded.append(ids)
+                counts[owner] += 1
+        sentences.clear()
+        owners.clear()
+
+    for owner, text in enumerate(texts):
+        in_document = False
+        for start, stop in sentence_spans(text):
+            sentence = text[start:stop].strip()
+            # A leading space marks the continuation of a text (see ``Tokenizer``), but not after full-width marks.
+            continues = in_document and sentence != "" and (text[start].isspace() or text[start - 1].isspace())
+            sentences.append(" " + sentence if continues else sentence)
+            owners.append(owner)
+            in_document = in_document or sentence != ""
+        if len(sentences) >= _BATCH_SENTENCES:
+            flush()
+    flush()
+    return encoded, counts
+
+
+def tokenize_block(block: DocumentBlock, folder: Path, tokenizer: Tokenizer) -> BlockRecord:
+    """Tokenize a block and write its shards and its record to the corpus's folder.
+
+    Args:
+        folder: the corpus's folder.
+        tokenizer: turns each sentence into ids.
+    """
+    statistics = CorpusStatistics()
+    shards: dict[str, Shard] = {}
+    for side in SIDES:
+        texts = [
+            text for text, held_out in zip(block.texts, block.held_out, strict=True) if held_out == (side == SIDES[1])
+        ]
+        encoded, counts = _encode(texts, tokenizer)
+        part = CorpusStatistics(
+            documents=int(np.count_nonzero(counts)),
+            words=sum(len(text.split()) for text in texts),
+            text_bytes=sum(len(text.encode()) for text in texts),
+        )
+        if encoded:
+            tokens = np.concatenate(encoded)
+            lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+            part.sentences, part.tokens = len(encoded), len(tokens)
+            part.unknown_tokens = int(np.count_nonzero(tokens == tokenizer.unk_id))
+            part.longest_sentence_tokens = int(lengths.max())
+            shards[side] = write_shard(
+                folder / side / f"shard-{block.index:05d}",
+                tokens=tokens,
+                sentence_lengths=lengths,
+                document_lengths=counts[counts > 0],
+                vocab_size=tokenizer.vocab_size,
+            )
+        if side == SIDES[1]:
+            part.validation_documents, part.validation_tokens = part.documents, part.tokens
+            part.validation_words = part.words
+        statistics.add(part)
+    hashes = np.array([text_hash(text) for text in block.texts], dtype=np.uint64)
+    with staged_folder(hashes_path(folder, block.index).parent) as staged:
+        np.save(staged / "hashes.npy", hashes)
+    record = BlockRecord(block.digest(), statistics, shards)
+    record.write(record_path(folder, block.index))
+    return record
+
+
+_worker_tokenizer: Tokenizer | None = None
+
+
+def set_up_worker(pickled_tokenizer: bytes) -> None:
+    """Give a worker process its tokenizer."""
+    global _worker_tokenizer
+    _worker_tokenizer = pickle.loads(pickled_tokenizer)
+
+
+def work(block: DocumentBlock, folder: Path) -> BlockRecord:
+    """Call ``tokenize_block`` inside a worker process."""
+    assert _worker_tokenizer is not None
+    return tokenize_block(block, folder, _worker_tokenizer)
+
+
+_HASHES_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationProgress:
+    """Progress of the preparation.
+
+    Attributes:
+        documents, tokens: numbers processed so far.
+        fraction: share of the source that has been read, 0 to 1; None if unknown.
+        num_reused_blocks: number of blocks reused from an interrupted preparation.
+    """
+
+    documents: int
+    tokens: int
+    fraction: float | None
+    num_reused_blocks: int
+
+
+def fill(
+    folder: Path,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    num_workers: int,
+    on_progress: Callable[[PreparationProgress], None] | None,
+) -> CorpusStatistics:
+    """Complete the preparation of a corpus: missing blocks, then both token stores; return the statistics.
+
+    Args:
+        folder: the prepared corpus's folder.
+        tokenizer: turns sentences into ids.
+        num_workers: number of worker processes; 0 and 1 use this process only.
+        on_progress: called after each block.
+
+    Raises:
+        DataError: there is no text, text cannot be read, or a worker was killed.
+    """
+    start = time.monotonic()
+    for staged in chain.from_iterable((folder / part).glob(".*.tmp") for part in (*SIDES, "blocks", "")):
+        shutil.rmtree(staged) if staged.is_dir() else staged.unlink()
+    (folder / "blocks").mkdir(parents=True, exist_ok=True)
+    total = CorpusStatistics()
+    records: list[BlockRecord] = []
+    num_reused = 0
+    with closing(_records(folder, corpus, tokenizer, num_workers)) as block_records:  # closing ends the workers
+        for record, was_reused in block_records:
+            records.append(record)
+            total.add(record.statistics)
+            num_reused += was_reused
+            if on_progress:
+                on_progress(PreparationProgress(total.documents, total.tokens, corpus.fraction_read(), num_reused))
+    if total.tokens == 0:
+        raise no_text_error(corpus)
+    for side in SIDES:
+        finish_store(folder / side, [record.shards[side] for record in records if side in record.shards])
+    total.duplicate_documents = _count_duplicates([hashes_path(folder, index) for index in range(len(records))])
+    total.seconds = round(time.monotonic() - start, 2)
+    total.notes = corpus.notes.as_dict()
+    return total
+
+
+def no_text_error(corpus: Corpus) -> DataError:
+    """Return the error for a corpus without text, naming its files, if any."""
+    files = list(corpus.files)
+    among = f"{', '.join(files[:3])}{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
+    where = f" ({among} {'is' if len(files) == 1 else 'are'} empty or blank)" if files else ""
+    return DataError(f"corpus={corpus.name}: there is no text in it{where}; use a corpus with text")
+
+
+def _records(
+    folder: Path, corpus: Corpus, tokenizer: Tokenizer, num_workers: int
+) -> Generator[tuple[BlockRecord, bool]]:
+    """Yield the record of each block in order, and whether it already existed; at most a few blocks are in memory."""
+    source = blocks(corpus)
+    head = list(islice(source, 2))
+    source = chain(head, source)
+    if num_workers <= 1 or len(head) < 2:  # starting processes takes longer than tokenizing one block
+        for block in source:
+            record = _earlier_record(folder, block)
+            yield record or tokenize_block(block, folder, tokenizer), record is not None
+        return
+    pending: deque[tuple[Future[BlockRecord] | BlockRecord, bool]] = deque()
+    try:
+        with workers(num_workers, set_up_worker, pickle.dumps(tokenizer)) as pool:
+            for block in source:
+                record = _earlier_record(folder, block)
+                pending.append((record or pool.submit(work, block, folder), record is not None))
+                if len(pending) > num_workers + 1:
+                    yield _wait(*pending.popleft())
+            while pending:
+                yield _wait(*pending.popleft())
+    except BrokenProcessPool:
+        raise DataError(
+            f"corpus={corpus.name}: a worker process was killed, probably because memory ran out; run again with fewer "
+            f"workers (num_workers is now {num_workers}). Completed work is kept"
+        ) from None
+
+
+def _wait(result: Future[BlockRecord] | BlockRecord, was_reused: bool) -> tuple[BlockRecord, bool]:
+    return (result.result() if isinstance(result, Future) else result), was_reused
+
+
+def _earlier_record(folder: Path, block: DocumentBlock) -> BlockRecord | None:
+    """Return the record of a block from an earlier preparation, if its files are complete and its texts unchanged."""
+    record = BlockRecord.read(record_path(folder, block.index))
+    if record is None or record.digest != block.digest() or not hashes_path(folder, block.index).is_file():
+        return None
+    for side, shard in record.shards.items():
+        for name, (size, _) in shard.files.items():
+            file = folder / side / shard.name / name
+            if not file.is_file() or file.stat().st_size != size:
+                return None
+    return record
+
+
+def _count_duplicates(paths: list[Path]) -> int:
+    """Return the number of repeated hashes, with about ``_HASHES_AT_ONCE`` hashes in memory at a time."""
+    arrays = [np.load(path, mmap_mode="r") for path in paths]
+    passes = max(1, -(-sum(map(len, arrays)) // _HASHES_AT_ONCE))
+    duplicates = 0
+    for number in range(passes):
+        hashes = np.concatenate([array[array % np.uint64(passes) == number] for array in arrays])
+        duplicates += len(hashes) - len(np.unique(hashes))
+    return duplicates
+
+
+#: Seconds that a process waits for another before it prints a message.
+_PATIENCE = 3.0
+CACHE_FORMAT = 2  # increase when the same text and tokenizer would produce different sentences, blocks or statistics
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCorpus:
+    """A tokenized corpus.
+
+    Attributes:
+        train: the training part; a ``MixedStore`` for a mixture.
+        validation: the held-out part; may be empty.
+        statistics: counts over both parts.
+        folder: the corpus's folder; for a mixture, the parent of the parts' folders.
+        from_cache: whether it was already in the cache.
+        parts: the prepared corpora of a mixture, by name; empty for a single corpus.
+    """
+
+    train: TokenStore | MixedStore
+    validation: TokenStore | MixedStore
+    statistics: CorpusStatistics
+    folder: Path
+    from_cache: bool
+    parts: Mapping[str, PreparedCorpus] = field(default_factory=dict)
+
+
+def prepare(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    *,
+    cache_dir: str | Path | None = None,
+    num_workers: int | None = None,
+    on_progress: Callable[[PreparationProgress], None] | None = None,
+    min_tokens: int = 1,
+) -> PreparedCorpus:
+    """Tokenize a corpus, or read it from the cache; each part of a mixture is cached separately.
+
+    Args:
+        tokenizer: turns sentences into ids; must be picklable, because worker processes get a copy.
+        cache_dir: folder of the cache; None for ``default_cache_dir``.
+        num_workers: number of worker processes; 0 and 1 use this process only; None for one per core. The result does
+            not depend on it.
+        on_progress: called after each block.
+        min_tokens: minimum number of tokens in the training part (one row of the model that will read it).
+
+    Raises:
+        DataError: the corpus is empty or too small or cannot be read, or the disk is full.
+    """
+    cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
+    if isinstance(corpus, MixtureCorpus):
+        parts = {
+            name: prepare(
+                part,
+                tokenizer,
+                cache_dir=cache_dir,
+                num_workers=num_workers,
+                on_progress=on_progress,
+                min_tokens=min_tokens,
+            )
+            for name, part in corpus.parts.items()
+        }
+        return _mix(corpus, parts, cache_dir / "corpora")
+    fingerprint = corpus.fingerprint()
+    folder = cache_dir / "corpora" / f"{_slug(corpus.name)}-{_key(fingerprint, tokenizer.fingerprint)}"
+    with lock_folder(folder):
+        from_cache = (folder / "manifest.json").is_file()
+        if not from_cache:
+            workers = default_num_workers() if num_workers is None else num_workers
+            statistics = fill(folder, corpus, tokenizer, workers, on_progress)
+            write_json(
+                folder / "manifest.json",
+                {
+                    "format": CACHE_FORMAT,
+                    "corpus": corpus.name,
+                    "corpus_fingerprint": fingerprint,
+                    "tokenizer_fingerprint": tokenizer.fingerprint,
+                    "vocab_size": tokenizer.vocab_size,
+                    "statistics": statistics.as_dict(),
+                },
+            )
+    prepared = _open(folder, from_cache)
+    if prepared.train.num_tokens < min_tokens:
+        raise DataError(
+            f"corpus={corpus.name}: its training part has {prepared.train.num_tokens} tokens, but one row needs "
+            f"{min_tokens}; use more text or shorter rows"
+        )
+    return prepared
+
+
+def _mix(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: Path) -> PreparedCorpus:
+    train = {name: cast(TokenStore, part.train) for name, part in parts.items()}
+    held_out = {name: cast(TokenStore, part.validation) for name, part in parts.items() if part.validation.num_tokens}
+    statistics = CorpusStatistics()
+    for name, part in parts.items():
+        statistics.add(part.statistics)
+        notes = part.statistics.notes.items()
+        statistics.notes |= {f"{name}: {kind}": note for kind, note in notes}
+    return PreparedCorpus(
+        train=MixedStore(train, corpus.sampling),
+        validation=MixedStore(held_out, corpus.sampling),
+        statistics=statistics,
+        folder=folder,
+        from_cache=all(part.from_cache for part in parts.values()),
+        parts=dict(parts),
+    )
+
+
+def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str | Path | None = None) -> Tokenizer:
+    """Return the tokenizer that ``trainer`` trains on a corpus's training documents, new or from the cache.
+
+    Args:
+        corpus: the documents; held-out documents are not used.
+        trainer: the settings; draws its own seeded sample of the lines.
+        cache_dir: folder of the cache; None for ``default_cache_dir``.
+    """
+    cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
+    folder = cache_dir / "tokenizers" / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), trainer.fingerprint)}"
+    with lock_folder(folder):
+        if not folder.is_dir():
+            with staged_folder(folder) as staged:
+                trainer.train(_require_text(corpus.training_lines(), corpus), staged)
+    return load_tokenizer(folder)
+
+
+def _require_text(lines: Iterator[str], corpus: Corpus) -> Iterator[str]:
+    """Yield the lines, after checking that at least one of them has text."""
+    blank: list[str] = []
+    for line in lines:
+        if line and not line.isspace():
+            return chain(blank, [line], lines)
+        blank = [line]
+    raise no_text_error(corpus)
+
+
+def _key(*parts: str) -> str:
+    settings = [CACHE_FORMAT, STORE_FORMAT, BLOCK_CHARACTERS, *parts]
+    return blake2b(json.dumps(settings).encode(), digest_size=10).hexdigest()
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[:40] or "corpus"
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock the folder; a second process prints a message, waits, and then finds the finished work."""
+    try:
+        with naming(folder), _wait_for_lock(folder):
+            for staged in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):  # left by a killed process
+                remove(staged)
+            yield
+    except OSError as error:
+        place = Path(str(error.filename))
+        if not (place.is_relative_to(folder.parent) or place in folder.parents):
+            raise  # the error concerns a source or the output, not the cache
+        raise DataError(
+            f"cache_dir: cannot write {folder} ({error.strerror}); free some disk space, or set cache_dir= or "
+            "LMTRANSFER_CACHE to another folder. Completed work is kept"
+        ) from error
+
+
+@contextmanager
+def _wait_for_lock(folder: Path) -> Iterator[None]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        lock.acquire(timeout=_PATIENCE)
+    except Timeout:
+        print(f"another process is preparing {folder}: waiting until it ends", file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _open(folder: Path, from_cache: bool) -> PreparedCorpus:
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return PreparedCorpus(
+        train=TokenStore.open(folder / "train"),
+        validation=TokenStore.open(folder / "validation"),
+        statistics=CorpusStatistics(**manifest["statistics"]),
+        folder=folder,
+        from_cache=from_cache,
+    )

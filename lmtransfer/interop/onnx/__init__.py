@@ -1,1 +1,0 @@
-"""The export of encoders as ONNX graphs."""

@@ -1,0 +1,233 @@
+"""The number format of the residual stream: the states that each layer of a stack passes to the next.
+
+Under autocast, the products in a layer have its dtype, but the stream and its norms are float32, because the embeddings
+are float32, and so is the sum of a float32 and a bfloat16 number. A bfloat16 stream halves the memory that norms and
+residual sums read, write and keep for the backward pass.
+
+Shape legend: D width.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.errors import ConfigError
+
+
+def dropout(values: Tensor, probability: float) -> Tensor:
+    """Drop each value with ``probability`` and scale the rest to the same mean (Srivastava et al. 2014).
+
+    A CPU draws random numbers one after the other, and one random number per value would take a tenth of the training
+    step of a small encoder. Here, one 64-bit number from torch's generator decides for eight values: a byte below a
+    limit drops its value. The limit is one of two adjacent integers, sampled for each row (of the last dimension) so
+    that the probability is exact; the values of a row are otherwise independent. The forward pass is five to six times
+    as fast as ``torch.nn.functional.dropout`` on two cores. Other devices, compiled code and probabilities too close to
+    1 for a byte use ``torch.nn.functional.dropout``.
+
+    Args:
+        values: tensor of any shape.
+        probability: from 0 to 1.
+    """
+    limit, rest = divmod(256 * probability, 1)
+    if values.device.type != "cpu" or limit >= 255 or torch.compiler.is_compiling():
+        return nn.functional.dropout(values, probability)
+    size, shape = values.numel(), values.shape
+    sampled = torch.empty(-(-size // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)[:size].view(shape)
+    limits = torch.empty((*shape[:-1], 1) if shape else (), dtype=torch.uint8)
+    torch.lt(torch.rand(limits.shape), rest, out=limits).add_(int(limit))
+    # Write directly in the dtype of the values: converting booleans to numbers takes several times as long.
+    mask = torch.ge(sampled, limits, out=torch.empty_like(values, requires_grad=False))
+    return values * mask.mul_(1 / (1 - probability))
+
+
+class Dropout(nn.Module):
+    """Applies ``dropout`` during training; in evaluation, returns the input unchanged.
+
+    Args:
+        probability: from 0 to 1.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Any shape -> the same shape."""
+        return dropout(values, self.probability) if self.training and self.probability else values
+
+    def extra_repr(self) -> str:
+        """Return the probability, for the module's ``repr``."""
+        return f"probability={self.probability}"
+
+
+class StackedLinear(nn.Linear):
+    """Linear layers (T, D) -> (T, E) whose weights are stored as one matrix with a block of E rows for each layer.
+
+    Args:
+        input_dim: D.
+        output_dim: E.
+        parts: names of the layers, in the order of their rows.
+        bias: whether to add biases.
+
+    Attributes:
+        muon_splits: number of layers; an optimizer of whole matrices (Muon) updates each matrix separately.
+    """
+
+    def __init__(self, input_dim: int, output_dim: int, *, parts: tuple[str, ...], bias: bool) -> None:
+        super().__init__(input_dim, len(parts) * output_dim, bias=bias)
+        self.parts = parts
+        self.muon_splits = len(parts)
+
+    def forward_slice(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
+        """Return the outputs of some layers side by side, (T, D) -> (T, S E).
+
+        Args:
+            first: index of the first layer to compute.
+            stop: index after the last layer to compute.
+        """
+        width = self.out_features // len(self.parts)
+        rows = slice(first * width, stop * width)
+        return nn.functional.linear(input_TD, self.weight[rows], None if self.bias is None else self.bias[rows])
+
+
+Activation = Literal["gelu", "gelu_tanh", "relu"]
+
+
+def activation_module(name: Activation) -> nn.Module:
+    """Return the activation with this name: exact GELU, its tanh approximation (ALBERT, GPT-2), or ReLU."""
+    modules = {"gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "relu": nn.ReLU()}
+    return modules[name]
+
+
+class FeedForward(nn.Module):
+    """``contract(activation(expand(x)))`` (Vaswani et al. 2017, section 3.3)."""
+
+    def __init__(self, *, dim: int, hidden_dim: int, activation: Activation = "gelu") -> None:
+        super().__init__()
+        self.expand = nn.Linear(dim, hidden_dim)
+        self.activation = activation_module(activation)
+        self.contract = nn.Linear(hidden_dim, dim)
+
+    def forward(self, hidden_TD: Tensor) -> Tensor:
+        """(T, D) -> (T, D)."""
+        return self.contract(self.activation(self.expand(hidden_TD)))
+
+
+class GatedFeedForward(nn.Module):
+    """``contract(activation(x A) * (x B))``, GeGLU with the GELU (Shazeer 2020, https://arxiv.org/abs/2002.05202).
+
+    Args:
+        dim: width D.
+        hidden_dim: width F of each of the two halves.
+        activation: activation of the first half.
+        bias: whether to add biases; the paper uses none.
+        dropout: probability of dropping a hidden feature.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        hidden_dim: int,
+        activation: Activation = "gelu",
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.expand = StackedLinear(dim, hidden_dim, parts=("expand", "gate"), bias=bias)
+        self.activation = activation_module(activation)
+        self.dropout = Dropout(dropout)
+        self.contract = nn.Linear(hidden_dim, dim, bias=bias)
+
+    def forward(self, hidden_TD: Tensor) -> Tensor:
+        """(T, D) -> (T, D)."""
+        states_TF, gates_TF = self.expand(hidden_TD).chunk(2, dim=-1)
+        return self.contract(self.dropout(self.activation(states_TF) * gates_TF))
+
+
+def truncated_normal_(module: nn.Module, *, std: float = 0.02) -> None:
+    """Initialize a module as in BERT: weights from a normal distribution truncated at two deviations, biases 0.
+
+    LayerNorms keep their weights of 1 and biases of 0.
+    """
+    if isinstance(module, nn.Linear | nn.Embedding):
+        torch.nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        torch.nn.init.zeros_(module.bias)
+
+
+def normal_(module: nn.Module) -> None:
+    """Initialize a module as in Transformer-XL and XLNet: weights from a normal distribution, biases 0.
+
+    LayerNorms keep their weights of 1 and biases of 0.
+    """
+    if isinstance(module, nn.Linear | nn.Embedding):
+        torch.nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        torch.nn.init.zeros_(module.bias)
+
+
+class ResidualStream(nn.Module):
+    """The beginning and end of a residual stream; changes nothing unless ``keep_residual`` sets another format.
+
+    Attributes:
+        dtype: format of the stream; None for that of the embeddings and the sums.
+    """
+
+    dtype: torch.dtype | None = None
+
+    def begin(self, embedded: Tensor) -> Tensor:
+        """Return the input of the first layer: any shape -> the same shape."""
+        return embedded if self.dtype is None else embedded.to(self.dtype)
+
+    def end(self, last: Tensor) -> Tensor:
+        """Return the output of the last layer, in float32 for the heads: any shape -> the same shape."""
+        return last if self.dtype is None else last.float()
+
+
+class ResidualNorm(nn.LayerNorm):
+    """LayerNorm in a residual stream.
+
+    Attributes:
+        keeps_dtype: whether the output has the dtype of the input; mean and variance are always float32. Otherwise
+            autocast decides, which computes norms in float32 on CUDA.
+    """
+
+    keeps_dtype = False
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        if not self.keeps_dtype:
+            return super().forward(states)
+        weight, bias = (None if part is None else part.to(states.dtype) for part in (self.weight, self.bias))
+        with torch.autocast(states.device.type, enabled=False):
+            return nn.functional.layer_norm(states, self.normalized_shape, weight, bias, self.eps)
+
+
+def keep_residual(learner: nn.Module, dtype: torch.dtype, *, required: bool = True) -> None:
+    """Set the number format of all residual streams of a learner; weights keep their format.
+
+    Args:
+        learner: the module with the encoders.
+        dtype: ``torch.bfloat16``; ``torch.float32`` leaves everything unchanged.
+        required: whether the learner must have such a stream.
+
+    Raises:
+        ConfigError: the dtype is bfloat16, ``required`` is set, and the learner has no residual stream.
+    """
+    if dtype == torch.float32:
+        return
+    streams = [module for module in learner.modules() if isinstance(module, ResidualStream)]
+    if not streams and required:
+        raise ConfigError(
+            "hardware.residual=bfloat16 needs a model of transformer layers, and this model has no residual stream: "
+            "use hardware.residual=float32"
+        )
+    for stream in streams:
+        stream.dtype = dtype
+    for module in learner.modules():
+        if isinstance(module, ResidualNorm):
+            module.keeps_dtype = True

@@ -1,1 +1,0 @@
-"""Attention with relative positions and memories (Transformer-XL, XLNet)."""

@@ -1,0 +1,447 @@
+"""Multi-head attention with relative positions over packed sequences with memories.
+
+Shape legend: N packed queries, X packed keys, P distances, D width, H heads, K head width, G sequences of a block, Q
+and S its query and key slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch, upload
+from lmtransfer.models.layers.attention.blocks import Slots, from_blocks, to_blocks
+from lmtransfer.models.layers.attention.dense import attention_mask
+from lmtransfer.models.layers.attention.layout import AttentionLayer, Layout
+from lmtransfer.models.layers.building_blocks import Dropout, StackedLinear
+from lmtransfer.models.layers.building_blocks import dropout as drop
+from lmtransfer.models.layers.transformer import TransformerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of attention: the memory of each sequence, then its tokens.
+
+    Attributes:
+        memory: number of memory rows of each sequence, the same for all sequences.
+        lengths: number of tokens of each of the B sequences.
+        num_real: R, the number of real sequences; the memories of filler are zeros.
+        order_X: for each packed key, its row in [all memories; all tokens]; None if all sequences have the same length,
+            because concatenation then suffices.
+        device: device of the indices.
+    """
+
+    memory: int
+    lengths: tuple[int, ...]
+    num_real: int
+    order_X: Tensor | None
+    device: torch.device
+
+    @classmethod
+    def of(cls, batch: PackedBatch, *, memory: int) -> Keys:
+        """Build the keys of ``batch``, with ``memory`` memory rows before the tokens of each sequence."""
+        device = batch.tokens_T.device
+        order = None
+        if memory and len(set(batch.lengths)) > 1:
+            places = np.arange(len(batch.lengths) * memory + sum(batch.lengths))
+            memories, tokens = np.split(places, [len(batch.lengths) * memory])
+            rows = zip(memories.reshape(-1, memory), np.split(tokens, np.cumsum(batch.lengths)[:-1]), strict=True)
+            order = upload(np.concatenate([part for row in rows for part in row]), device)
+        return cls(memory, batch.lengths, batch.num_real, order, device)
+
+    def with_memory(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
+        """Return the packed keys (X, D): memories of real sequences, and token rows; also works without dimension D."""
+        if not self.memory:
+            return rows_TD
+        assert memory_RMD is not None
+        filler = len(self.lengths) - self.num_real
+        memory_RMD = memory_RMD.to(rows_TD.dtype)
+        if filler:
+            memory_RMD = torch.cat([memory_RMD, memory_RMD.new_zeros(filler, *memory_RMD.shape[1:])])
+        if self.order_X is None:
+            together = torch.cat([memory_RMD, rows_TD.view(len(self.lengths), -1, *rows_TD.shape[1:])], 1)
+            return together.flatten(0, 1)
+        return torch.cat([memory_RMD.flatten(0, 1), rows_TD]).index_select(0, self.order_X)
+
+    def last_keys(self, keys_XD: Tensor, size: int) -> Tensor:
+        """Return each real sequence's last keys, detached: at most ``size``, the same number for each, (R, M, D)."""
+        size = min(size, self.memory + min(self.lengths[: self.num_real]))
+        if len(set(self.lengths)) == 1:
+            return keys_XD.detach().view(len(self.lengths), -1, keys_XD.shape[1])[: self.num_real, -size:]
+        ends = np.cumsum(np.asarray(self.lengths) + self.memory)[: self.num_real]
+        places = upload((ends[:, None] - size + np.arange(size)).reshape(-1), self.device)
+        return keys_XD.detach().index_select(0, places).view(self.num_real, size, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeBlock:
+    """The keys that the queries of a dense block see, and their distances.
+
+    Attributes:
+        num_tokens: number of token slots of each sequence; the other S - num_tokens keys are its memory.
+        hidden: True where a query does not see a key, broadcastable to (G, heads, Q, S); None if all keys are seen.
+        differs: True where a query and a key belong to different segments, (G, 1, Q, S); None if segments are not used.
+        places: for a selection of queries, the index of the distance to each key in the row of distances, int64,
+            (1, G, Q, S); None if the queries are all tokens in order.
+    """
+
+    num_tokens: int
+    hidden: Tensor | None
+    differs: Tensor | None
+    places: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeLayout:
+    """Packed queries over packed keys.
+
+    Attributes:
+        layout: the slots of queries and keys, and the dense blocks.
+        blocks: masks and distances of each block.
+        causal: keys after a query are hidden, so distances below -1 are not needed.
+    """
+
+    layout: Layout
+    blocks: tuple[RelativeBlock, ...]
+    causal: bool
+
+    @classmethod
+    def of(
+        cls,
+        keys: Keys,
+        *,
+        causal: bool = False,
+        num_seen: int | None = None,
+        counts: Sequence[int] | None = None,
+        positions_N: Tensor | None = None,
+        segments_T: Tensor | None = None,
+        order_T: Tensor | None = None,
+        attends_to_itself: bool = True,
+    ) -> RelativeLayout:
+        """Lay out a batch.
+
+        Args:
+            causal: a query sees no key after it.
+            num_seen: a query sees at most this many keys: the nearest ones, including itself; None for no limit.
+                Requires ``causal``.
+            counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
+            positions_N: positions of the queries within their sequences; ``None`` only with ``counts=None``.
+            segments_T: segment of each token, if segments are used; memory has segment 0.
+            order_T: rank of each token in the factorization order, or None. With an order, a query sees only keys of
+                lower rank and all memory. There is one entry per token, even for a selection of queries.
+            attends_to_itself: with ``order_T``, whether a query also sees the keys of its own rank.
+        """
+        assert not (causal and counts is not None), "a selection of queries sees all that its order allows"
+        num_keys = tuple(keys.memory + length for length in keys.lengths)
+        num_queries = keys.lengths if keys.memory and counts is None else counts
+        layout = Layout(num_keys, None if num_queries is None else tuple(num_queries), keys.device)
+        of_query = None
+        if counts is not None:
+            assert positions_N is not None
+            starts_B = np.cumsum((0, *keys.lengths[:-1]))
+            of_query = positions_N + upload(np.repeat(starts_B, counts), keys.device)
+        positions = None if positions_N is None else _slotted(positions_N, layout.queries)
+        pairs = [
+            None if per_token_T is None else _pairs(keys, layout, per_token_T, of_query, memory)
+            for per_token_T, memory in ((segments_T, 0), (order_T, -1))
+        ]
+        blocks = []
+        for place, block in enumerate(layout.blocks):
+            num_tokens = block.num_keys - keys.memory
+            hidden = None if block.key_mask is None else ~block.key_mask[:, None, :]
+            if causal:
+                ahead = block.positions[None, :] - keys.memory - block.positions[: block.num_queries, None]
+                unseen = ahead > 0 if num_seen is None else (ahead > 0) | (ahead <= -num_seen)
+                hidden = unseen if hidden is None else hidden | unseen
+            differs = places = None
+            if pairs[0] is not None:
+                segment_GQ, segment_GS = pairs[0][place]
+                differs = (segment_GQ[:, :, None] != segment_GS[:, None, :])[:, None]
+            if pairs[1] is not None:
+                order_GQ, order_GS = (order[:, :, None] for order in pairs[1][place])
+                order_GS = order_GS.transpose(1, 2)
+                unseen = order_GS > order_GQ if attends_to_itself else order_GS >= order_GQ
+                hidden = unseen if hidden is None else hidden | unseen
+            if positions is not None:
+                position_GQ = positions[place].view(block.size, block.num_queries)
+                places = (num_tokens - 1 - position_GQ[:, :, None] + block.positions)[None]
+            if hidden is not None:
+                hidden = hidden[:, None] if hidden.ndim == 3 else hidden
+            blocks.append(RelativeBlock(num_tokens, hidden, differs, places))
+        return cls(layout, tuple(blocks), causal)
+
+    def distances(self) -> Tensor:
+        """Return all distances from a query back to a key that any block needs, the largest first, int64."""
+        most_distant, nearest = self.layout.max_keys - 1, self._nearest(max(block.num_tokens for block in self.blocks))
+        return torch.arange(most_distant, nearest - 1, -1, device=self.layout.device)
+
+    def distances_of(self, block: int) -> slice:
+        """Return the slice of ``distances`` that a block needs: from its first key's distance down to the nearest."""
+        zero = self.layout.max_keys - 1
+        most_distant = self.layout.blocks[block].num_keys - 1
+        return slice(zero - most_distant, zero - self._nearest(self.blocks[block].num_tokens) + 1)
+
+    def _nearest(self, num_tokens: int) -> int:
+        """Return the least distance, from the first of ``num_tokens`` tokens to the last; -1 if causal."""
+        return -1 if self.causal else 1 - num_tokens
+
+
+def _slotted(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
+    if slots.moves is not None:
+        rows = rows.index_select(0, slots.moves.gather_S)
+    return rows.split(slots.sizes)
+
+
+def _pairs(
+    keys: Keys, layout: Layout, per_token_T: Tensor, of_query: Tensor | None, memory: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Return the number of each query (G, Q) and key (G, S) in each block; all memory has the number ``memory``."""
+    per_query = per_token_T if of_query is None else per_token_T[of_query]
+    memory_RM = per_token_T.new_full((keys.num_real, keys.memory), memory)
+    per_key = keys.with_memory(memory_RM, per_token_T)
+    queries, keys_in_slots = _slotted(per_query, layout.queries), _slotted(per_key, layout.keys)
+    return [
+        (q.view(block.size, -1), k.view(block.size, -1))
+        for block, q, k in zip(layout.blocks, queries, keys_in_slots, strict=True)
+    ]
+
+
+#: The states of the queries, and the keys that they see.
+Stream = tuple[Tensor, RelativeLayout]
+
+
+class RelativeBiases(nn.Module):
+    """Learned biases of the queries: u for the product with keys, v with distances, s with segments.
+
+    Dai et al. 2019, section 3.3 (u, v); Yang et al. 2019, section 2.5 (s and the two segment vectors).
+
+    Args:
+        dim: width D.
+        segments: whether to create s and the two vectors for same and different segments as well.
+    """
+
+    def __init__(self, *, dim: int, segments: bool = False) -> None:
+        super().__init__()
+        self.content = nn.Parameter(0.02 * torch.randn(dim))
+        self.position = nn.Parameter(0.02 * torch.randn(dim))
+        self.segment = nn.Parameter(0.02 * torch.randn(dim)) if segments else None
+        self.same_or_different = nn.Parameter(0.02 * torch.randn(2, dim)) if segments else None
+
+    def unused_segment_term(self) -> Tensor | float:
+        """Zero, with a zero gradient for the segment parameters, which rows with a single segment do not use."""
+        if self.segment is None or self.same_or_different is None:
+            return 0.0
+        return 0.0 * (self.segment.sum() + self.same_or_different.sum())
+
+
+class RelativeAttention(AttentionLayer):
+    """Attention with the scores (q + u) k + (q + v) r, plus (q + s) e with segments; its linear layers have no biases.
+
+    r is a projection of the sinusoids of the distance from query to key. e is the vector for the same segment or for
+    different segments. A softmax depends only on the difference of these two vectors, so only the difference is
+    computed.
+
+    Args:
+        dim: width D.
+        num_heads: heads H; must divide ``dim``.
+        dropout: probability of dropping an attention weight.
+    """
+
+    def __init__(self, *, dim: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(dim=dim)
+        self.num_heads, self.attention_dropout = num_heads, dropout
+        self.query = nn.Linear(dim, dim, bias=False)
+        self.key_value = StackedLinear(dim, dim, parts=("key", "value"), bias=False)
+        self.position = nn.Linear(dim, dim, bias=False)
+        self.output = nn.Linear(dim, dim, bias=False)
+
+    def forward(
+        self,
+        queries_ND: Tensor,
+        key_value_X2D: Tensor,
+        by_distance_PD: Tensor,
+        biases: RelativeBiases,
+        at: RelativeLayout,
+    ) -> Tensor:
+        """Compute relative attention.
+
+        Args:
+            queries_ND: states from which the queries are computed.
+            key_value_X2D: ``self.key_value`` of the states at the keys.
+            by_distance_PD: ``self.position`` of the sinusoids of ``at.distances()``.
+            biases: u and v; s and the segment vectors if segments are used.
+            at: which keys each query sees.
+
+        Returns:
+            (N, D).
+        """
+        query_ND = self.query(queries_ND)
+        with torch.autocast(query_ND.device.type, enabled=False):
+            attended = self._attend(query_ND, key_value_X2D, by_distance_PD, biases, at)
+        return self.output(attended)
+
+    def _attend(
+        self,
+        query_ND: Tensor,
+        key_value_X2D: Tensor,
+        by_distance_PD: Tensor,
+        biases: RelativeBiases,
+        at: RelativeLayout,
+    ) -> Tensor:
+        dtype, layout, width = query_ND.dtype, at.layout, self.dim // self.num_heads
+        if not layout.blocks:
+            return query_ND  # there are no queries
+        if dtype == torch.bfloat16 and query_ND.device.type == "cpu" and layout.keys.moves is not None:
+            # As in layers.attention: ragged blocks rarely repeat a shape, and each new shape needs a bfloat16 kernel.
+            query_ND, key_value_X2D, by_distance_PD = query_ND.float(), key_value_X2D.float(), by_distance_PD.float()
+        counts_segments = biases.segment is not None and any(block.differs is not None for block in at.blocks)
+        content_D = biases.content if counts_segments else biases.content + biases.unused_segment_term()
+        queries_u = to_blocks(_biased(query_ND, content_D, width), layout.queries)
+        queries_v = to_blocks(_biased(query_ND, biases.position, width), layout.queries)
+        keys_values = to_blocks(key_value_X2D, layout.keys)
+        if biases.segment is not None and counts_segments:
+            slotted_s = to_blocks(_biased(query_ND, biases.segment, width), layout.queries)
+        outputs = []
+        for place, (block, relative) in enumerate(zip(layout.blocks, at.blocks, strict=True)):
+            shape = (block.size, block.num_queries, self.num_heads, width)
+            key, value = keys_values[place].view(block.size, block.num_keys, 2, self.num_heads, width).unbind(2)
+            scores_GHQS = queries_u[place].view(shape).transpose(1, 2) @ key.permute(0, 2, 3, 1)
+            row_PD = by_distance_PD[at.distances_of(place)]
+            scores_GHQS = self._add_positions(scores_GHQS, queries_v[place], row_PD, relative)
+            if relative.differs is not None and biases.same_or_different is not None:
+                same, different = biases.same_or_different.to(query_ND.dtype)
+                more_GHQ1 = (slotted_s[place] * (different - same)).view(shape).sum(-1).transpose(1, 2)[..., None]
+                scores_GHQS = scores_GHQS + more_GHQ1 * relative.differs
+            if relative.hidden is not None:
+                scores_GHQS = scores_GHQS + attention_mask(relative.hidden, scores_GHQS.dtype)
+            weights_GHQS = scores_GHQS.softmax(-1)
+            if self.training and self.attention_dropout:
+                weights_GHQS = drop(weights_GHQS, self.attention_dropout)
+            outputs.append((weights_GHQS @ value.transpose(1, 2)).transpose(1, 2).reshape(-1, self.dim))
+        output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).to(dtype)
+        return from_blocks(output, layout.queries)
+
+    def _add_positions(self, scores_GHQS: Tensor, query: Tensor, row_PD: Tensor, relative: RelativeBlock) -> Tensor:
+        """Add (q + v) r to the scores; ``row_PD`` holds the block's distances."""
+        size, _, num_queries, _ = scores_GHQS.shape
+        row_HKP = row_PD.view(-1, self.num_heads, self.dim // self.num_heads).permute(1, 2, 0)
+        query_HNK = query.view(-1, self.num_heads, self.dim // self.num_heads).transpose(0, 1)
+        by_distance_HGQP = (query_HNK @ row_HKP).view(self.num_heads, size, num_queries, -1)
+        if relative.places is None:
+            return add_shifted(scores_GHQS, by_distance_HGQP, relative.num_tokens - 1)
+        places = relative.places.expand(self.num_heads, -1, -1, -1)
+        return scores_GHQS + by_distance_HGQP.gather(-1, places).transpose(0, 1)
+
+
+def _biased(query_ND: Tensor, bias_D: Tensor, width: int) -> Tensor:
+    """Compute (q + bias) / sqrt(K)."""
+    return torch.add(bias_D.to(query_ND.dtype) * width**-0.5, query_ND, alpha=width**-0.5)
+
+
+def sinusoids(distances_P: Tensor, dim: int) -> Tensor:
+    """Compute sines, then cosines of the distances at ``dim / 2`` wavelengths, (P, D) float32.
+
+    Vaswani et al. 2017, section 3.5, in the order of Transformer-XL's code: all sines come before all cosines.
+    """
+    exponents = torch.arange(0, dim, 2, device=distances_P.device, dtype=torch.float32) / dim
+    angles = distances_P.float()[:, None] / 10000.0**exponents
+    return torch.cat([angles.sin(), angles.cos()], -1)[:, :dim]
+
+
+def add_shifted(scores_GHQS: Tensor, by_distance_HGQP: Tensor, offset: int) -> Tensor:
+    """Add entry ``offset - i + j`` of row i of ``by_distance_HGQP`` to the score of query i and key j.
+
+    This is the relative shift of Dai et al. 2019, appendix B, as a view with other strides, so it needs no copy or
+    gather. It changes ``scores_GHQS`` in place. If the entry lies outside the row, the entry of a neighboring row is
+    added; the caller must hide such keys.
+    """
+    return _AddShifted.apply(scores_GHQS, by_distance_HGQP, offset)
+
+
+def _shifted(by_distance_HGQP: Tensor, num_keys: int, offset: int) -> Tensor:
+    """Return the view (G, H, Q, S)."""
+    heads, groups, queries, distances = by_distance_HGQP.shape
+    size = queries * distances
+    return by_distance_HGQP.as_strided(
+        (groups, heads, queries, num_keys),
+        (size, groups * size, distances - 1, 1),
+        by_distance_HGQP.storage_offset() + offset,
+    )
+
+
+class _AddShifted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, by_distance: Tensor, offset: int) -> Tensor:
+        ctx.mark_dirty(scores)
+        ctx.shape, ctx.offset = by_distance.shape, offset
+        return scores.add_(_shifted(by_distance.contiguous(), scores.shape[-1], offset))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        queries, distances = ctx.shape[2:]
+        if distances == grad.shape[-1] + 1:  # there are no gaps between the rows of the view
+            by_distance = grad.new_empty(ctx.shape)
+            flat = by_distance.view(*ctx.shape[:2], queries * distances)
+            flat[..., : ctx.offset] = 0
+            flat[..., ctx.offset + queries * grad.shape[-1] :] = 0
+        else:
+            by_distance = grad.new_zeros(ctx.shape)
+        _shifted(by_distance, grad.shape[-1], ctx.offset).copy_(grad)
+        return grad, by_distance, None
+
+
+class RelativeLayer(nn.Module):
+    """Relative attention and feed-forward, each with a residual connection and LayerNorm.
+
+    Args:
+        settings: settings of the stack; ``norm`` is "post" as published (Dai et al. 2019; Yang et al. 2019), or "pre".
+        biases: biases of this layer; None if each call passes them.
+    """
+
+    def __init__(self, settings: TransformerSettings, *, biases: RelativeBiases | None) -> None:
+        super().__init__()
+        self.pre_norm = settings.norm == "pre"
+        self.attention = RelativeAttention(
+            dim=settings.dim, num_heads=settings.num_heads, dropout=settings.attention_dropout
+        )
+        self.biases = biases
+        self.attention_norm = settings.layer_norm()
+        self.feed_forward = settings.feed_forward()
+        self.feed_forward_norm = settings.layer_norm()
+        self.dropout = Dropout(settings.dropout)
+
+    def forward(
+        self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None
+    ) -> list[Tensor]:
+        """Compute the next states (N, D) of each stream.
+
+        Args:
+            streams: the states of the queries, one or two streams.
+            keys_XD: the input of the layer at all keys, which are the memory and all tokens.
+            distances_PD: sinusoids of the distances.
+            biases: biases of the queries, if the layer has no biases.
+        """
+        biases = self.biases or biases
+        assert biases is not None
+        normed_XD = self.attention_norm(keys_XD) if self.pre_norm else keys_XD
+        key_value = self.attention.key_value(normed_XD)
+        by_distance_PD = self.attention.position(distances_PD)
+        outputs = []
+        for hidden_ND, at in streams:
+            normed_ND = hidden_ND
+            if self.pre_norm:
+                normed_ND = self.attention_norm(hidden_ND) if at.layout.has_selected_queries else normed_XD
+            attended_ND = self.dropout(self.attention(normed_ND, key_value, by_distance_PD, biases, at))
+            if self.pre_norm:
+                hidden_ND = hidden_ND + attended_ND
+                hidden_ND = hidden_ND + self.dropout(self.feed_forward(self.feed_forward_norm(hidden_ND)))
+            else:
+                hidden_ND = self.attention_norm(hidden_ND + attended_ND)
+                hidden_ND = self.feed_forward_norm(hidden_ND + self.dropout(self.feed_forward(hidden_ND)))
+            outputs.append(hidden_ND)
+        return outputs

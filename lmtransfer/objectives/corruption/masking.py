@@ -1,0 +1,326 @@
+"""Masked-token corruption (BERT)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+from typing_extensions import override
+
+from lmtransfer.config.types import PositiveProb
+from lmtransfer.data.token_shares import token_information
+from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.rows.base import Row
+from lmtransfer.tokenizers.base import Tokenizer
+
+
+class CorruptedRow(NamedTuple):
+    """A row as the encoder sees it, and the tokens to predict.
+
+    Attributes:
+        tokens: token ids, int32, shape (n,).
+        positions: indices into the row of the tokens to predict, int64, ascending, shape (m,).
+        targets: the original ids at these positions, int32, shape (m,).
+        per_target: further numbers for each target by name, int64, shape (m,) each.
+        per_token: further numbers for each token by name, int64, shape (n,) each.
+        causal: whether the row is unchanged and the encoder reads it left to right.
+    """
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    targets: np.ndarray
+    per_target: Mapping[str, np.ndarray] = MappingProxyType({})
+    per_token: Mapping[str, np.ndarray] = MappingProxyType({})
+    causal: bool = False
+
+
+class Corruption(ABC):
+    """Masks tokens of each row independently, so that the result does not depend on the batch.
+
+    Attributes:
+        static_masking: whether every epoch repeats the rows and masks of the first epoch.
+        provides: names of the further numbers per target or per token that it provides; an objective may need them.
+        uses_mask: whether it inserts [MASK] into rows; the tokenizer must then have [MASK].
+        hides: whether it produces tokens to predict; an objective must then predict them.
+        shows_targets: whether the tokens to predict remain visible in the row. An objective that needs what it
+            ``provides`` hides them itself; any other objective would see them.
+        masks_uniformly: whether it masks frequent tokens as often as rare tokens, so that the entropy of the token
+            frequencies is the loss of a model that knows only these frequencies.
+        causal_share: share of the rows that it leaves unchanged and the encoder reads left to right.
+    """
+
+    static_masking: bool = False
+    provides: tuple[str, ...] = ()
+    uses_mask: ClassVar[bool] = False
+    hides: ClassVar[bool] = True
+    shows_targets: ClassVar[bool] = False
+    masks_uniformly: bool = True
+    causal_share: float = 0.0
+
+    def observe(self, store: TokenStore | MixedStore) -> None:  # noqa: B027
+        """Read statistics of the text before the first row, such as word frequencies; by default, do nothing."""
+
+    @abstractmethod
+    def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
+        """Return the corrupted row; it depends only on the row and ``rng``, and special tokens never change."""
+
+    @abstractmethod
+    def expected_targets(self, num_tokens: int) -> int:
+        """Return the expected number of predictions in rows with ``num_tokens`` tokens in total, for static shapes."""
+
+
+class NoCorruption(Corruption):
+    """Leaves rows unchanged: for objectives that predict the text itself, such as the next token."""
+
+    hides = False
+
+    def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
+        """Return the unchanged row, without tokens to predict."""
+        return CorruptedRow(row.tokens, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
+
+    def expected_targets(self, num_tokens: int) -> int:
+        """Return 0, because it predicts no masked tokens."""
+        return 0
+
+
+class Choice(NamedTuple):
+    """Positions to mask.
+
+    Attributes:
+        positions: indices into the row, int64, ascending, shape (m,).
+        units: number of the unit of each position, from 0 in order, int64, shape (m,).
+        per_target: further numbers for each position by name, int64, shape (m,) each.
+    """
+
+    positions: np.ndarray
+    units: np.ndarray
+    per_target: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
+def sample_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
+    """Return items in random order: the first is sampled by weight from all items, the second from the rest, and so on.
+
+    Args:
+        items: the items, shape (n,).
+        weights: weight of each item, above 0, to which its probability of being sampled is proportional; None for equal
+            weights.
+        rng: source of random numbers. With weights, items are sorted by an exponential variate divided by the weight
+            (Efraimidis and Spirakis 2006, https://doi.org/10.1016/j.ipl.2005.11.003).
+    """
+    if weights is None:
+        return rng.permutation(items)
+    return items[np.argsort(rng.exponential(size=len(items)) / weights, kind="stable")]
+
+
+class Selection(ABC):
+    """Chooses units of a row until a token budget is used up.
+
+    Attributes:
+        provides: names in ``Choice.per_target``.
+        supports_weights: whether it supports ``token_weights``.
+        token_weights: weight of each id, above 0; a unit's weight is the mean of its tokens'. None for equal weights.
+    """
+
+    provides: tuple[str, ...] = ()
+    supports_weights: bool = False
+    token_weights: np.ndarray | None = None
+
+    def bind(self, tokenizer: Tokenizer) -> None:  # noqa: B027
+        """Read properties of the vocabulary, once, before the first row; by default, do nothing.
+
+        Raises:
+            ConfigError: the vocabulary lacks something that the selection needs.
+        """
+
+    @abstractmethod
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
+        """Choose about ``budget`` tokens, all of them in ``maskable``.
+
+        Args:
+            tokens: the row, int32.
+            maskable: positions that may be chosen, int64, ascending.
+            budget: number of tokens to choose, from 1 to ``len(maskable)``.
+        """
+
+
+class SingleTokens(Selection):
+    """Each token is a unit; exactly the budget is chosen (Devlin et al. 2019, section 3.1)."""
+
+    supports_weights = True
+
+    @override
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
+        weights = None if self.token_weights is None else self.token_weights[tokens[maskable]]
+        positions = sample_order(maskable, weights, rng)[:budget]
+        positions.sort()
+        return Choice(positions, np.arange(budget))
+
+
+#: How the tokens to mask are sampled: all with the same probability, or rare tokens more often.
+Weighting = Literal["uniform", "rare"]
+#: Minimum information of a token, in nats, used for tokens that are more than a third of the text.
+_LEAST_INFORMATION = 1.0
+
+
+class Replacement:
+    """BERT's 80 / 10 / 10 replacement, or any other split (Devlin et al. 2019, section 3.1).
+
+    Args:
+        mask_share: share of the chosen units that become [MASK].
+        random_share: share of the chosen units that become random tokens; the rest stay unchanged.
+        random_from_specials: draw the random token from the whole vocabulary, special tokens included.
+        tokenizer: defines [MASK], the special tokens and the pieces that occur.
+
+    Raises:
+        ConfigError: a share is negative, or their sum exceeds 1.
+    """
+
+    def __init__(
+        self, *, mask_share: float, random_share: float, random_from_specials: bool, tokenizer: Tokenizer
+    ) -> None:
+        if min(mask_share, random_share) < 0 or mask_share + random_share > 1 + 1e-9:
+            raise ConfigError(
+                f"objective.corruption.mask_share={mask_share} and objective.corruption.random_share={random_share} "
+                f"are not allowed: use numbers from 0 to 1 with a sum of at most 1 (BERT uses 0.8 and 0.1)"
+            )
+        self.mask_share, self.random_share = mask_share, random_share
+        self.mask_id = np.int32(tokenizer.mask_id)
+        pieces = np.arange(tokenizer.num_pieces, dtype=np.int32)
+        self.drawable = pieces if random_from_specials else pieces[~tokenizer.is_special[: len(pieces)]]
+
+    def draw(self, tokens: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw replacements for ``tokens``: one kind of replacement per unit, one random token per token.
+
+        Args:
+            tokens: ids of the chosen tokens, int32, shape (m,).
+            units: number of the unit of each token, from 0, shape (m,).
+        """
+        kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
+        replaced = np.where(kind < self.mask_share, self.mask_id, tokens)
+        is_random = (kind >= self.mask_share) & (kind < self.mask_share + self.random_share)
+        (places,) = is_random.nonzero()
+        if len(places):
+            replaced[places] = self.drawable[rng.integers(len(self.drawable), size=len(places))]
+        return replaced
+
+
+class TokenMasking(Corruption):
+    """Masks some tokens of each row (Devlin et al. 2019, section 3.1; create_pretraining_data.py).
+
+    Their number is ``min(max_predictions, max(1, round(mask_prob * len(row))))``. As in the original, the length
+    includes special tokens, but special tokens are never masked. With single tokens, the number is exact. With larger
+    units, it is an upper limit, and as many whole units are masked as fit.
+
+    Args:
+        mask_prob: share of the tokens of a row to mask, above 0, at most 1.
+        mask_share: share of the masked tokens that become [MASK].
+        random_share: share of the masked tokens that become random tokens; the rest stay unchanged.
+        max_predictions: maximum number of tokens to mask in a row; null for no limit (20 at 128 tokens in the
+            original).
+        selection: the units that are masked as a whole, such as words or spans; single tokens by default.
+        shared_replacement: draw one of the three outcomes for all tokens of a unit together (SpanBERT); otherwise for
+            each token separately (BERT's whole words, ALBERT, ERNIE).
+        static_masking: every epoch repeats the rows and masks of the first epoch (compared in Liu et al. 2019, section
+            4.1).
+        random_from_specials: draw random tokens from the whole vocabulary, special tokens included, as the original
+            code does; the paper does not specify it.
+        weighting: with "uniform", all tokens of a row have the same probability. With "rare", tokens are sampled, one
+            after the other, in proportion to their information ``-log p``, where p is the token's share of the training
+            text; the minimum is 1 nat. The number of masked tokens is the same, but they are harder, so losses of the
+            two settings are not comparable. (Yang et al. 2022, https://arxiv.org/abs/2208.10806, weight by the losses
+            so far; batches here do not depend on the state of the model.)
+        causal_share: share of the rows, sampled independently, that are left unchanged and read left to right, for a
+            language model next to the masked language model (Charpentier & Samuel 2024, arXiv 2410.24159).
+        tokenizer: defines the special tokens; the selection is bound to it.
+
+    Raises:
+        ConfigError: a number is outside its allowed range, or the selection does not support the weighting.
+    """
+
+    uses_mask = True
+
+    def __init__(
+        self,
+        *,
+        mask_prob: PositiveProb = 0.15,
+        mask_share: float = 0.8,
+        random_share: float = 0.1,
+        max_predictions: int | None = None,
+        selection: Selection | None = None,
+        shared_replacement: bool = False,
+        static_masking: bool = False,
+        random_from_specials: bool = False,
+        weighting: Weighting = "uniform",
+        causal_share: float = 0.0,
+        tokenizer: Tokenizer,
+    ) -> None:
+        if not 0 <= causal_share < 1:
+            raise ConfigError(
+                f"objective.causal_share={causal_share} is not allowed: use a number from 0 to below 1; to read all "
+                "rows left to right, use objective=lm"
+            )
+        if weighting not in get_args(Weighting):
+            ways = ", ".join(get_args(Weighting))
+            raise ConfigError(f"objective.corruption.weighting={weighting} is not allowed: use one of {ways}")
+        if not 0 < mask_prob <= 1:
+            raise ConfigError(f"objective.mask_prob={mask_prob} is not allowed: use a number above 0 and at most 1")
+        if max_predictions is not None and max_predictions < 1:
+            raise ConfigError(
+                f"objective.corruption.max_predictions={max_predictions} is not allowed: use 1 or more, or null"
+            )
+        self.mask_prob, self.max_predictions = mask_prob, max_predictions
+        self.static_masking, self.causal_share = static_masking, causal_share
+        self.maskable = ~tokenizer.is_special
+        self.selection: Selection = selection or SingleTokens()
+        self.selection.bind(tokenizer)
+        self.weighting = weighting
+        self.masks_uniformly = weighting == "uniform"
+        if weighting == "rare" and not self.selection.supports_weights:
+            raise ConfigError(
+                f"objective.corruption.weighting=rare is not allowed: {type(self.selection).__name__} samples all "
+                f"units with the same probability (supports_weights=False); use weighting=uniform"
+            )
+        self.provides = self.selection.provides
+        self.shared_replacement = shared_replacement
+        self.replacement = Replacement(
+            mask_share=mask_share,
+            random_share=random_share,
+            random_from_specials=random_from_specials,
+            tokenizer=tokenizer,
+        )
+
+    @override
+    def observe(self, store: TokenStore | MixedStore) -> None:
+        """Read the token frequencies if the weighting is "rare"; until then, all tokens have equal weight."""
+        if self.weighting == "rare":
+            weights = token_information(store, size=len(self.maskable))
+            self.selection.token_weights = np.maximum(weights, _LEAST_INFORMATION)
+
+    @override
+    def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
+        tokens = row.tokens
+        if self.causal_share and rng.random() < self.causal_share:
+            none = np.zeros(0, dtype=np.int64)
+            return CorruptedRow(tokens, none, tokens[none], dict.fromkeys(self.provides, none), causal=True)
+        (maskable,) = self.maskable[tokens].nonzero()
+        budget = min(max(1, round(self.mask_prob * len(tokens))), len(maskable))
+        if self.max_predictions is not None:
+            budget = min(budget, self.max_predictions)
+        if budget == 0:
+            nothing = {name: maskable for name in self.provides}
+            return CorruptedRow(tokens, maskable, tokens[maskable], nothing)
+        choice = self.selection.choose(tokens, maskable, budget, rng)
+        positions = choice.positions
+        targets = tokens[positions]
+        units = choice.units if self.shared_replacement else np.arange(len(positions))
+        corrupted = tokens.copy()
+        corrupted[positions] = self.replacement.draw(targets, units, rng)
+        return CorruptedRow(corrupted, positions, targets, choice.per_target)
+
+    @override
+    def expected_targets(self, num_tokens: int) -> int:
+        return round(self.mask_prob * num_tokens)

@@ -1,1 +1,0 @@
-"""Token embeddings from co-occurrence counts, which are factorized before the first training step."""

@@ -1,0 +1,492 @@
+"""The result of counting before the heads are built: token embeddings, and the frequency of each token.
+
+Shape legend: V vocabulary, C characters of a word, F features of a word and a constant, P width of a word vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.config.component import build
+from lmtransfer.config.types import LargeCount
+from lmtransfer.data.token_shares import keep_probabilities, token_shares
+from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.errors import ConfigError
+from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.char_cnn import CharacterCnn
+from lmtransfer.models.token_vectors import standardize
+from lmtransfer.objectives.base import Objective
+from lmtransfer.randomness import derive_seed
+from lmtransfer.training import process_group
+
+_OVERSAMPLING = 16
+_TINY = 1e-12
+
+#: Number of counts that fit in cache (2 MiB), and number of pairs that are added at a time.
+_COUNTS_IN_CACHE, _PAIRS_AT_ONCE = 1 << 19, 1 << 19
+#: Maximum number of entries in a matrix of counts: 1 GiB in float32.
+_MOST_NUMBERS = 1 << 28
+
+
+def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
+    """Compute positive pointwise mutual information in nats (Levy & Goldberg 2014), in place.
+
+    Args:
+        counts_VC: how often each context token occurs near each token.
+        smoothing: exponent on the context frequencies; below 1, rare contexts count less (Levy et al. 2015).
+    """
+    of_token_V = counts_VC.sum(1).clamp_min(_TINY)
+    of_context_C = counts_VC.sum(0) ** smoothing
+    of_context_C = (of_context_C / of_context_C.sum().clamp_min(_TINY)).clamp_min(_TINY)
+    return counts_VC.div_(of_token_V[:, None]).div_(of_context_C).clamp_min_(1.0).log_()
+
+
+def sparse_positive_pmi(places_2P: Tensor, numbers_P: Tensor, *, size: tuple[int, int]) -> Tensor:
+    """Compute sparse positive pointwise mutual information without smoothing; a count n contributes log(1 + n)."""
+    smoothed_P = numbers_P.log1p()
+    rows, columns = (torch.zeros(n).index_add_(0, place, smoothed_P) for n, place in zip(size, places_2P, strict=True))
+    expected_P = rows[places_2P[0]] * columns[places_2P[1]] / smoothed_P.sum()
+    pmi_P = (smoothed_P / expected_P).clamp_min(1.0).log()
+    return torch.sparse_coo_tensor(places_2P, pmi_P, size, check_invariants=False).coalesce()
+
+
+def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2) -> Tensor:
+    """Compute the leading left singular vectors, each times the root of its singular value (Levy et al. 2015, 3.3).
+
+    The method is random projection with subspace iteration (Halko, Martinsson & Tropp 2011, algorithm 4.4).
+
+    Args:
+        matrix: (V, C), dense or sparse.
+        columns: K; if the matrix has fewer rows or columns, the missing vectors are 0.
+        seed: seed of the projection.
+        rounds: number of rounds of subspace iteration.
+
+    Returns:
+        (V, K), float32.
+    """
+    height, width = matrix.shape
+    size = min(columns + _OVERSAMPLING, height, width)
+    transposed = matrix.t()
+    basis = torch.randn(width, size, generator=torch.Generator().manual_seed(seed))
+    basis = torch.linalg.qr(matrix @ basis)[0]
+    for _ in range(rounds):
+        basis = torch.linalg.qr(transposed @ basis)[0]
+        basis = torch.linalg.qr(matrix @ basis)[0]
+    left, values, _ = torch.linalg.svd((transposed @ basis).t(), full_matrices=False)
+    vectors = (basis @ left) * values.sqrt()
+    num_columns = min(columns, size)
+    return torch.nn.functional.pad(vectors[:, :num_columns], (0, columns - num_columns))
+
+
+def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
+    """Return the first tokens of a corpus, or of each part of a mixture by its sampling proportion, int64, (N,)."""
+    parts = _stores_and_sizes(store, most_tokens)
+    return np.concatenate([part.tokens(0, size) for part, size in parts]).astype(np.int64)
+
+
+def _stores_and_sizes(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[TokenStore, int]]:
+    """Return each store, and how many of its first tokens are counted."""
+    if isinstance(store, TokenStore):
+        return [(store, min(store.num_tokens, most_tokens))]
+    sampled = store.proportions()
+    return [(part, min(part.num_tokens, int(sampled[name] * most_tokens))) for name, part in store.parts.items()]
+
+
+def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: int) -> np.ndarray:
+    """Return the segment (a document or a part of it) of each token of ``token_ids``, int64, shape (N,).
+
+    Args:
+        most_tokens: as in ``token_ids``.
+        longest: maximum number of tokens in a segment; longer documents are cut.
+    """
+    segment_lists, number = [], 0
+    for part, size in _stores_and_sizes(store, most_tokens):
+        starts = np.asarray(part.sentence_starts)[np.asarray(part.document_starts)]
+        places = np.arange(size)
+        documents = np.searchsorted(starts, places, side="right") - 1
+        begins_T = (places - starts[documents]) % longest == 0
+        segments = np.cumsum(begins_T) - 1 + number
+        segment_lists.append(segments)
+        number = int(segments[-1]) + 1 if size else number
+    return np.concatenate(segment_lists)
+
+
+def subsample(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
+    """Drop frequent tokens at random, keeping the order of the others.
+
+    Each token is kept with its probability in ``token_shares.keep_probabilities``. Dropped tokens make the windows
+    wider, as in word2vec.
+    """
+    kept_V = keep_probabilities(np.bincount(ids_N) / max(1, len(ids_N)), threshold=threshold)
+    return ids_N[np.random.default_rng(seed).random(len(ids_N)) < kept_V[ids_N]]
+
+
+def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts: int) -> Tensor:
+    """Count how often each context token occurs near each token.
+
+    A pair at distance d counts ``window - d + 1``, so closer pairs count more, as with the random window sizes of
+    word2vec. Windows cross document boundaries.
+
+    The counts for a few tokens at a time stay in cache while all places of these tokens are read; in text order, every
+    pair would be a cache miss.
+
+    Args:
+        ranks_N: the text; each token is its rank by frequency.
+        window: number of tokens on each side.
+        vocab_size: V.
+        contexts: C, at most V.
+
+    Returns:
+        float32, (V, C).
+    """
+    size, reach = len(ranks_N), max(0, min(window, len(ranks_N) - 1))
+    text_N = torch.from_numpy(ranks_N)
+    columns = contexts + 1  # one more column for tokens that are no context, and places outside the text
+    padded = torch.full((size + 2 * reach,), contexts, dtype=torch.int32)
+    padded[reach : reach + size] = text_N.clamp(max=contexts)
+    near_NW = padded.unfold(0, 2 * reach + 1, 1)
+    weights_W = (window + 1 - torch.arange(-reach, reach + 1).abs()).float()
+    weights_W[reach] = 0.0  # the token itself
+    at_once = max(1, _PAIRS_AT_ONCE // len(weights_W))
+    weights_PW = weights_W.repeat(at_once)
+
+    sorted_N, order_N = text_N.sort(stable=True)  # places of the first token, then of the second, and so on
+    rows = max(1, _COUNTS_IN_CACHE // columns)
+    edges = torch.searchsorted(sorted_N, torch.arange(0, vocab_size + rows, rows)).tolist()
+    counts_VC = torch.empty(vocab_size, contexts)
+    part = torch.empty(rows * columns)
+    for block, (begin, end) in enumerate(pairwise(edges)):
+        first = block * rows
+        part.zero_()
+        for start in range(begin, end, at_once):
+            places_P = order_N[start : min(start + at_once, end)]
+            row_P = ((text_N[places_P] - first) * columns).int()
+            indices = near_NW.index_select(0, places_P).add_(row_P[:, None]).flatten()
+            part.index_add_(0, indices, weights_PW[: len(indices)])
+        last = min(first + rows, vocab_size)
+        counts_VC[first:last] = part.view(rows, columns)[: last - first, :contexts]
+    return counts_VC
+
+
+def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """Count how often each token occurs in each segment.
+
+    Returns:
+        The token and the segment of each nonzero count, int64, (2, P); and the counts, float32, (P,).
+    """
+    num_segments = int(segments_N.max()) + 1
+    keys_P, counts_P = torch.from_numpy(ranks_N * num_segments + segments_N).unique(return_counts=True)
+    places_2P = torch.stack([keys_P.div(num_segments, rounding_mode="floor"), keys_P % num_segments])
+    return places_2P, counts_P.float()
+
+
+class CountedEmbeddings:
+    """Initializes token embeddings from co-occurrence counts and one factorization, without training.
+
+    Each view of the text contributes a share of the columns. Near neighbors show which tokens can replace a token; far
+    neighbors and documents show its topic. A view is a matrix of positive pointwise mutual information; its columns
+    are the leading singular vectors (Levy & Goldberg 2014; for documents Deerwester et al. 1990). Skip-gram with
+    negative sampling factorizes nearly the same matrix, but step by step, whereas this takes seconds.
+
+    Args:
+        windows: the views by neighbors, each given by the number of tokens on each side.
+        documents: whether to add a view by documents.
+        segment_tokens: longer documents are cut into parts of this many tokens.
+        subsample: tokens whose share is higher than this are dropped at random for the windows (``counts.subsampled``);
+            null drops none.
+        smoothing: exponent on the context frequencies (Levy et al. 2015).
+        contexts: how many of the most frequent tokens are contexts. A large vocabulary gets fewer, because a matrix of
+            counts has at most 1 GiB. One matrix is in memory at a time, or two if every token is a context, plus about
+            50 bytes for each counted token.
+        max_tokens: maximum number of tokens of a text that are counted.
+        deviation: standard deviation of all numbers in the table, whose columns are centered; random embeddings have
+            0.02.
+        output_bias: whether the output biases over the vocabulary start from the log frequencies of the tokens.
+
+    Raises:
+        ConfigError: a value is out of range, or there is no view.
+    """
+
+    def __init__(
+        self,
+        *,
+        windows: Sequence[int] = (2, 16),
+        documents: bool = True,
+        segment_tokens: LargeCount = 1024,
+        subsample: float | None = 1e-3,
+        smoothing: float = 0.75,
+        contexts: int = 8192,
+        max_tokens: LargeCount = 20_000_000,
+        deviation: float = 0.05,
+        output_bias: bool = True,
+    ) -> None:
+        problems = []
+        if any(window < 1 for window in windows):
+            problems.append(f"embeddings.windows={list(windows)}: each window must be at least 1")
+        if not windows and not documents:
+            problems.append("embeddings.windows=[] and embeddings.documents=false leave nothing to count: set either")
+        for name, value in (("segment_tokens", segment_tokens), ("contexts", contexts), ("max_tokens", max_tokens)):
+            if value < 1:
+                problems.append(f"embeddings.{name}={value}: must be at least 1")
+        for name, number in (("subsample", subsample), ("smoothing", smoothing), ("deviation", deviation)):
+            if number is not None and not number > 0:
+                problems.append(f"embeddings.{name}={number}: must be greater than 0")
+        if problems:
+            raise ConfigError(problems)
+        self.windows, self.documents, self.segment_tokens = tuple(windows), documents, segment_tokens
+        self.subsample, self.smoothing, self.contexts = subsample, smoothing, contexts
+        self.max_tokens, self.deviation, self.output_bias = max_tokens, deviation, output_bias
+
+    @torch.no_grad()
+    def fill(
+        self, table: nn.Embedding, store: TokenStore | MixedStore, *, seed: int, most_tokens: int | None = None
+    ) -> int:
+        """Write the vectors into a table in place; tokens that do not occur in the text keep their vectors.
+
+        Args:
+            table: the token embeddings, (V, E).
+            store: the text, as tokens.
+            most_tokens: a lower limit than ``max_tokens``.
+
+        Returns:
+            The number of counted tokens in the text.
+        """
+        most_tokens = min(self.max_tokens, most_tokens or self.max_tokens)
+        ids_N = token_ids(store, most_tokens=most_tokens)
+        counts_V = np.bincount(ids_N, minlength=table.num_embeddings)
+        by_rank_V = np.argsort(-counts_V, kind="stable")
+        rank_V = np.empty_like(by_rank_V)
+        rank_V[by_rank_V] = np.arange(len(by_rank_V))
+        num_seen = int((counts_V > 0).sum())
+        vectors_VE = self._vectors(
+            rank_V[ids_N], store, num_seen, table.embedding_dim, seed=seed, most_tokens=most_tokens
+        )
+        rows = torch.from_numpy(by_rank_V[:num_seen]).to(table.weight.device)
+        table.weight[rows] = vectors_VE.to(table.weight)
+        return len(ids_N)
+
+    def _vectors(
+        self,
+        ranks_N: np.ndarray,
+        store: TokenStore | MixedStore,
+        vocab_size: int,
+        dim: int,
+        *,
+        seed: int,
+        most_tokens: int,
+    ) -> Tensor:
+        """Compute occurring tokens' vectors, most frequent first: views side by side, each scaled to deviation 1."""
+        shares = np.array_split(np.arange(dim), len(self.windows) + self.documents)
+        views = []
+        seed = derive_seed(seed, "counted embeddings")
+        text_N = ranks_N if self.subsample is None else subsample(ranks_N, threshold=self.subsample, seed=seed)
+        text_N = text_N if len(text_N) > 1 else ranks_N  # in a tiny text, all tokens are frequent
+        contexts = min(self.contexts, vocab_size, max(dim, _MOST_NUMBERS // vocab_size))
+        for place, window in enumerate(self.windows):  # keep no matrix alive while counting the next
+            views.append(
+                leading_vectors(
+                    positive_pmi(
+                        window_counts(text_N, window=window, vocab_size=vocab_size, contexts=contexts),
+                        smoothing=self.smoothing,
+                    ),
+                    columns=len(shares[place]),
+                    seed=seed,
+                )
+            )
+        if self.documents:
+            segments_N = segment_ids(store, most_tokens=most_tokens, longest=self.segment_tokens)
+            places, numbers = segment_counts(ranks_N, segments_N, vocab_size=vocab_size)
+            matrix = sparse_positive_pmi(places, numbers, size=(vocab_size, int(segments_N.max()) + 1))
+            views.append(leading_vectors(matrix, columns=len(shares[-1]), seed=seed))
+        joined = nn.Embedding(vocab_size, dim)
+        joined.weight.copy_(torch.cat([view / view.std(correction=0).clamp_min(1e-12) for view in views], dim=1))
+        standardize(joined, center=True, deviation=self.deviation)
+        return joined.weight
+
+
+_WORDS_AT_ONCE = 1024
+#: Added to the diagonal of the normal equations, as a share of its mean. Chosen on words left out of a fit to film
+#: reviews: a smaller value explains slightly more of the fitted words, but less of other words.
+_RIDGE = 1e-2
+
+#: Budgets shorter than this, in seconds, limit counting.
+_SHORT = 300.0
+#: Number of tokens that are counted first within a short budget, and the factor by which it grows.
+_FIRST_TOKENS, _GROWTH = 1 << 17, 4
+
+
+@torch.no_grad()
+def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP: Tensor, shares_V: np.ndarray) -> float:
+    """Fit a network's projection so that its word vectors approximate the counted vectors.
+
+    The convolutions keep their random weights, and the projection is the solution of a ridge regression on their
+    output. A word is weighted by the square root of its share of the text, so that rare words count as well, but their
+    less certain vectors count less. Where we differ from the paper: it trains a separate network by gradient descent,
+    for words that have no vector; here, this is the first layer of the model.
+
+    Args:
+        network: the network; only its projection is changed.
+        characters_VC: character ids of each word, int16.
+        vectors_VP: the counted vectors, float32.
+        shares_V: share of each word in the text; words with share 0 are omitted. May be shorter than V.
+
+    Returns:
+        The share of the variance of the vectors that the network reproduces, with these word weights.
+    """
+    weights_V = torch.from_numpy(np.sqrt(np.pad(shares_V, (0, len(characters_VC) - len(shares_V)))))
+    rows = weights_V.nonzero().squeeze(1).split(_WORDS_AT_ONCE)
+    features = network.projection.in_features + 1
+    products_FF = torch.zeros(features, features, dtype=torch.float64)
+    products_FP = torch.zeros(features, vectors_VP.shape[1], dtype=torch.float64)
+    variance = 0.0
+    for row in rows:
+        states = network.features(characters_VC[row.numpy()])
+        read = nn.functional.pad(states.float().cpu(), (0, 1), value=1.0)
+        weight = weights_V[row].float()[:, None]
+        products_FF += (weight * read).T @ read
+        products_FP += (weight * read).T @ vectors_VP[row]
+        variance += float((weight * vectors_VP[row].square()).sum())
+    penalty_FF = _RIDGE * products_FF.diagonal().mean() * torch.eye(features)
+    solution_FP = torch.linalg.solve(products_FF + penalty_FF, products_FP)
+    network.projection.weight.copy_(solution_FP[:-1].T)
+    network.projection.bias.copy_(solution_FP[-1])
+    error = variance + float((solution_FP * (products_FF @ solution_FP - 2 * products_FP)).sum())
+    return 1 - error / variance
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The result of counting.
+
+    Attributes:
+        num_tokens: number of counted tokens; 0 if the run has a checkpoint, which contains the embeddings.
+        seconds: duration of counting, which a budget in seconds includes.
+        shares_V: share of each token in the text, for the biases of heads; shorter than V if the last tokens never
+            occur. None if biases start at 0.
+        vectors_VP: the counted vectors for the separate output matrix of an encoder that reads characters; None if the
+            encoder has a table, or the run has a checkpoint.
+        explained: share of the variance of these vectors that the encoder reproduces from characters.
+        cut: whether part of the text is not counted, to leave a short budget in seconds for training.
+    """
+
+    num_tokens: int
+    seconds: float
+    shares_V: np.ndarray | None
+    vectors_VP: Tensor | None = None
+    explained: float = 0.0
+    cut: bool = False
+
+    def fill_head(self, objective: Objective) -> None:
+        """Set an objective's biases over the vocabulary to log frequencies with mean 0.
+
+        If the encoder reads characters, also set an output matrix of the same shape to the counted vectors.
+
+        Args:
+            objective: the objective, bound to its encoder.
+        """
+        if self.vectors_VP is not None:
+            for name in objective.vocabulary_tensors:
+                parameter = objective.get_parameter(name)
+                if parameter.shape == self.vectors_VP.shape:
+                    with torch.no_grad():
+                        parameter.copy_(self.vectors_VP)
+        if self.shares_V is None:
+            return
+        shares_V = np.pad(self.shares_V, (0, max(0, objective.encoder.vocab_size - len(self.shares_V))))
+        log_V = np.log(np.maximum(shares_V, shares_V[shares_V > 0].min() / 2))
+        for name in objective.vocabulary_tensors:
+            parameter = objective.get_parameter(name)
+            if parameter.shape == log_V.shape:
+                with torch.no_grad():
+                    parameter.copy_(torch.from_numpy(log_V - log_V.mean()))
+
+
+def count_first(
+    node: Any,
+    encoder: Encoder,
+    store: TokenStore | MixedStore,
+    *,
+    characters_VC: np.ndarray | None,
+    seed: int,
+    fresh: bool,
+    budget: float | None = None,
+) -> Start:
+    """Count a text and initialize an encoder's token embeddings on the main rank; the other ranks receive its weights.
+
+    Call this before anything copies or ties the embedding table.
+
+    Args:
+        node: ``embeddings`` of the config.
+        encoder: an encoder with token embeddings, or one that reads words as characters.
+        store: the training text.
+        characters_VC: character ids of each token id, if the tokenizer provides them.
+        fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
+        budget: the run's budget in seconds. Counting takes at most about half of a short budget: it begins with little
+            text, and counts more as long as there is time.
+
+    Raises:
+        ConfigError: counting even a little text takes more than half of the budget.
+    """
+    embeddings, start_time = cast(CountedEmbeddings, build(node)), perf_counter()
+    shares_V, vectors_VP = token_shares(store), None
+    num_tokens, explained, cut = 0, 0.0, False
+    if fresh and process_group.is_main():
+        table = encoder.token_embedding
+        if table is not None:
+            num_tokens, cut = _fill(embeddings, table, store, seed=seed, budget=budget)
+        else:
+            network = encoder.word_network
+            assert network is not None  # checked before any text is read
+            assert characters_VC is not None
+            words = nn.Embedding(len(characters_VC), network.projection.out_features)
+            absent = torch.Generator().manual_seed(derive_seed(seed, "absent words"))
+            nn.init.normal_(words.weight, std=embeddings.deviation, generator=absent)
+            num_tokens, cut = _fill(embeddings, words, store, seed=seed, budget=budget)
+            vectors_VP = words.weight.detach()
+            explained = fit_characters(network, characters_VC, vectors_VP, shares_V)
+    num_tokens, explained, cut, seconds = process_group.broadcast(
+        (num_tokens, explained, cut, perf_counter() - start_time if fresh else 0.0)
+    )
+    if budget is not None and budget < _SHORT and seconds > budget / 2:
+        raise ConfigError(
+            f"train.seconds={budget:g}: counting {num_tokens:,} tokens for the token embeddings took {seconds:.0f} s: "
+            f"raise train.seconds to {math.ceil(3 * seconds)} or more, or start from random embeddings with "
+            "embeddings=null"
+        )
+    return Start(num_tokens, seconds, shares_V if embeddings.output_bias else None, vectors_VP, explained, cut)
+
+
+def _fill(
+    embeddings: CountedEmbeddings,
+    table: nn.Embedding,
+    store: TokenStore | MixedStore,
+    *,
+    seed: int,
+    budget: float | None,
+) -> tuple[int, bool]:
+    """Write counted vectors into a table, within half of a short budget in seconds.
+
+    Returns:
+        The number of counted tokens, and whether there was no time for more.
+    """
+    if budget is None or budget >= _SHORT:
+        return embeddings.fill(table, store, seed=seed), False
+    start_time, most_tokens = perf_counter(), _FIRST_TOKENS
+    while True:
+        before = perf_counter()
+        num_tokens = embeddings.fill(table, store, seed=seed, most_tokens=most_tokens)
+        now = perf_counter()
+        if num_tokens < most_tokens or most_tokens >= embeddings.max_tokens:
+            return num_tokens, False
+        if now - start_time + _GROWTH * (now - before) > budget / 2:
+            return num_tokens, True
+        most_tokens *= _GROWTH

@@ -1,0 +1,574 @@
+"""The trainer of a sentencepiece vocabulary on a corpus."""
+
+from __future__ import annotations
+
+import heapq
+import io
+import json
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import sentencepiece
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+from typing_extensions import override
+
+from lmtransfer.config.types import Count, Whole
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.randomness import generator
+from lmtransfer.tokenizers.base import Tokenizer, replace_surrogates
+from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer, space_words
+from lmtransfer.tokenizers.model_files import SPECIALS
+from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
+from lmtransfer.tokenizers.wordpiece import INSIDE, WordPieceTokenizer, library_of
+from lmtransfer.tokenizers.words import WordTokenizer, split_words
+
+MAX_LINE_CHARACTERS = 4096
+_BLOCK = 8192
+
+# U+2585 is sentencepiece's mark for unknown characters in training; sentencepiece drops all lines that contain it.
+_UNUSABLE = re.compile("[\u2585\ud800-\udfff]")
+
+
+@dataclass(slots=True)
+class LineCounts:
+    """Counts of the lines in a corpus and in its sample.
+
+    Attributes:
+        lines_seen: number of input lines.
+        lines_empty: number of lines without text.
+        lines_split: number of lines longer than 4,096 characters, which were cut at white space.
+        pieces_seen: number of lines and parts of cut lines, from which the sample is taken.
+        pieces_used: number of lines and parts of cut lines in the sample.
+        characters_seen: number of characters in ``pieces_seen``.
+        characters_used: number of characters in the sample.
+    """
+
+    lines_seen: int = 0
+    lines_empty: int = 0
+    lines_split: int = 0
+    pieces_seen: int = 0
+    pieces_used: int = 0
+    characters_seen: int = 0
+    characters_used: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the counts, ready for JSON."""
+        return asdict(self)
+
+
+def sample_lines(
+    lines: Iterable[str], *, max_sentences: int, max_characters: int, seed: int
+) -> tuple[list[str], LineCounts]:
+    """Draw a uniform sample of lines, in their order; the same seed and lines give the same sample.
+
+    Each line gets a random key. The lines with the smallest keys are kept, as many as both caps allow. Only the sample
+    and one line are in memory.
+
+    Args:
+        lines: the corpus, one sentence or paragraph per line.
+        max_sentences: maximum number of lines in the sample.
+        max_characters: maximum number of characters in the sample.
+    """
+    counts = LineCounts()
+    heap: list[tuple[float, int, str]] = []  # (-key, index, line): the largest key on top
+    limit, size = 1.0, 0
+    rng = generator(seed, "tokenizer sample")
+    keys = rng.random(_BLOCK)
+    for index, line in enumerate(_pieces(lines, counts)):
+        if index and index % _BLOCK == 0:
+            keys = rng.random(_BLOCK)
+        key = float(keys[index % _BLOCK])
+        if key >= limit:
+            continue
+        heapq.heappush(heap, (-key, index, line))
+        size += len(line)
+        while len(heap) > max_sentences or size > max_characters:
+            worst, _, dropped = heapq.heappop(heap)
+            limit, size = -worst, size - len(dropped)
+    counts.pieces_used, counts.characters_used = len(heap), size
+    return [line for _, line in sorted((index, line) for _, index, line in heap)], counts
+
+
+def _pieces(lines: Iterable[str], counts: LineCounts) -> Iterator[str]:
+    for line in lines:
+        counts.lines_seen += 1
+        text = line.strip() if line.isascii() else _UNUSABLE.sub(" ", line).strip()
+        if not text:
+            counts.lines_empty += 1
+            continue
+        counts.lines_split += len(text) > MAX_LINE_CHARACTERS
+        for piece in _cut(text):
+            counts.pieces_seen += 1
+            counts.characters_seen += len(piece)
+            yield piece
+
+
+def _cut(text: str) -> Iterator[str]:
+    start = 0
+    while len(text) - start > MAX_LINE_CHARACTERS:
+        end = text.rfind(" ", start + 1, start + MAX_LINE_CHARACTERS)
+        end = start + MAX_LINE_CHARACTERS if end < 0 else end
+        yield text[start:end]
+        start = end + (text[end] == " ")
+    if text[start:].strip():
+        yield text[start:]
+
+
+class TokenizerTrainer(ABC):
+    """A trainer of vocabularies; the result depends only on the settings and the lines.
+
+    Attributes:
+        provides_characters: whether its tokenizer provides characters, for models that read characters.
+        vocab_size: maximum number of pieces, including special tokens.
+        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
+        max_characters: maximum number of characters to train on; limits memory and time.
+        seed: seed of the sample.
+    """
+
+    provides_characters: ClassVar[bool] = False
+
+    vocab_size: int
+    max_sentences: int
+    max_characters: int
+    seed: int
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """All settings that determine the vocabulary, apart from the text."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of ``settings``; with the corpus's fingerprint, it is the vocabulary's cache key."""
+        return sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
+
+    def train(self, lines: Iterator[str], folder: Path) -> Tokenizer:
+        """Train on ``lines`` (sentences or paragraphs), save to ``folder``, and return the tokenizer.
+
+        The counts of used and skipped lines are in the tokenizer's ``training`` and in ``tokenizer.json``.
+
+        Raises:
+            DataError: there is no text, or too little text for the settings.
+        """
+        sample, counts = sample_lines(
+            lines, max_sentences=self.max_sentences, max_characters=self.max_characters, seed=self.seed
+        )
+        if not sample:
+            raise DataError(f"there is no text to train a tokenizer on: none of the {counts.lines_seen} lines has text")
+        tokenizer = self.train_on(sample, counts)
+        description = {"settings": self.settings, **counts.as_dict(), **tokenizer.training, "trainer": self.fingerprint}
+        tokenizer.training = description
+        tokenizer.save(folder)
+        return tokenizer
+
+    @abstractmethod
+    def train_on(self, sample: Sequence[str], counts: LineCounts) -> Tokenizer:
+        """Train a tokenizer on a sample.
+
+        Args:
+            sample: the lines, at least one.
+            counts: counts of the lines, for messages.
+
+        Raises:
+            DataError: there is too little text for the settings.
+        """
+
+    def check(self, problems: Sequence[str] = (), **least: int) -> None:
+        """Raise if a setting is out of range.
+
+        Args:
+            problems: further problems to report.
+            least: smallest values of further settings, by name.
+
+        Raises:
+            ConfigError: settings are invalid; the message lists all problems.
+        """
+        values = vars(self)
+        own_problems = [
+            f"tokenizer.{name}={values[name]}: must be at least {lowest}"
+            for name, lowest in {**least, "max_sentences": 1, "max_characters": 1}.items()
+            if values[name] < lowest
+        ]
+        if problems or own_problems:
+            raise ConfigError([*problems, *own_problems])
+
+    def too_few_error(self, num_pieces: int | str, counts: LineCounts) -> DataError:
+        """Build the error for a text that does not support ``vocab_size``."""
+        more = (
+            f"train on more of it (tokenizer.max_characters={self.max_characters}, "
+            f"tokenizer.max_sentences={self.max_sentences})"
+            if counts.pieces_used < counts.pieces_seen
+            else "use more text"
+        )
+        return DataError(
+            f"tokenizer.vocab_size={self.vocab_size}: {describe_text(counts)} supports at most {num_pieces} pieces; "
+            f"set tokenizer.vocab_size={num_pieces} or less, {more}, or set tokenizer.allow_fewer=true"
+        )
+
+
+def describe_text(counts: LineCounts) -> str:
+    """Describe the training text, for messages."""
+    return f"the training text ({counts.pieces_used} lines, {counts.characters_used} characters)"
+
+
+_BYTE_BPE_VERSION = 1  # increase it when the same settings and text would give another vocabulary
+_SMALLEST = len(SPECIALS) + 256
+
+
+class ByteBpeTrainer(TokenizerTrainer):
+    """A trainer of byte-level vocabularies (Radford et al. 2019, section 2.2).
+
+    The result depends only on the settings and the lines.
+
+    Args:
+        vocab_size: number of pieces, including the four special tokens and the 256 bytes.
+        lowercase: fold case; the published vocabularies do not.
+        min_frequency: merge only pairs that occur at least this often.
+        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
+        max_characters: maximum number of characters to train on; limits memory and time.
+        allow_fewer: create fewer pieces if the text does not support ``vocab_size``; if False, that is an error.
+        seed: seed of the sample.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: Count = 32768,
+        lowercase: bool = False,
+        min_frequency: int = 2,
+        max_sentences: int = 1_000_000,
+        max_characters: int = 20_000_000,
+        allow_fewer: bool = True,
+        seed: Whole = 0,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.lowercase = lowercase
+        self.min_frequency = min_frequency
+        self.max_sentences = max_sentences
+        self.max_characters = max_characters
+        self.allow_fewer = allow_fewer
+        self.seed = seed
+        problems = []
+        if vocab_size < _SMALLEST:
+            problems.append(f"tokenizer.vocab_size={vocab_size}: must be at least {_SMALLEST}, for the 256 bytes")
+        self.check(problems, min_frequency=1)
+
+    @property
+    @override
+    def settings(self) -> dict[str, Any]:
+        return {"kind": "byte_bpe", **vars(self), "tokenizers": tokenizers.__version__, "version": _BYTE_BPE_VERSION}
+
+    @override
+    def train_on(self, sample: Sequence[str], counts: LineCounts) -> ByteBpeTokenizer:
+        library = tokenizers.Tokenizer(models.BPE())
+        if self.lowercase:
+            library.normalizer = normalizers.Lowercase()
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        library.train_from_iterator(
+            map(space_words, sample),
+            trainers.BpeTrainer(
+                vocab_size=self.vocab_size,
+                min_frequency=self.min_frequency,
+                special_tokens=list(SPECIALS),
+                initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+                show_progress=False,
+            ),
+        )
+        described = json.loads(library.to_str())
+        described["added_tokens"] = []  # otherwise text could encode to the special tokens
+        num_pieces = len(described["model"]["vocab"])
+        if num_pieces < self.vocab_size and not self.allow_fewer:
+            raise self.too_few_error(num_pieces, counts)
+        return ByteBpeTokenizer(json.dumps(described, ensure_ascii=False).encode())
+
+
+_LINES_WITH_ACCENTS = 2000
+_WORDPIECE_VERSION = 2  # increase it when the same settings and text would give another vocabulary
+
+
+class WordPieceTrainer(TokenizerTrainer):
+    """A trainer of WordPiece vocabularies, for models such as BERT and ELECTRA (Schuster and Nakajima 2012).
+
+    The result depends only on the settings and the lines. Pieces are created by merging the most frequent neighbors,
+    as in the ``tokenizers`` library. This differs from Google's own trainer, which weights pairs by likelihood and was
+    never published.
+
+    Args:
+        vocab_size: number of pieces, including the four special tokens.
+        lowercase: fold case and drop the accents of letters with case, as in BERT's uncased models.
+        max_alphabet: maximum number of different characters that get pieces; words with a rarer character are [UNK].
+        min_frequency: merge only pairs that occur at least this often.
+        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
+        max_characters: maximum number of characters to train on; limits memory and time.
+        allow_fewer: create fewer pieces if the text does not support ``vocab_size``; if False, that is an error.
+        seed: seed of the sample.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: Count = 32768,
+        lowercase: bool = True,
+        max_alphabet: int = 1000,
+        min_frequency: int = 2,
+        max_sentences: int = 1_000_000,
+        max_characters: int = 20_000_000,
+        allow_fewer: bool = True,
+        seed: Whole = 0,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.lowercase = lowercase
+        self.max_alphabet = max_alphabet
+        self.min_frequency = min_frequency
+        self.max_sentences = max_sentences
+        self.max_characters = max_characters
+        self.allow_fewer = allow_fewer
+        self.seed = seed
+        self.check(vocab_size=len(SPECIALS) + 1, max_alphabet=1, min_frequency=1)
+
+    @property
+    @override
+    def settings(self) -> dict[str, Any]:
+        return {"kind": "wordpiece", **vars(self), "tokenizers": tokenizers.__version__, "version": _WORDPIECE_VERSION}
+
+    @override
+    def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordPieceTokenizer:
+        library = library_of(models.WordPiece(unk_token=SPECIALS[0]), lowercase=self.lowercase)
+        clean = [library.normalizer.normalize_str(replace_surrogates(line)) for line in sample]
+        words = Counter(word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line))
+        frequencies = _character_frequencies(words)
+        ranked = sorted(frequencies, key=lambda character: (-frequencies[character], character))
+        alphabet = set(ranked[: self.max_alphabet])  # among equally frequent characters, the first in Unicode order
+        # Without this, the library numbers these pieces in an order that changes from run to run, which decides ties.
+        inside = sorted({INSIDE + character for word in words for character in word[1:] if character in alphabet})
+        smallest = len(SPECIALS) + len(inside) + len(alphabet)
+        if smallest > self.vocab_size:
+            raise DataError(
+                f"tokenizer.vocab_size={self.vocab_size}: {describe_text(counts)} needs {smallest} pieces for "
+                f"its characters alone; set tokenizer.vocab_size={smallest} or more, or a lower "
+                f"tokenizer.max_alphabet={self.max_alphabet}"
+            )
+        library.train_from_iterator(
+            clean,
+            trainers.WordPieceTrainer(
+                vocab_size=self.vocab_size,
+                min_frequency=self.min_frequency,
+                special_tokens=[*SPECIALS, *inside],
+                initial_alphabet=sorted(alphabet),
+                limit_alphabet=len(alphabet),
+                show_progress=False,
+            ),
+        )
+        vocabulary = library.get_vocab()
+        if len(vocabulary) < self.vocab_size and not self.allow_fewer:
+            raise self.too_few_error(len(vocabulary), counts)
+        pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+        lost = _lost_accents(sample, library.normalizer) if self.lowercase else {}
+        training = {"num_characters": len(frequencies), **lost}
+        return WordPieceTokenizer(pieces, lowercase=self.lowercase, training=training)
+
+
+def _lost_accents(sample: Sequence[str], normalizer: normalizers.Normalizer) -> dict[str, Any]:
+    """Return the share of words that lose accents, and the most frequent such word, in part of the sample."""
+    words = Counter(word for line in sample[:_LINES_WITH_ACCENTS] for word in line.split())
+
+    def without_accents(word: str) -> str | None:
+        folded = normalizer.normalize_str(replace_surrogates(word)).replace(" ", "")
+        lower = unicodedata.normalize("NFC", word.lower())
+        return folded if len(folded) < len(unicodedata.normalize("NFD", lower)) and folded != lower else None
+
+    folded = {word: without_accents(word) for word in words if not word.isascii()}
+    lost = [(words[word], word, forms) for word, forms in folded.items() if forms]
+    if not lost:
+        return {}
+    _, word, forms = max(lost)
+    return {"lost_accents": {"share": sum(count for count, _, _ in lost) / words.total(), "example": [word, forms]}}
+
+
+def _character_frequencies(words: Counter[str]) -> Counter[str]:
+    frequencies: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            frequencies[character] += count
+    return frequencies
+
+
+_WORDS_VERSION = 1  # increase it when the same settings and text would give another vocabulary
+
+
+class WordTokenizerTrainer(TokenizerTrainer):
+    """A trainer of vocabularies of the most frequent words.
+
+    The result depends only on the settings and the lines. A text with fewer different words gives a smaller vocabulary.
+
+    Args:
+        vocab_size: maximum number of words, including the four special tokens.
+        lowercase: fold case.
+        min_frequency: drop words that occur less often than this in the sample.
+        max_sentences: maximum number of lines to count words in; a seeded sample of a larger corpus.
+        max_characters: maximum number of characters to count words in; limits memory (about 4 bytes per character) and
+            time.
+        seed: seed of the sample.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    provides_characters = True
+
+    def __init__(
+        self,
+        *,
+        vocab_size: Count = 32768,
+        lowercase: bool = True,
+        min_frequency: int = 2,
+        max_sentences: int = 1_000_000,
+        max_characters: int = 20_000_000,
+        seed: Whole = 0,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.lowercase = lowercase
+        self.min_frequency = min_frequency
+        self.max_sentences = max_sentences
+        self.max_characters = max_characters
+        self.seed = seed
+        self.check(vocab_size=len(SPECIALS) + 1, min_frequency=1)
+
+    @property
+    @override
+    def settings(self) -> dict[str, Any]:
+        return {**vars(self), "version": _WORDS_VERSION}
+
+    @property
+    @override
+    def fingerprint(self) -> str:
+        return sha256(json.dumps({"kind": "words", **self.settings}, sort_keys=True).encode()).hexdigest()
+
+    @override
+    def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordTokenizer:
+        """Build a tokenizer with the most frequent words; its ``training`` has the share of text that they cover."""
+        frequencies: Counter[str] = Counter()
+        for line in sample:
+            frequencies.update(split_words(line, lowercase=self.lowercase))
+        frequent = ((word, count) for word, count in frequencies.items() if count >= self.min_frequency)
+        ranked = sorted(frequent, key=lambda item: (-item[1], item[0]))[: self.vocab_size - len(SPECIALS)]
+        if not ranked:
+            raise DataError(
+                f"no word occurs {self.min_frequency} times in the text ({counts.lines_seen} lines, "
+                f"{counts.characters_used} characters used): use more text, or set a lower tokenizer.min_frequency"
+            )
+        share = sum(count for _, count in ranked) / frequencies.total()
+        return WordTokenizer([word for word, _ in ranked], lowercase=self.lowercase, training={"known_share": share})
+
+
+_SENTENCEPIECE_VERSION = 1  # increase it when the same settings and text would give another vocabulary
+_SILENT = 2  # sentencepiece's log level: errors only; errors are also raised as exceptions
+
+
+class SentencePieceTrainer(TokenizerTrainer):
+    """A trainer of sentencepiece vocabularies.
+
+    The result depends only on the settings and the lines. Lines are sampled here, because sentencepiece's own sampling
+    ignores its seed. Training runs in a single thread, because its sums depend on the number of threads.
+
+    Args:
+        kind: ``unigram`` (Kudo, "Subword Regularization", ACL 2018) or ``bpe`` (Sennrich et al., ACL 2016).
+        vocab_size: number of pieces, including the four special tokens.
+        lowercase: fold case (and then NFKC); otherwise NFKC only.
+        character_coverage: share of the text's characters that get a piece; the other characters are [UNK].
+        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
+        max_characters: maximum number of characters to train on; limits memory (about 20 bytes per character) and time.
+        byte_fallback: encode unknown characters with 256 byte pieces instead of [UNK].
+        allow_fewer: create fewer pieces if the text does not support ``vocab_size``; if False, that is an error.
+        seed: seed of the sample.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: Literal["unigram", "bpe"],
+        vocab_size: Count = 32768,
+        lowercase: bool = True,
+        character_coverage: float = 0.9999,
+        max_sentences: int = 1_000_000,
+        max_characters: int = 20_000_000,
+        byte_fallback: bool = False,
+        allow_fewer: bool = True,
+        seed: Whole = 0,
+    ) -> None:
+        self.kind = kind
+        self.vocab_size = vocab_size
+        self.lowercase = lowercase
+        self.character_coverage = character_coverage
+        self.max_sentences = max_sentences
+        self.max_characters = max_characters
+        self.byte_fallback = byte_fallback
+        self.allow_fewer = allow_fewer
+        self.seed = seed
+        problems = [] if kind in ("unigram", "bpe") else [f"tokenizer.kind={kind}: must be unigram or bpe"]
+        if not 0.98 <= character_coverage <= 1:
+            problems.append(f"tokenizer.character_coverage={character_coverage}: must be from 0.98 to 1")
+        self.check(problems, vocab_size=len(SPECIALS) + 1 + 256 * byte_fallback)
+
+    @property
+    @override
+    def settings(self) -> dict[str, Any]:
+        return {**vars(self), "sentencepiece": sentencepiece.__version__, "version": _SENTENCEPIECE_VERSION}
+
+    @override
+    def train_on(self, sample: Sequence[str], counts: LineCounts) -> SentencePieceTokenizer:
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sample),
+                model_writer=model,
+                model_type=self.kind,
+                vocab_size=self.vocab_size,
+                hard_vocab_limit=not self.allow_fewer,
+                character_coverage=self.character_coverage,
+                byte_fallback=self.byte_fallback,
+                normalization_rule_name="nmt_nfkc_cf" if self.lowercase else "nmt_nfkc",
+                unk_id=SentencePieceTokenizer.unk_id,
+                unk_piece=SPECIALS[0],
+                unk_surface=SPECIALS[0],
+                control_symbols=list(SPECIALS[1:]),
+                bos_id=-1,
+                eos_id=-1,
+                pad_id=-1,
+                input_sentence_size=0,
+                shuffle_input_sentence=False,
+                max_sentence_length=1 << 20,  # bytes; lines were cut to 4,096 characters before
+                num_threads=1,
+                minloglevel=_SILENT,
+            )
+        except RuntimeError as error:
+            raise self._explain(str(error), counts) from None
+        return SentencePieceTokenizer(model.getvalue())
+
+    def _explain(self, message: str, counts: LineCounts) -> DataError:
+        if largest := re.search(r"too high .* value <= (\d+)", message):
+            return self.too_few_error(largest[1], counts)
+        if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+            return DataError(
+                f"tokenizer.vocab_size={self.vocab_size}: {describe_text(counts)} needs at least {needed[1]} pieces "
+                f"for its characters; set tokenizer.vocab_size={needed[1]} or more, or a lower "
+                "tokenizer.character_coverage"
+            )
+        return DataError(f"sentencepiece could not train a vocabulary on {describe_text(counts)}: {message}")

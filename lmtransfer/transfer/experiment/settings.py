@@ -1,0 +1,309 @@
+"""The settings of a probe or finetuning command: the complete config, and the runs' shared settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import DictConfig, open_dict
+from torch import Tensor
+
+from lmtransfer.config.component import build
+from lmtransfer.config.effective import effective_train
+from lmtransfer.config.overrides import override_keys
+from lmtransfer.config.settings import TrainSettings
+from lmtransfer.interop.importing import attention_of
+from lmtransfer.interop.open_run import open_saved, origin_of
+from lmtransfer.models.base import Encoder
+from lmtransfer.randomness import derive_seed
+from lmtransfer.runs.saved import SavedRun, new_encoder, pretraining_seed, pretraining_seeds, read_encoder
+from lmtransfer.system.console import Console
+from lmtransfer.system.machine import default_cache_dir
+from lmtransfer.system.printable import format_metric, short_path
+from lmtransfer.tasks.base import Task
+from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.weights import load_weights
+from lmtransfer.transfer.convex_fit import MAX_ROWS
+from lmtransfer.transfer.experiment.data import Draw, TaskData, read_task_data, task_notes
+from lmtransfer.transfer.features import FeatureTable
+from lmtransfer.transfer.joint_text import JointText, read_joint_text
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.method import TransferMethod
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The shared settings of all training runs of one command.
+
+    Attributes:
+        task: the task.
+        tokenizer: tokenizer of the run that training starts from.
+        model_node: component node of the encoder.
+        weights: pretrained weights of the encoder by name; None for random weights.
+        method: the transfer method.
+        data: the examples.
+        train: budget, batch sizes, and intervals of logging, validating and saving.
+        hardware: device and number format.
+        optimizer: component node; each run has its own learning rate.
+        schedule: component node.
+        checkpoint: which checkpoint of a run is scored.
+        solves: whether heads are fitted to their optimum (``transfer.convex_fit``) instead of being trained.
+        cache_dir: folder for large features.
+        init: the run that the weights come from; None for random weights.
+        origin: the hub repository and commit of ``init``; None if it is not from the hub.
+        pretraining_seed: seed of the run in ``init``; None if unknown.
+        features: features of frozen encoders, by condition (and seed, for controls).
+        text: text and objective of joint training; None to use labels only.
+    """
+
+    task: Task
+    tokenizer: Tokenizer
+    model_node: Mapping[str, Any]
+    weights: Mapping[str, Tensor] | None
+    method: TransferMethod
+    data: TaskData
+    train: TrainSettings
+    hardware: Hardware
+    optimizer: Mapping[str, Any]
+    schedule: Mapping[str, Any]
+    checkpoint: Literal["best", "last"]
+    cache_dir: Path
+    solves: bool = False
+    init: str | None = None
+    origin: str | None = None
+    pretraining_seed: int | None = None
+    features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
+    text: JointText | None = None
+
+    def score_text(self, score: float) -> str:
+        """Format a score of the task for messages: ``accuracy 78.3``."""
+        metric = self.task.main_metric
+        return f"{metric} {format_metric(score, metric)}"
+
+
+#: "pretrained" starts from the run's weights (random without ``init``), "control" from other random weights.
+Condition = Literal["pretrained", "control"]
+#: Names of the conditions in messages.
+CONDITION_NAMES: Mapping[Condition, str] = {"pretrained": "run", "control": "control"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One training run of a command.
+
+    Attributes:
+        setting: the shared settings, with the pretrained weights.
+        condition: "pretrained" or "control".
+        seed: seed of the subset, the head, the order, dropout, and a control's weights.
+        learning_rate: peak learning rate; None if the head is fitted to its optimum.
+        fold: the fold to score; None to score another split.
+        folder: the run's folder in the command's directory; "" if this is the only run, in the command's own directory.
+        title: the run's name in messages.
+    """
+
+    setting: Setting
+    condition: Condition
+    seed: int
+    learning_rate: float | None
+    fold: int | None = None
+    folder: str = ""
+    title: str = ""
+
+    @property
+    def rate(self) -> float:
+        """The peak learning rate of a run that has one."""
+        assert self.learning_rate is not None
+        return self.learning_rate
+
+    @property
+    def draw(self) -> Draw:
+        """The seed and fold that determine which examples the run uses."""
+        return self.seed, self.fold
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the run is a control, which starts from random weights."""
+        return self.condition == "control"
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether every seed has the same score because nothing is random: neither examples, weights nor order."""
+        task = self.setting.task
+        return self.setting.solves and self.weights is not None and task.num_train is None and task.folds is None
+
+    @property
+    def weights(self) -> Mapping[str, Tensor] | None:
+        """The pretrained weights that the run starts from; None for random weights."""
+        return None if self.is_control else self.setting.weights
+
+    @property
+    def pretraining_seed(self) -> int | None:
+        """Seed of the pretraining run that this run starts from; None if there is none or it is unknown."""
+        return None if self.is_control else self.setting.pretraining_seed
+
+    def new_learner(self) -> TaskLearner:
+        """Return a new learner with the weights before training."""
+        setting = self.setting
+        encoder_seed = derive_seed(self.seed, "control") if self.is_control else self.seed
+        encoder = new_encoder(setting.model_node, setting.tokenizer, seed=encoder_seed)
+        if self.weights is not None:
+            load_weights(encoder, self.weights, source="init")
+        return setting.method.learner(encoder, head=setting.task.head, seed=self.seed)
+
+
+def open_start(cfg: DictConfig) -> SavedRun:
+    """Open the run in ``init`` or ``tokenizer_from``; write its path and, for ``init``, its model to the config."""
+    key = "init" if cfg.get("init") else "tokenizer_from"
+    source = open_saved(cfg[key], key=key)
+    with open_dict(cfg):
+        cfg[key] = source.reference
+        if key == "init":
+            cfg.model = source.model_node
+    return source
+
+
+def build_settings(
+    cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardware, console: Console
+) -> list[Setting]:
+    """Build the settings that the runs share; invalid method or task settings raise errors here, before any training.
+
+    Args:
+        cfg: the config, to which the values determined here are written.
+        source: the run in ``init`` or ``tokenizer_from``.
+        command: "probe" or "finetune".
+
+    Returns:
+        One setting per pretraining seed, each with its own weights; a single setting without ``init``.
+    """
+    train = effective_train(cfg, primary=command)
+    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
+    task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    if task.zero_shot:
+        _ = task.head  # raises an error if there is nothing to train
+    if cfg.task.get("labels", "") is None:
+        cfg.task.labels = list(task.labels)  # as discovered in the training file; saved with the run by name
+    if cfg.task.get("scheme", "") is None:
+        cfg.task.scheme = getattr(task, "scheme", None)  # likewise
+    # Check the weights against the configs before building an encoder of that size.
+    runs = [(run, read_encoder(run)) for run in pretraining_seeds(source)] if cfg.get("init") else []
+    encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
+    if runs and cfg.transfer.get("attention") == "auto":
+        last_attention = attention_of(source, encoder)
+        if last_attention != encoder.attention:
+            cfg.transfer.attention = last_attention  # this run's attention, also when it is loaded later
+    method: TransferMethod = build(cfg.transfer)
+    method.attend(encoder)
+    starts = []
+    for run, weights in runs:
+        console.print(f"encoder: {short_path(run.checkpoint())}, on {hardware}", soft_wrap=True)
+        starts.append((run, with_trained_start(weights, encoder, run.tokenizer, run.config)))
+    text = None
+    if method.text is not None:
+        with console.status("reading the text"):
+            text = read_joint_text(cfg, source, method.text, cache_dir=cache_dir)
+    if "pieces" in cfg.transfer:
+        cfg.transfer.pieces = method.resolve_pieces(encoder)  # this run's pieces, also when it is loaded later
+    seeds = range(cfg.seed, cfg.seed + cfg.seeds)
+    with console.status(f"reading {task.name}"):
+        data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
+    for line in task_notes(task):
+        console.print(f"note: {line}", markup=False, soft_wrap=True)
+    setting = Setting(
+        task=task,
+        tokenizer=source.tokenizer,
+        model_node=cfg.model,
+        weights=None,
+        method=method,
+        data=data,
+        train=train,
+        hardware=hardware,
+        optimizer=cfg.optimizer,
+        schedule=cfg.schedule,
+        checkpoint=cfg.checkpoint,
+        cache_dir=cache_dir,
+        text=text,
+    )
+    setting = replace(setting, solves=_solves(cfg, setting, console))
+    settings = [
+        replace(
+            setting,
+            weights=weights,
+            init=run.reference,
+            origin=origin_of(run),
+            pretraining_seed=pretraining_seed(run),
+            features={},
+            text=None if text is None else text.with_run_heads(run),
+        )
+        for run, weights in starts
+    ] or [setting]
+    for seed_setting in settings:
+        first = Part(seed_setting, "pretrained", cfg.seed, None)
+        learner = first.new_learner()  # raises an error if method or weights do not suit the encoder
+        if seed_setting.text is not None:
+            heads = seed_setting.text.loaded_heads(learner.encoder)
+            console.print(f"{seed_setting.text}; {heads}", soft_wrap=True)
+    if text is not None and cfg.control:
+        console.print("the control is also trained jointly on the same text, but from random weights and heads")
+    return settings
+
+
+def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
+    """Decide whether heads are fitted to their optimum; if so, set the training settings in the config to null.
+
+    All runs of a command share the decision, so that a run and its control are fitted in the same way.
+    """
+    if setting.method.fit == "trainer" or not Part(setting, "pretrained", cfg.seed, None).new_learner().is_convex:
+        return False
+    train = setting.data.train
+    rows = max(len(train.target_rows(train.sequences_of(part.train))) for part in setting.data.whole.values())
+    if rows > MAX_ROWS:
+        console.print(f"there are more than {MAX_ROWS:,} training rows ({rows:,}), so the head is trained in batches")
+        return False
+    keys = ("checkpoint", "learning_rates", "optimizer", "schedule", "train")
+    user_keys = sorted(key for key in override_keys() if key.partition(".")[0] in keys)
+    if user_keys:
+        console.print(
+            f"note: a linear head on fixed features is fitted to its optimum, so {', '.join(user_keys)} "
+            f"{'has' if len(user_keys) == 1 else 'have'} no effect; set transfer.fit=trainer to train the head",
+            soft_wrap=True,
+        )
+    with open_dict(cfg):
+        cfg.update(dict.fromkeys(keys))
+    return True
+
+
+def with_trained_start(
+    weights: Mapping[str, Tensor], encoder: Encoder, tokenizer: Tokenizer, config: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Return a pretrained encoder's weights; the vector of an untrained [CLS] is replaced by that of [SEP].
+
+    Tasks read "[CLS] text [SEP]". Pretraining rows without a frame (``lm_contiguous``, ``skipgram``, ``cbow``, ELMo's
+    and XLNet's contiguous streams) have no [CLS], so the vector of [CLS] is still random. Such an encoder has read the
+    [SEP] of the previous document before every document. Therefore [CLS] starts as a copy of [SEP].
+
+    Args:
+        weights: weights of the encoder, by name.
+        encoder: any encoder with the same config.
+        config: the run's config. The weights are unchanged if the run continued another run, was imported, or is not a
+            pretraining run.
+    """
+    weights = dict(weights)
+    rows = (config.get("objective") or {}).get("rows") or {}
+    if rows.get("frame") != "none" or config.get("init") or not config.get("corpus") or "task" in config:
+        return weights
+    character_table = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
+    cls_rows, sep_rows = (
+        encoder.input_rows(token, None if character_table is None else character_table[token])
+        for token in (tokenizer.cls_id, tokenizer.sep_id)
+    )
+    if cls_rows is None or sep_rows is None:
+        return weights
+    (table, targets), (_, sources) = cls_rows, sep_rows
+    copies = [(target, origin) for target, origin in zip(targets, sources, strict=True) if target != origin]
+    key = next(f"{name}.weight" for name, module in encoder.named_modules() if module is table)
+    table_VD = weights[key].clone()
+    table_VD[[target for target, _ in copies]] = weights[key][[origin for _, origin in copies]]
+    return {**weights, key: table_VD}

@@ -1,1 +1,0 @@
-"""Joint training on labels and on text (TLM: Yao et al. 2021)."""
