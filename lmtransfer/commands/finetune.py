@@ -31,11 +31,7 @@ from lmtransfer.transfer.method import TransferMethod
 
 
 def run(cfg: DictConfig) -> Path:
-    """Train and write a run directory.
-
-    Returns:
-        The run directory.
-    """
+    """Train and write a run directory."""
     return transfer(cfg, command="finetune")
 
 
@@ -51,11 +47,7 @@ def check_settings_of(cfg: DictConfig, *, command: str) -> None:
 
 
 def transfer(cfg: DictConfig, *, command: str) -> Path:
-    """Train the run, its control and all seeds on a task.
-
-    Returns:
-        The run directory.
-    """
+    """Train the run, its control and all seeds on a task."""
     check_transfer(cfg, command)
     place = Place.of(cfg, command=command)
     source = open_start(cfg)
@@ -101,11 +93,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
 
 
 def check_transfer(cfg: DictConfig, command: str) -> None:
-    """Check everything that depends on the config alone.
-
-    Raises:
-        ConfigError: lists all problems.
-    """
+    """Check everything that depends on the config alone."""
     expand_parts(cfg)
     nodes = {
         "task": {"data_root", "cache_dir"},
@@ -167,7 +155,6 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
 
 
 def _fold_problems(cfg: DictConfig) -> list[str]:
-    """Return the problems with settings that exclude cross-validation."""
     folds = cfg.task.get("folds")
     if folds is None:
         return []

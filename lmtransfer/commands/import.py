@@ -34,12 +34,7 @@ def _names_to_skip(folder: str, names: list[str]) -> set[str]:
 
 
 def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
-    """Copy a run, completely or not at all, to the folder in which its own command looks for it.
-
-    Args:
-        root: folder of the user's runs.
-        name: name of the copy; None for the name in its configuration.
-    """
+    """Copy a run, completely or not at all, to the folder in which its own command looks for it."""
     source = RunDirectory.open(folder)
     config = source.read_config()
     run = RunDirectory.create(root, _command_of(source, config), name or config.get("name") or folder.name)
@@ -70,11 +65,7 @@ def describe_copy(run: RunDirectory) -> list[str]:
 
 
 def run(cfg: DictConfig) -> Path:
-    """Import a checkpoint and write a run directory, completely or not at all.
-
-    Returns:
-        The run directory.
-    """
+    """Import a checkpoint and write a run directory, completely or not at all."""
     check(cfg, primary="import")
     if ranks.world_size() > 1:
         raise ConfigError("import runs in one process: start it without torchrun")
@@ -97,7 +88,6 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _copy_run(cfg: DictConfig, folder: Path) -> Path:
-    """Copy a run that was pushed or exported unchanged."""
     if cfg.tokenizer.add is not None:
         raise ConfigError("tokenizer.add: source= is an lmtransfer run, which is copied unchanged; leave it out")
     run = copy_run(folder, Path(cfg.output_root), name=None if cfg.name is None else sweep_name(str(cfg.name)))

@@ -26,12 +26,7 @@ _MANY_ACCENTS = 0.02  # share of words
 
 
 def run(cfg: DictConfig) -> None:
-    """Prepare the corpus of a config and print its statistics.
-
-    Raises:
-        ConfigError: lists every problem of the config.
-        DataError: a corpus is missing, empty, or cannot be read.
-    """
+    """Prepare the corpus of a config and print its statistics."""
     expand_parts(cfg)
     expand_overlap(cfg)
     nodes: dict[str, set[str]] = {"corpus": {"data_root", "cache_dir"}, "tokenizer": set()}

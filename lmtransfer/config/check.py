@@ -27,12 +27,8 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
     arguments of a class.
 
     Args:
-        primary: name of the command, whose config file lists the keys that are not components.
         nodes: names of the arguments that the command supplies to each component that it builds, by full key ("model",
             "objective.rows").
-
-    Raises:
-        ConfigError: lists all problems.
     """
     values, problems = to_plain(cfg, "")
     plain = _PlainKeys(primary)
@@ -87,11 +83,7 @@ def _may_be_built(values: Any, key: str) -> bool:
 class _PlainKeys:
     """Checks the keys that are not components: those that the primary config lists.
 
-    Args:
-        primary: name of the command's config file.
-
     Attributes:
-        problems: problems by full key.
         converted: values whose type was changed, by full key.
     """
 
@@ -105,7 +97,6 @@ class _PlainKeys:
 
         Args:
             known: the same node in the config files, which contains all existing keys.
-            key: full key of the node.
         """
         names = list(known) or list(settings.model_fields)
         for name, value in values.items():

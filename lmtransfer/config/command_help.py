@@ -102,7 +102,6 @@ def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
 
 
 def _explanations(command: str, text: str, choices: dict[str, Any], folders: list[Path]) -> dict[str, str]:
-    """Collect the explanation of each key from the command's settings and file, and from the chosen files."""
     texts = dict(COMMANDS[command].docs()) | key_comments(text)
     for group, choice in choices.items():
         if isinstance(choice, str) and not group.startswith("hydra/"):

@@ -93,12 +93,7 @@ def resolve(target: object, *, key: str = "", bases: Sequence[str] | None = None
     """Return the class that ``target`` names, without constructing it.
 
     Args:
-        target: ``package.module.Class``.
-        key: the key of ``target``, for messages.
         bases: the bases of which the class must be a subclass, as ``package.module.Class``; None for any component.
-
-    Raises:
-        ConfigError: the class is not in an allowed package, does not exist, or is not such a subclass.
     """
     where = f"{key}._target_" if key else "_target_"
     allowed = allowed_packages()
@@ -165,7 +160,6 @@ def _import(name: str, target: str, where: str) -> ModuleType:
 
 
 def _place(error: Exception) -> str:
-    """Say where an import failed."""
     if isinstance(error, SyntaxError):
         return f" in {error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -185,13 +179,8 @@ def build(node: Any, **runtime: Any) -> Any:
     """Build the component that ``node`` describes; nested components are built first, without runtime arguments.
 
     Args:
-        node: a mapping with ``_target_`` and the arguments of that class.
         runtime: arguments that only the command knows (a vocabulary size, a tokenizer). Arguments that the class does
             not accept are dropped. An argument with the same name as a nested component replaces it.
-
-    Raises:
-        ConfigError: the target is not allowed or does not exist; an argument is unknown, missing, of the wrong type, or
-            given by both the config and the command. The message lists all problems.
     """
     key = full_key(node)
     values, problems = to_plain(node, key)
@@ -250,10 +239,8 @@ def component_problems(
     """Find the problems with a component and its nested components, by full key, without constructing anything.
 
     Args:
-        values: the node as plain data.
         nodes: names of the arguments that the command supplies, by the full key of the receiving node.
         complete: whether a missing argument is a problem.
-        bases: the permitted bases of its class; None for those of its key.
     """
     if values["_target_"] is BROKEN:
         return {}
@@ -318,7 +305,6 @@ def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
     """Return the problem with an argument, by full key; empty if its value fits.
 
     Args:
-        value: plain data, with stand-ins for components.
         annotation: its type; only an annotation that names a base of components accepts components.
     """
     if is_broken(value):
@@ -352,12 +338,7 @@ def _takes_components(annotation: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a class.
-
-    Attributes:
-        annotation: the evaluated annotation; Any if there is none or it cannot be evaluated.
-        required: whether there is no default.
-    """
+    """One argument of a class."""
 
     annotation: Any
     required: bool
@@ -390,10 +371,7 @@ def problems_of(
 
     Args:
         values: plain data without ``_target_``, with stand-ins for components.
-        key: full key of the component's node.
-        runtime: names of the arguments that the command supplies.
         replaceable: the keys of ``values`` that the command may replace (components that it builds itself).
-        complete: whether a missing argument is a problem.
     """
     arguments = arguments_of(cls)
     problems: dict[str, str] = {}

@@ -118,11 +118,7 @@ def list_guides() -> str:
 
 
 def show_guide(subject: str, out: TextIO) -> None:
-    """Write a guide, formatted for a terminal, or as Markdown for a file or pipe.
-
-    Raises:
-        ConfigError: there is neither a guide nor a command of this name.
-    """
+    """Write a guide, formatted for a terminal, or as Markdown for a file or pipe."""
     known = subjects()
     if subject not in known:
         similar = nearest_name(subject, [*known, *commands()])

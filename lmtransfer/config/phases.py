@@ -43,10 +43,7 @@ class Phase:
         begins: share of the budget used before it begins.
         ends: share of the budget used when it ends; exactly 1 for the last phase.
         objective: key of its complete objective node.
-        optimizer: key of its complete optimizer node.
-        train: batch sizes that differ from the run's.
         restart: whether the learning rate schedule restarts; None to restart if the losses or the optimizer differ.
-        after: change to the token embeddings at its end.
     """
 
     name: str
@@ -91,9 +88,6 @@ def complete_phases(cfg: DictConfig) -> None:
     Args:
         cfg: the composed configuration; changed in place. Without ``phases`` nothing happens. A completed configuration
             does not change.
-
-    Raises:
-        ConfigError: lists all problems with the phases themselves; their components are checked with the others.
     """
     if cfg.get("phases") is None:
         return
@@ -193,7 +187,6 @@ def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = PhaseSettings) -> dict[str, str]:
-    """Find the problems with a single phase, or with a node in it."""
     problems: dict[str, str] = {}
     for name, value in node.items():
         where = join(key, name)
@@ -212,7 +205,6 @@ def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = Phas
 
 
 def _joint_problems(phases: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
-    """Find the problems with the combination of individually valid phases."""
     problems = {}
     given_shares = [float(node["share"]) for node in phases.values() if node.get("share") is not None]
     total, added = math.fsum(given_shares), " + ".join(f"{share:g}" for share in given_shares)

@@ -144,11 +144,7 @@ _SHORT = 0.5
 
 
 def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
-    """Print what a model sees of the corpus, and the cost of training; write nothing but the corpus cache.
-
-    Raises:
-        DataError: the corpus is missing, empty, or too small for its rows.
-    """
+    """Print what a model sees of the corpus, and the cost of training; write nothing but the corpus cache."""
     train = TrainSettings.from_config(cfg.train)
     hardware = setup(**HardwareSettings.from_config(cfg.hardware).model_dump())
     epoch = int(cfg.epoch)

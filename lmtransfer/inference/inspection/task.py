@@ -26,12 +26,7 @@ _MAX_IDS = 5
 
 
 def inspect_task(cfg: DictConfig, console: Console) -> None:
-    """Print statistics and examples of each split; write nothing.
-
-    Raises:
-        ConfigError: ``init`` is missing, or the task has no labels.
-        DataError: a split is malformed, or no split can be read.
-    """
+    """Print statistics and examples of each split; write nothing."""
     if not cfg.get("init"):
         raise ConfigError("init: set the run whose tokenizer reads the task, such as init=runs/pretrain/<name>")
     source = open_saved(cfg.init, key="init")
