@@ -45,6 +45,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.reporting.records import load_records as load_records
 from lmtransfer.reporting.runs.collect import read_metrics
 from lmtransfer.runs.result import JointResult, RunResult
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.system.validation import Misfit, join, validate
 from lmtransfer.tasks.base import Task
@@ -87,8 +88,6 @@ class Run(os.PathLike[str]):
     @property
     def config(self) -> dict[str, Any]:
         """The settings of the run, from ``config.yaml``."""
-        from lmtransfer.runs.run_directory import RunDirectory  # imports torch
-
         return RunDirectory.open(self.path).read_config()
 
     @property

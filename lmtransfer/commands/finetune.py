@@ -134,9 +134,8 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     problems += _fold_problems(cfg)
     if problems:
         raise ConfigError(problems)
-    for group in ("transfer", "schedule"):
-        build(cfg[group])  # these need only their settings, and raise if a setting is invalid
     method: TransferMethod = build(cfg.transfer)
+    build(cfg.schedule)  # raises if a setting is invalid
     factors = cfg.optimizer.get("rates") or {}
     if method.freezing.is_frozen and any(factor != 1 for factor in factors.values()):
         raise ConfigError(

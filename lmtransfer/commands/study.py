@@ -96,7 +96,6 @@ def _check_jobs(plan: StudyPlan, config_dir: str | None) -> None:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Hold a study's lock while its runs are in progress."""
     try:
         hold(folder)
     except Busy as busy:

@@ -79,7 +79,6 @@ def complete(line: str, point: str | None = None) -> list[str]:
 
 
 def _files(start: str) -> list[str]:
-    """List files and folders whose paths begin with ``start``; folders end with a slash."""
     folder, _, prefix = start.rpartition("/")
     base = Path(folder or ("/" if start.startswith("/") else "."))
     try:

@@ -20,7 +20,7 @@ import pkgutil
 import sys
 import traceback
 import typing
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeGuard
@@ -198,17 +198,19 @@ def _construct(values: dict[str, Any], key: str, runtime: dict[str, Any]) -> Any
     kwargs = {name: value for name, value in runtime.items() if name in arguments}
     for name, value in values.items():
         if name != "_target_" and name not in kwargs:
-            kwargs[name] = validate(_construct_nested(value, join(key, name)), arguments[name].annotation)
+            nested = _replace_components(value, join(key, name), lambda node, where: _construct(node, where, {}))
+            kwargs[name] = validate(nested, arguments[name].annotation)
     return cls(**kwargs)
 
 
-def _construct_nested(value: Any, key: str) -> Any:
+def _replace_components(value: Any, key: str, replace: Callable[[dict[str, Any], str], Any]) -> Any:
+    """Replace the outermost components in plain data; ``replace`` also gets their full keys."""
     if is_component(value):
-        return _construct(value, key, {})
+        return replace(value, key)
     if isinstance(value, dict):
-        return {name: _construct_nested(item, join(key, name)) for name, item in value.items()}
+        return {name: _replace_components(item, join(key, name), replace) for name, item in value.items()}
     if isinstance(value, list):
-        return [_construct_nested(item, join(key, index)) for index, item in enumerate(value)]
+        return [_replace_components(item, join(key, index), replace) for index, item in enumerate(value)]
     return value
 
 
@@ -253,7 +255,7 @@ def component_problems(
     nested = {
         name: outermost_components(value, join(key, name)) for name, value in values.items() if name != "_target_"
     }
-    stand_ins = {name: _stand_in(values[name]) for name in nested}
+    stand_ins = {name: _replace_components(values[name], "", _stand_in) for name in nested}
     with_components = {name for name in nested if nested[name]}
     problems = problems_of(cls, stand_ins, key=key, runtime=runtime, replaceable=with_components, complete=complete)
     for name in with_components:
@@ -287,18 +289,12 @@ class _Unbuilt:
         return f"the component {self.component.__name__}"
 
 
-def _stand_in(value: Any) -> Any:
-    """Replace components with stand-ins, or with ``BROKEN`` if the class itself has a problem."""
-    if is_component(value):
-        try:
-            return _Unbuilt(resolve(value["_target_"]))
-        except ConfigError:
-            return BROKEN
-    if isinstance(value, dict):
-        return {name: _stand_in(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_stand_in(item) for item in value]
-    return value
+def _stand_in(node: dict[str, Any], key: str) -> Any:
+    """Replace a component with a stand-in, or with ``BROKEN`` if the class itself has a problem."""
+    try:
+        return _Unbuilt(resolve(node["_target_"]))
+    except ConfigError:
+        return BROKEN
 
 
 def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
@@ -330,7 +326,6 @@ def _stand_ins(value: Any) -> Iterator[_Unbuilt]:
 
 
 def _takes_components(annotation: Any) -> bool:
-    """Whether a base of components, or a subclass of one, occurs in an annotation."""
     if isinstance(annotation, type) and is_subclass(annotation, all_bases()):
         return True
     return any(_takes_components(argument) for argument in typing.get_args(annotation))

@@ -62,7 +62,10 @@ def running_config(command: str, words: Sequence[str], *, config_dir: str | None
     """
     words = _quote_choices(words, config_dir)
     try:
-        cfg = _compose_and_quote(command, words, config_dir)
+        cfg = compose_files(command, words, config_dir=config_dir)
+        typed = _quote_text_values(words, cfg, command)
+        if typed != words:
+            cfg = compose_files(command, typed, config_dir=config_dir)
     except REFUSALS as error:
         raise diagnose(error, command=command, words=words, config_dir=config_dir, is_sweep=False) from error
     before = HydraConfig.instance().cfg
@@ -73,12 +76,6 @@ def running_config(command: str, words: Sequence[str], *, config_dir: str | None
         yield cfg
     finally:
         HydraConfig.instance().cfg = before
-
-
-def _compose_and_quote(command: str, words: Sequence[str], config_dir: str | None) -> DictConfig:
-    cfg = compose_files(command, words, config_dir=config_dir)
-    typed = _quote_text_values(words, cfg, command)
-    return cfg if typed == words else compose_files(command, typed, config_dir=config_dir)
 
 
 def quote_texts(words: Sequence[str], *, command: str, config_dir: str | None) -> list[str]:
@@ -264,7 +261,6 @@ def all_keys(node: Any, prefix: str = "") -> list[str]:
 
 
 def _groups(reference: DictConfig) -> list[str]:
-    """Return the groups from which the command's config chooses, such as ``experiment``."""
     return sorted(str(group) for group in reference.hydra.runtime.choices if not str(group).startswith("hydra"))
 
 

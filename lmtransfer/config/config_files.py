@@ -239,7 +239,6 @@ def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> No
 
 
 def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
-    """Return the file of ``group=choice``, if it is in the folder."""
     if not choice or ".." in f"{group}/{choice}" or "\0" in f"{group}{choice}" or group.startswith(("~", "hydra")):
         return None
     path = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
@@ -268,7 +267,6 @@ def _bases_of(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str
 
 
 def _hydra_words(content: DictConfig) -> Iterator[str]:
-    """Yield the Hydra settings in a file and its defaults list, as command line words."""
     plain: Any = OmegaConf.to_container(content)
     pending: list[tuple[str, Any]] = [("hydra", plain.get("hydra"))]
     while pending:

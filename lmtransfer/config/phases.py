@@ -116,7 +116,6 @@ def complete_phases(cfg: DictConfig) -> None:
 
 
 def _shares(phases: Mapping[str, Any]) -> dict[str, float]:
-    """Return the share of each phase; a phase without a share gets the rest."""
     shares = {name: node.get("share") for name, node in phases.items()}
     rest = round(1 - math.fsum(float(share) for share in shares.values() if share is not None), 12)
     return {name: rest if share is None else float(share) for name, share in shares.items()}

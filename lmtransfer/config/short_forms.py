@@ -111,19 +111,12 @@ def _evaluation_texts(name: str, entry: Any, folders: list[Path], problems: list
 
 
 def expand_task_groups(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Replace a task group with its tasks: ``task=glue`` becomes a sweep over them."""
-    return [_expand_task_group(override, folders) for override in overrides]
-
-
-def _expand_task_group(override: str, folders: Sequence[Path]) -> str:
-    key, _, value = override.partition("=")
-    if key != "task":
-        return override
-    for folder in reversed(folders):
-        path = folder / "task" / f"{value}.yaml"
-        if path.is_file():
-            node = config_files.load(path)
-            if node.get("_target_") == _GROUP_OF_TASKS:
-                return f"task={','.join(node.tasks)}"
-            break
-    return override
+    """Replace a task group with its tasks: ``task=glue`` becomes a sweep over them; the user's folder comes last."""
+    expanded = list(overrides)
+    for place, override in enumerate(overrides):
+        key, _, value = override.partition("=")
+        path = paths.find(f"task/{value}.yaml", folders[::-1]) if key == "task" else None
+        node = {} if path is None else config_files.load(path)
+        if node.get("_target_") == _GROUP_OF_TASKS:
+            expanded[place] = f"task={','.join(node['tasks'])}"
+    return expanded

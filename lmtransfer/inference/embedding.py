@@ -102,8 +102,11 @@ def open_rows(
         for key, value in (("text_column", text_column), ("delimiter", delimiter)):
             if value is not None:
                 raise ConfigError(f"{key}={value}: an input with format=text has no columns; remove {key}=")
-        texts = ((clean(line, f"{source.name}:{number}", notes),) for number, line in lines)
-        names, text_place, records = (TEXT_COLUMNS[0],), 0, texts
+        records: Iterator[Sequence[str | None]] = (
+            (clean(line, f"{source.name}:{number}", notes),) for number, line in lines
+        )
+        names: tuple[str, ...] = (TEXT_COLUMNS[0],)
+        text_place = 0
     else:
         layout = TableLayout(
             next(name for name in TABLE_FORMATS if name == file_format),

@@ -92,7 +92,6 @@ class AnswersInOrder:
             self.flush()
 
     def _answer_one_by_one(self, waiting: Sequence[LocatedExample | JsonObject]) -> None:
-        """Answer the examples of a group one by one, to find those that cannot be answered."""
         for item in waiting:
             if not isinstance(item, tuple):
                 self._write([item])

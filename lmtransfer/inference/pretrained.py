@@ -194,7 +194,7 @@ def masked_predictor(learner: PretrainingLearner) -> Objective:
     return _first_predictor(learner, lambda objective: objective.predicts == "masked", "cannot fill a [MASK]")
 
 
-def _first_predictor(learner: PretrainingLearner, fits: Callable[[Objective], bool], lack: str) -> Objective:
+def _first_predictor(learner: PretrainingLearner, fits: Callable[[Any], bool], lack: str) -> Objective:
     predictor = next(filter(fits, learner.objective_list()), None)
     if predictor is None:
         names = _or_list(objective.name for objective in builtin_objectives() if fits(objective))

@@ -257,7 +257,7 @@ CASES: dict[str, Case] = {
     ),
     **tables(
         ("report", "figures=false"),
-        {"nowhere": "nowhere", "t.tsv": "t.tsv", "texts": "texts", "runs=null": "runs", "runs=[]": "runs", "run=runs": "run"},
+        {"nowhere": "nowhere", "texts": "texts", "runs=null": "runs", "runs=[]": "runs", "run=runs": "run"},
         prefix="report",
     ),
     **tables(

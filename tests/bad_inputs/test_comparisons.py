@@ -25,11 +25,9 @@ TWO = run("made/a") | run("made/b", seed=1)
 CASES = {
     "none": Case(("compare",), ("runs",)),
     "one": Case(("compare", "made/a"), ("runs: 1 ",), TWO),
-    "three": Case(("compare", "made/a", "made/b", "texts"), ("runs: 3 ",), TWO),
     "the same twice": Case(("compare", "made/a", "made/../made/a"), ("runs: ", "made/a", "made/../made/a"), TWO),
     "nowhere": Case(("compare", "made/a", "made/c"), ("runs=made/c: ",), TWO),
     "no run": Case(("compare", "made/a", "texts"), ("runs=texts: ", "result.json"), TWO),
-    "a file": Case(("compare", "made/a", "t.tsv"), ("runs=t.tsv: ",), TWO),
     "pretraining": Case(
         ("compare", "made/a", "runs/pretrain/base"),
         ("runs: base ", "(sst2, dev)"),
@@ -45,8 +43,6 @@ CASES = {
         ("many", "2 kinds", "sst2, dev", "cola, dev"),
         TWO | run("many/a") | run("many/b", "cola"),
     ),
-    "most": Case(("compare", "made/a", "made/b", "most=-1"), ("most: -1",), TWO),
-    "no number": Case(("compare", "made/a", "made/b", "most=few"), ("most:",), TWO),
     "unknown key": Case(("compare", "made/a", "made/b", "split=dev"), ("split=dev: ",), TWO),
     "no place": Case(("compare", "made/a", "made/b", "to=t.tsv"), ("to=t.tsv: ",), TWO),
 }

@@ -84,7 +84,7 @@ def test_a_task_of_others_reads_no_file_through_a_link(name: str, world: Path, o
     check(Case(("evaluate", "run=t", "split=dev"), ("task.train", file, "trust=true")), world, answer)
 
 
-@pytest.mark.parametrize("gone", ["config.yaml", "tokenizer", "tokenizer/spm.model", "checkpoints", "."])
+@pytest.mark.parametrize("gone", ["tokenizer/spm.model", "checkpoints", "."])
 @pytest.mark.parametrize("words", [PRETRAIN, (*FINETUNE, "task.dev_from_train=null")], ids=lambda words: words[0])
 def test_a_run_that_loses_a_file_while_it_trains_does_not_end_well(
     words: tuple[str, ...], gone: str, world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch

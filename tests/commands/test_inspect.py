@@ -36,11 +36,16 @@ TEXT = ["corpus=text", "corpus.path=a.txt", "corpus.name=mine", "tokenizer.vocab
 Output = Callable[..., str]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def inspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Output:
+def inspect(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Output:
     """Run the command on 300 made-up documents and return what it prints."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(cache))
     monkeypatch.setenv("COLUMNS", "160")
     threads = torch.get_num_threads()
     documents = made_up_documents(300)
@@ -152,7 +157,6 @@ def test_without_measuring_there_are_parameters_only(inspect: Output) -> None:
         (["model=gpt_mini"], ("objective=mlm", "bidirectional", "model.attention", "causal")),
         (["objective.max_length=300"], ("objective.max_length=300", "model.max_length")),
         (["rows=-1", "sample=0"], ("rows: -1", "10,000")),
-        (["rows=many"], ("rows", "'many'")),
         (["row=2"], ("rows",)),
         (["train.batch_tokens=32"], ("train.batch_tokens=32",)),
     ],
@@ -186,20 +190,16 @@ def view(original: list[int], inputs: list[int], hidden: list[int], segments: li
     return RowView("k", np.array(original), np.array(inputs), np.array(segments or [0] * len(original)), is_hidden, {})
 
 
-def test_marks_say_what_is_hidden_without_colours() -> None:
+def test_marks_say_what_is_hidden_also_without_colours() -> None:
     row = view([1, 10, 11, 12, 13, 14, 2], [1, 3, 11, 40, 13, 14, 2], [1, 3, 5])
     assert render_row(row, TOKENIZER).plain == "[CLS] {10}|11 {12>40}|13 {14=} [SEP]"
     assert render_strip(row, TOKENIZER).plain == "|#.#.#|"
-    pair = view([1, 10, 2, 11, 12, 2], [1, 10, 2, 11, 12, 2], [], [0, 0, 0, 1, 1, 1])
-    assert render_row(pair, TOKENIZER).plain == "[CLS] 10 [SEP]\n11 12 [SEP]"
-
-
-def test_marks_have_colours_where_there_are_any() -> None:
-    row = view([1, 10, 2], [1, 3, 2], [1])
     console = Console(force_terminal=True, color_system="standard", width=80)
     with console.capture() as captured:
         console.print(render_row(row, TOKENIZER))
     assert "\x1b[1;31m{10}" in captured.get()
+    pair = view([1, 10, 2, 11, 12, 2], [1, 10, 2, 11, 12, 2], [], [0, 0, 0, 1, 1, 1])
+    assert render_row(pair, TOKENIZER).plain == "[CLS] 10 [SEP]\n11 12 [SEP]"
 
 
 def measured(tmp_path: Path, rows: int) -> tuple[StepCost, PretrainingLearner]:

@@ -254,7 +254,6 @@ def _parse_form(body: bytes) -> dict[str, str]:
 
 
 def _response(responses: Any, request: Any, status: int, message: str) -> Any:
-    """Build the response to a failed request: JSON under ``/api``, else plain text."""
     if request.url.path.startswith("/api"):
         return responses.JSONResponse({"error": message}, status_code=status)
     return responses.PlainTextResponse(f"{HTTPStatus(status).phrase}: {message}\n", status_code=status)

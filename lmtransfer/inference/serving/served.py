@@ -228,7 +228,8 @@ class ServedTask(Served):
         label = answer.name if isinstance(answer, LabelAnswer) else None
 
         def score(examples: Sequence[TextExample]) -> list[float]:
-            return [_score(scored_answer, label) for scored_answer in self._answers.answer(examples)]
+            answers: Sequence[Any] = self._answers.answer(examples)
+            return [float(other.score if label is None else other.probabilities[label]) for other in answers]
 
         words = leave_one_out(example, score, self.saved.tokenizer, is_over=is_over)
         return {"method": "leave-one-out", "label": label, "words": [asdict(word) for word in words]}
@@ -259,11 +260,7 @@ def open_served_run(run: str, *, ensemble: bool, evidence: bool, top_k: int, tru
 def _texts_of(example: Any) -> dict[str, Any]:
     """Return the texts of an example, by field name; the offsets of its answer refer to them."""
     if isinstance(example, TextExample):
-        return {"text": example.text} | ({} if example.text_pair is None else {"text_pair": example.text_pair})
+        return dict(_texts(example))
     if isinstance(example, QuestionExample):
         return {"question": example.question, "context": example.passage}
     return {"words": list(example.words)} if isinstance(example, TaggedExample) else {}
-
-
-def _score(answer: Any, label: str | None) -> float:
-    return float(answer.score if label is None else answer.probabilities[label])
