@@ -1,4 +1,4 @@
-"""Folders of others whose links lead elsewhere, what killed starts have left, and runs that lose files as they train."""
+"""Folders of others whose links lead elsewhere, what killed starts leave, and runs that lose files as they train."""
 
 from __future__ import annotations
 
