@@ -231,7 +231,6 @@ def _sealed_again(path: Path) -> None:
         noted.write_text(json.dumps(content))
 
 
-HUGE = 2**80
 STATES: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "deep": (both("state.json", lambda file: put(file, b'{"step": ' + deep() + b"}")), ("state.json", "nested")),
     "negative": (state("step", -1), ("state.json", "step")),
@@ -411,8 +410,6 @@ def test_a_task_run_of_others_is_held_against_its_schema(name: str, task_world: 
 
 
 APART = {"_target_": "lmtransfer.launch.jobs._LocalProcess", "words": ["list"], "log": "canary"}
-MASKING = {"_target_": "lmtransfer.objectives.corruption.masking.TokenMasking"}
-MIXTURE = {"_target_": "lmtransfer.data.corpora.mixture.MixtureCorpus", "name": "x"}
 #: Where a hostile run puts a class that starts a program, or another one.
 HOSTILE: dict[str, tuple[str, Any]] = {
     "argument": ("task.columns", APART),
