@@ -102,29 +102,25 @@ def open_rows(
         for key, value in (("text_column", text_column), ("delimiter", delimiter)):
             if value is not None:
                 raise ConfigError(f"{key}={value}: an input with format=text has no columns; remove {key}=")
-        records: Iterator[Sequence[str | None]] = (
-            (clean(line, f"{source.name}:{number}", notes),) for number, line in lines
-        )
-        names: tuple[str, ...] = (TEXT_COLUMNS[0],)
-        text_place = 0
-    else:
-        layout = TableLayout(
-            next(name for name in TABLE_FORMATS if name == file_format),
-            encoding_errors=encoding_errors,
-            delimiter=delimiter,
-        )
-        names, text_place, records = _text_table(source, lines, text_columns, layout, notes)
-    schema = pa.schema([(name, pa.large_string()) for name in names])
-    return TextRows(source.name, schema, _table_windows(records, text_place, schema, group))
+        texts = ((clean(line, f"{source.name}:{number}", notes),) for number, line in lines)
+        return _rows_of_texts(source.name, (TEXT_COLUMNS[0],), 0, texts, group)
+    layout = TableLayout(
+        next(name for name in TABLE_FORMATS if name == file_format),
+        encoding_errors=encoding_errors,
+        delimiter=delimiter,
+    )
+    return _open_text_table(source, lines, text_columns, layout, notes, group)
 
 
-def _text_table(
-    source: InputSource, lines: Iterator[tuple[int, str]], text_columns: ColumnSpec, layout: TableLayout, notes: Notes
-) -> tuple[tuple[str, ...], int, Iterator[Sequence[str | None]]]:
-    """Read a table whose columns come from the header line or the first object; values other than texts become JSON.
-
-    Returns the names of the columns, the index of the column with the texts, and the rows (None for a missing value).
-    """
+def _open_text_table(
+    source: InputSource,
+    lines: Iterator[tuple[int, str]],
+    text_columns: ColumnSpec,
+    layout: TableLayout,
+    notes: Notes,
+    group: int,
+) -> TextRows:
+    """Read a table whose columns come from the header line or the first object; values other than texts become JSON."""
     bad_rows, name = BadRows("refuse", notes, "or remove it: each row gets a vector"), source.name
     rows_or_path = IncomingRows(name, lines) if source.path is None or source.is_stream else source.path
     table = open_table(rows_or_path, [text_columns], layout=layout, bad_rows=bad_rows)
@@ -138,14 +134,14 @@ def _text_table(
         first.text(text_columns)
     column = next(column for column in text_columns.names if column in names)
 
-    def rows() -> Iterator[Sequence[str | None]]:
+    def rows() -> Iterator[list[str | None]]:
         for record in [] if first is None else chain([first], table.records):
             record.text(text_columns)
             if record.values.keys() - set(names):
                 notes.add("rows with fields that the first row does not have; these fields are left out", record.where)
             yield [_as_text(record.values.get(name), record.where, notes) for name in names]
 
-    return names, names.index(column), rows()
+    return _rows_of_texts(name, names, names.index(column), rows(), group)
 
 
 def _as_text(value: Any, where: str, notes: Notes) -> str | None:
@@ -154,7 +150,14 @@ def _as_text(value: Any, where: str, notes: Notes) -> str | None:
     return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), where, notes)
 
 
-def _table_windows(
+def _rows_of_texts(
+    name: str, columns: Sequence[str], text_place: int, records: Iterable[Sequence[str | None]], group: int
+) -> TextRows:
+    schema = pa.schema([(column, pa.large_string()) for column in columns])
+    return TextRows(name, schema, _text_windows(records, text_place, schema, group))
+
+
+def _text_windows(
     records: Iterable[Sequence[str | None]], text_place: int, schema: pa.Schema, group: int
 ) -> Iterator[Window]:
     rows: list[Sequence[str | None]] = []
