@@ -97,32 +97,28 @@ def complete_phases(cfg: DictConfig) -> None:
     names = [str(name) for name in cfg.phases]
     shares = _shares(cfg.phases)
     train = {key: cfg.train.get(key) for key in PhaseTrainSettings.model_fields}
-    completed = {}
+    completed: dict[str, dict[str, Any]] = {}
+    own: dict[str, dict[str, Any]] = {}
     for name in names:
         node = _plain(cfg.phases[name])
         parts = {part: _merge(_plain(cfg[part]), node.get(part) or {}) for part in ("objective", "optimizer")}
         completed[name] = {**parts, "train": {**train, **(node.get("train") or {})}}
+        own[name] = {"share": shares[name], **{key: node.get(key) for key in ("restart", "embedding_after")}}
+    last = names[-1]
     with open_dict(cfg):
-        for name in names[:-1]:
-            own = _of_its_own(cfg.phases[name], shares[name])
-            OmegaConf.update(cfg, f"phases.{name}", {**completed[name], **own}, merge=False)
-        last = completed[names[-1]]
+        for name in names:
+            node = own[name] if name == last else completed[name] | own[name]
+            OmegaConf.update(cfg, f"phases.{name}", node, merge=False)
         for part in ("objective", "optimizer"):
-            OmegaConf.update(cfg, part, last[part], merge=False)
-        for key, value in last["train"].items():
+            OmegaConf.update(cfg, part, completed[last][part], merge=False)
+        for key, value in completed[last]["train"].items():
             cfg.train[key] = value
-        own = _of_its_own(cfg.phases[names[-1]], shares[names[-1]])
-        OmegaConf.update(cfg, f"phases.{names[-1]}", own, merge=False)
 
 
 def _shares(phases: Mapping[str, Any]) -> dict[str, float]:
     shares = {name: node.get("share") for name, node in phases.items()}
     rest = round(1 - math.fsum(float(share) for share in shares.values() if share is not None), 12)
     return {name: rest if share is None else float(share) for name, share in shares.items()}
-
-
-def _of_its_own(node: DictConfig, share: float) -> dict[str, Any]:
-    return {"share": share, "restart": node.get("restart"), "embedding_after": node.get("embedding_after")}
 
 
 def _plain(node: DictConfig) -> dict[str, Any]:

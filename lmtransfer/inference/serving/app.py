@@ -82,20 +82,8 @@ class TextPart:
         return "for" if self.effect > 0 else "against"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """The evidence of all words.
-
-    Attributes:
-        top_words: the words with the largest effects, largest first.
-    """
-
-    texts: tuple[tuple[TextPart, ...], ...]
-    top_words: tuple[TextPart, ...]
-
-
-def _evidence(answer: Mapping[str, Any]) -> Evidence | None:
-    """Collect the texts with the effects of their words; None if the answer has no evidence."""
+def _evidence(answer: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the parts of each text, and the words with the largest effects; None if the answer has no evidence."""
     if not answer.get("evidence"):
         return None
     words = answer["evidence"]["words"]
@@ -113,7 +101,7 @@ def _evidence(answer: Mapping[str, Any]) -> Evidence | None:
         texts.append((*parts, TextPart(text[place:])))
     words_with_effect = [part for parts in texts for part in parts if part.side != "weak"]
     top_words = sorted(words_with_effect, key=lambda part: -part.share)[:_MAX_LISTED]
-    return Evidence(tuple(texts), tuple(top_words))
+    return {"texts": texts, "top_words": top_words}
 
 
 #: The share of the time limit after which the evidence of words is given up, so that the answer is still in time.
