@@ -24,7 +24,7 @@ from lmtransfer.pretraining.continued import InheritedHeads
 pytest.importorskip("transformers")
 
 QUICK = [*TASK, "hardware=exact", "baseline=null", "train.epochs=1", "optimizer.learning_rate=0.01"]
-QUICK += ["transfer.pooling=mean"]
+QUICK += ["transfer.pooling=mean", "task.num_train=20"]
 TEXT = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3"]
 SENTENCE = ["the", "film", "was", "very", "[MASK]", "."]
 
@@ -131,7 +131,8 @@ def test_it_is_measured_on_text(world: Path, capsys: pytest.CaptureFixture[str])
     assert lmtransfer("evaluate", "run=hf:bert", "hardware=exact") == 2
     said = capsys.readouterr().err
     assert all(name in said for name in ("imported", "corpus=text", "corpus.path=")), said
-    assert lmtransfer("evaluate", "run=hf:bert", *TEXT, "corpus.name=films", "hardware=exact", "name=e") == 0
+    words = [*TEXT, "corpus.name=films", "hardware=exact", "eval_tokens=200", "name=e"]
+    assert lmtransfer("evaluate", "run=hf:bert", *words) == 0
     metrics = result("runs/evaluate/e")["metrics"]
     assert set(metrics) >= {"loss", "mlm", "nsp"}
     assert lmtransfer("inspect", "init=hf:bert", *TEXT, "objective.max_length=16", "measure=false") == 0
