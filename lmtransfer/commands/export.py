@@ -12,7 +12,7 @@ from typing import Literal
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
-from lmtransfer.config.revisions import count_text, split_revision, with_revision
+from lmtransfer.config.revisions import babylm_name, count_text, split_revision, with_revision
 from lmtransfer.errors import ConfigError, HubError, RunDirectoryError
 from lmtransfer.interop.exporting.card import CardSettings
 from lmtransfer.interop.exporting.formats import ADAPTER, VECTORS, FormSettings, write_model
@@ -21,7 +21,6 @@ from lmtransfer.interop.exporting.run import write_run
 from lmtransfer.interop.hub import MAIN, Target, branch_problem, files_in, name_problem
 from lmtransfer.interop.open_run import run_folder
 from lmtransfer.reporting.runs.collect import collect
-from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -94,27 +93,13 @@ def _parts_of(run: str, *, revisions: bool | Literal["babylm"], branch: str) -> 
             f"run={run} has no revisions: leave revisions= out, or pretrain with train.save_at=[0,100k,1M] to save some"
         )
     parts = [_Part(run, branch, branch)]
-    tokens_per_word = _tokens_per_word(directory, run) if revisions == "babylm" else None
+    words = directory.revision_words() if revisions == "babylm" else {}
     for tokens, folder in folders.items():
-        if tokens_per_word is None:
-            name = f"step{open_checkpoint(folder).step}-tokens{count_text(tokens)}"
-        else:
-            millions = float(f"{tokens / tokens_per_word / 1e6:.3g}")
-            name = f"chck_{millions:g}M"
+        name = f"step{open_checkpoint(folder).step}-tokens{count_text(tokens)}"
+        if revisions == "babylm":
+            name = babylm_name(words[tokens])
         parts.append(_Part(with_revision(run, tokens), name, name))
     return parts
-
-
-def _tokens_per_word(directory: RunDirectory, run: str) -> float:
-    """Return the number of training tokens per word that a pretraining run read."""
-    result = directory.read_result()
-    words = result.more.get("words")
-    if not isinstance(words, int) or words < 1 or not result.tokens:
-        raise RunDirectoryError(
-            f"run={run}: its result has no number of words, so revisions=babylm cannot name the revisions: a run of "
-            "pretrain on a single corpus has one; set revisions=true"
-        )
-    return float(result.tokens) / words
 
 
 def _folder(cfg: DictConfig) -> Path | None:

@@ -406,6 +406,10 @@ class EvaluateSettings(_OfARun, _WithRuns):
         "name of the run directory <output_root>/evaluate/<name>; null: a name built from the run's name, its command "
         "and the split"
     )
+    revisions: Literal["all"] | None = _doc(
+        "all: score each revision of a pretraining run on a task without training, each in a run directory "
+        "<name>/<tokens>; null: only run"
+    )
     overwrite: bool = _doc("true: replace an existing evaluation with this name", False)
     hardware: HardwareSettings = HardwareSettings()
     task: Component = None

@@ -111,12 +111,18 @@ def _evaluation_texts(name: str, entry: Any, folders: list[Path], problems: list
 
 
 def expand_task_groups(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Replace a task group with its tasks: ``task=glue`` becomes a sweep over them; the user's folder comes last."""
-    expanded = list(overrides)
-    for place, override in enumerate(overrides):
-        key, _, value = override.partition("=")
-        path = paths.find(f"task/{value}.yaml", folders[::-1]) if key == "task" else None
-        node = {} if path is None else config_files.load(path)
-        if node.get("_target_") == _GROUP_OF_TASKS:
-            expanded[place] = f"task={','.join(node['tasks'])}"
-    return expanded
+    """Replace a task group with its tasks, and a list with its members: both become a sweep over them."""
+    return [_expand_task_group(override, folders) for override in overrides]
+
+
+def _expand_task_group(override: str, folders: Sequence[Path]) -> str:
+    key, _, value = override.partition("=")
+    if key != "task":
+        return override
+    if value.startswith("[") and value.endswith("]"):
+        names = [name.strip() for name in value[1:-1].split(",") if name.strip()]
+        expanded = [_expand_task_group(f"task={name}", folders).removeprefix("task=") for name in names]
+        return f"task={','.join(expanded)}" if names else override
+    path = paths.find(f"task/{value}.yaml", folders[::-1])  # the user's folder comes last
+    node = {} if path is None else config_files.load(path)
+    return f"task={','.join(node['tasks'])}" if node.get("_target_") == _GROUP_OF_TASKS else override

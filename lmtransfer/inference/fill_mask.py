@@ -60,25 +60,18 @@ class MaskFiller:
         A mask is ``{"start", "end", "candidates": [{"piece", "text", "probability"}, ...]}``: its character span, and
         the candidates, most probable first.
         """
-        queries = [self._query(text, owner) for owner, text in enumerate(texts)]
+        queries = ((self._query(text), owner) for owner, text in enumerate(texts))
         masks: list[list[dict[str, Any]]] = [[] for _ in texts]
         for batch in in_batches(queries, batch_tokens=self.batch_tokens):
-            packed, places = pack_queries(batch)
+            packed, places = pack_queries([query for query, _ in batch])
             with self.autocast():
                 (softmax,) = self.predictor.predict(packed.to(self.device), places, mask_id=self.tokenizer.mask_id)
             logs_MK, ids_MK = softmax.best(self.top_k, self._allowed_V)
             rows = iter(zip(logs_MK.exp().tolist(), ids_MK.tolist(), strict=True))
-            for query in batch:
-                for match in re.finditer(re.escape(MASK), texts[query.owner]):
-                    candidates = [
-                        {
-                            "piece": self.tokenizer.piece(token),
-                            "text": self.tokenizer.decode([token]),
-                            "probability": prob,
-                        }
-                        for prob, token in zip(*next(rows), strict=True)
-                    ]
-                    masks[query.owner].append({"start": match.start(), "end": match.end(), "candidates": candidates})
+            for _, owner in batch:
+                for match in re.finditer(re.escape(MASK), texts[owner]):
+                    candidates = list(map(self._candidate, *next(rows)))
+                    masks[owner].append({"start": match.start(), "end": match.end(), "candidates": candidates})
         return masks
 
     def _candidate(self, probability: float, token: int) -> dict[str, Any]:
@@ -96,12 +89,12 @@ class MaskFiller:
             for example, masks in zip(examples, filled, strict=True)
         ]
 
-    def _query(self, text: str, owner: int) -> Query:
+    def _query(self, text: str) -> Query:
         ids = encode_with_masks(text, self.tokenizer)
         places = np.flatnonzero(ids == self.tokenizer.mask_id) + 1
         if not len(places):
             raise DataError(f"{text[:60]!r}: the text has no {MASK}; write {MASK} where a token is to be predicted")
-        return Query(self.frame.around(ids, text=text), places, np.zeros(0, dtype=np.int64), owner)
+        return Query(self.frame.around(ids, text=text), places, np.zeros(0, dtype=np.int64))
 
 
 def open_mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFiller:
