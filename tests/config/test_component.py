@@ -286,16 +286,18 @@ def fits(annotation, form):
     container = {"list": (collections.abc.Sequence, list, tuple), "mapping": (collections.abc.Mapping, dict)}[form]
     return fits(inner[-1], "alone") if origin in container else set()
 
-# classes that are no components were offered at all keys above: some of them will do
+# classes that are no components were offered at all keys above: some of them will do, as some components where none fits
 others = sorted(classes - components, key=path_of)[::8]
+some = sorted(components, key=path_of)[::10]
 forms = {"alone": lambda v: v, "list": lambda v: [v], "mapping": lambda v: {"k": v}}
 accepted = set()
 for annotation, host, name in hosts.values():
+    takes_some = annotation is typing.Any or any(fits(annotation, form) for form in forms)
     for form, wrap in forms.items():
         if form != "alone" and not typing.get_args(annotation) and annotation is not typing.Any:
             continue
         right = fits(annotation, form)
-        for cls in [*components, *others] if form == "alone" else components:
+        for cls in [*(components if takes_some else some), *(others if form == "alone" else [])]:
             values = {"_target_": path_of(host), name: wrap({"_target_": path_of(cls)})}
             problems = component.component_problems(values, key="x", nodes={}, complete=False)
             if not any(where.startswith(f"x.{name}") for where in problems):
