@@ -167,7 +167,7 @@ def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[st
 
     assert lmtransfer("pretrain", "experiment=adapt", "init=runs/import/bert", *TEXT, *short, "name=mine") == 0
     for name, init in (("before", "runs/import/bert"), ("after", "runs/pretrain/mine")):
-        assert lmtransfer("finetune", *QUICK, f"init={init}", "seeds=2", "control=true", f"name={name}") == 0
+        assert lmtransfer("finetune", *QUICK, f"init={init}", "seeds=2", f"name={name}") == 0
     capsys.readouterr()
     assert lmtransfer("report", "figures=false") == 0
     out = " ".join(capsys.readouterr().out.split())

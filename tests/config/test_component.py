@@ -286,7 +286,8 @@ def fits(annotation, form):
     container = {"list": (collections.abc.Sequence, list, tuple), "mapping": (collections.abc.Mapping, dict)}[form]
     return fits(inner[-1], "alone") if origin in container else set()
 
-# classes that are no components were offered at all keys above: some of them will do, as some components where none fits
+# classes that are no components were offered at all keys above: some of them will do, and
+# some components where none fits
 others = sorted(classes - components, key=path_of)[::8]
 some = sorted(components, key=path_of)[::10]
 forms = {"alone": lambda v: v, "list": lambda v: [v], "mapping": lambda v: {"k": v}}
