@@ -11,8 +11,6 @@ class LabelAnswer:
     """One of the labels.
 
     Attributes:
-        label: index of the label.
-        name: name of the label.
         probabilities: probability of each label, by name; None for a baseline.
     """
 
@@ -27,13 +25,7 @@ class LabelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LabelSetAnswer:
-    """Any number of labels.
-
-    Attributes:
-        labels: indices of the labels, ascending.
-        names: their names.
-        probabilities: probability of each label of the task, by name.
-    """
+    """Any number of labels."""
 
     labels: tuple[int, ...]
     names: tuple[str, ...]
@@ -49,8 +41,6 @@ class ChoiceAnswer:
     """One of the choices of an example.
 
     Attributes:
-        choice: index of the choice.
-        text: text of the choice.
         probabilities: share of each choice in the odds of all; empty for a baseline.
     """
 
@@ -79,8 +69,6 @@ class TagsAnswer:
     """A tag for each word.
 
     Attributes:
-        tags: indices of the tags.
-        names: names of the tags.
         probabilities: probabilities of the chosen tags; None for a baseline.
     """
 
@@ -98,12 +86,9 @@ class SpanAnswer:
     """A span of the passage, another kind of answer, or no answer.
 
     Attributes:
-        text: the scored text of the answer; empty for no answer.
         start: first character of the answer in the passage; None if it is not a span.
-        end: one past the last character.
         score: log-probability-like score of the best span, start logit + end logit.
         null_score: the same score for "no answer here"; ``null_score`` minus ``score`` is the published "null odds".
-        kind: name of another kind of answer (yes, no, unknown), or None.
         best: text of the best span, even if the answer is of another kind.
     """
 

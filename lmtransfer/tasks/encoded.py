@@ -19,11 +19,7 @@ from lmtransfer.tokenizers.words import character_ids
 
 
 def text_capacity(num_specials: int, *, max_length: int) -> int:
-    """Return the number of text tokens that fit into an input of ``max_length`` tokens.
-
-    Raises:
-        ConfigError: ``max_length`` leaves no space beside the special tokens.
-    """
+    """Return the number of text tokens that fit into an input of ``max_length`` tokens."""
     if max_length <= num_specials:
         raise ConfigError(
             f"task.max_length={max_length}: leaves no space for text beside the {num_specials} special tokens; set "
@@ -46,11 +42,7 @@ class CharacterTable:
 
 
 class CharacterRows:
-    """A table of the spellings of the examples' tokens, which grows by one row per word outside the vocabulary.
-
-    Args:
-        tokenizer: a tokenizer of whole words.
-    """
+    """A table of the spellings of the examples' tokens, which grows by one row per word outside the vocabulary."""
 
     def __init__(self, tokenizer: CharacterTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -65,7 +57,6 @@ class CharacterRows:
         """Return the table row of each token, int32.
 
         Args:
-            ids: token ids.
             unknown: the words of the [UNK] tokens in ``ids``, in order.
         """
         rows = ids.astype(np.int32)
@@ -95,12 +86,8 @@ class EncodedExamples:
     """Examples ready to be packed; five bytes per token, or nine if the words have spellings.
 
     Attributes:
-        examples: the N examples.
         owners: number of each sequence's example, ascending, int64, shape (S,).
-        tokens_T: token ids of all sequences end to end, int32.
-        segments_T: segment ids, int8.
         offsets: sequence s is ``tokens_T[offsets[s]:offsets[s + 1]]``, int64, shape (S + 1,).
-        targets: the targets, R rows.
         target_offsets: target rows of sequence s: ``target_offsets[s]`` to ``target_offsets[s + 1]``, int64, (S + 1,).
         num_truncated: number of examples truncated to ``max_length``.
         first_lengths: number of tokens in the first text of each pair, int64, shape (S,); None if the examples are
@@ -131,11 +118,7 @@ class EncodedExamples:
         return np.diff(self.offsets)
 
     def sequences_of(self, examples: np.ndarray) -> np.ndarray:
-        """Return the sequence numbers of these examples, end to end, int64.
-
-        Args:
-            examples: example numbers, int64.
-        """
+        """Return the sequence numbers of these examples, end to end, int64."""
         return ragged_places(np.searchsorted(self.owners, np.arange(len(self.examples) + 1)), examples)
 
     def target_rows(self, sequences: np.ndarray) -> np.ndarray:
@@ -149,11 +132,7 @@ class EncodedExamples:
         return targets
 
     def select(self, examples: np.ndarray) -> EncodedExamples:
-        """Return the examples with these numbers, in the given order (``num_truncated`` still counts all examples).
-
-        Args:
-            examples: example numbers, int64.
-        """
+        """Return the examples with these numbers, in the given order (``num_truncated`` still counts all examples)."""
         sequences = self.sequences_of(examples)
         where = ragged_places(self.offsets, sequences)
         per_example = np.bincount(self.owners, minlength=len(self.examples))[examples]
@@ -186,7 +165,6 @@ def ragged_places(offsets: np.ndarray, pieces: np.ndarray) -> np.ndarray:
 
     Args:
         offsets: start of each piece, and the end of the last.
-        pieces: numbers of the pieces.
     """
     lengths = np.diff(offsets)[pieces]
     new_offsets = ragged_offsets(lengths)

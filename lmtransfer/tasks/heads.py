@@ -26,14 +26,7 @@ ClassWeights = Literal["balanced"] | tuple[float, ...]
 def weights_in_order(
     weights: Literal["balanced"] | Mapping[str, float] | None, labels: Sequence[str]
 ) -> ClassWeights | None:
-    """Return the labels' weights in order; the default weight is 1.
-
-    Args:
-        weights: the setting ``task.class_weights``.
-
-    Raises:
-        ConfigError: a name is not a label, or a weight is not a positive number.
-    """
+    """Return the labels' weights in order; the default weight is 1."""
     if weights is None or weights == "balanced":
         return weights
     by_name = {str(name): weight for name, weight in weights.items()}
@@ -49,13 +42,6 @@ def balanced_weights(labels_N: np.ndarray, *, num_labels: int) -> np.ndarray:
     """Return weights that give all labels the same total weight: N / (labels that occur * count of the label).
 
     These are the weights of scikit-learn's ``class_weight="balanced"``. A label that does not occur has weight 1.
-
-    Args:
-        labels_N: label indices of the training examples.
-        num_labels: C.
-
-    Returns:
-        float64, shape (C,).
     """
     counts_C = np.bincount(labels_N, minlength=num_labels)
     even = len(labels_N) / max(1, int((counts_C > 0).sum()))
@@ -67,13 +53,11 @@ class HeadSpec:
     """The specification of a head: it describes targets and outputs without building the head.
 
     Attributes:
-        kind: name of the kind in messages, results and exports.
         module: full name of the head's class, a ``transfer.heads.base.Head``.
         per: whether there are logits for each sequence or for each token.
         has_mean: whether the outputs of several heads can be averaged.
         may_be_unreachable: whether some gold answers cannot be expressed in tokens.
         num_labels: number of labels, or of kinds of answer other than a span; 0 if there are none.
-        pairs: whether each sequence holds two texts.
     """
 
     kind: ClassVar[str]
@@ -117,7 +101,6 @@ class ClassificationSpec(HeadSpec):
     """One of C labels per sequence; outputs are the C logits.
 
     Attributes:
-        class_weights: weights of the labels in the training loss; None if all are 1.
         label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1.
     """
 

@@ -19,12 +19,7 @@ def check_label(label: str, where: str, column: str) -> None:
     """Check that a text can be a label.
 
     Args:
-        label: the label as the file writes it.
-        where: ``file:line``, for messages.
         column: the setting that names the column of labels.
-
-    Raises:
-        DataError: the text is too long for a label, or has white space at its ends.
     """
     if len(label) > LONGEST:
         raise DataError(
@@ -42,13 +37,7 @@ def check_labels(labels: Mapping[str, int], *, origin: str, items: str, column: 
     """Check that there are at least two labels, and that the column looks like a label column.
 
     Args:
-        labels: the labels in the data, with their counts.
-        origin: file or hub split.
         items: name of the labeled items, in the plural.
-        column: the setting that names the label column, with its value.
-
-    Raises:
-        DataError: there are fewer than two labels, or more than one label for every two items.
     """
     if not labels:
         raise DataError(f"{origin}: has no labeled {items}, so there are no training examples; use another file")
@@ -66,13 +55,7 @@ def check_labels(labels: Mapping[str, int], *, origin: str, items: str, column: 
 
 
 def to_nfc(label: str, where: str, notes: Notes | None = None) -> str:
-    """Convert a label to Unicode form NFC, because the files of a set may write the same label in several forms.
-
-    Args:
-        label: the label as written.
-        where: ``file:line``, or the setting.
-        notes: counts the labels in other forms.
-    """
+    """Convert a label to Unicode form NFC, because the files of a set may write the same label in several forms."""
     if label.isascii() or unicodedata.is_normalized("NFC", label):
         return label
     if notes is not None:

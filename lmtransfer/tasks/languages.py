@@ -13,22 +13,14 @@ PLACE = "{language}"
 
 
 def check_languages(languages: Sequence[str]) -> tuple[str, ...]:
-    """Check the codes of the scored languages, and return them.
-
-    Raises:
-        ConfigError: there are none, or one occurs twice.
-    """
+    """Check the codes of the scored languages, and return them."""
     if not languages or len(set(languages)) != len(languages):
         raise ConfigError(f"task.languages=[{', '.join(languages)}]: list each language once, such as [en, de]")
     return tuple(languages)
 
 
 def check_all_present(languages: Sequence[str], present: set[str], *, origin: str) -> None:
-    """Check that a file has examples in all scored languages.
-
-    Raises:
-        DataError: a language is missing.
-    """
+    """Check that a file has examples in all scored languages."""
     missing = [language for language in languages if language not in present]
     if missing:
         raise DataError(
@@ -48,8 +40,6 @@ def scores_by_language(
     """Score the examples of each language; empty if no language is known.
 
     Args:
-        languages: language of each example; None if unknown.
-        metric: name of the main metric.
         score: scores the examples with these numbers.
     """
     return {
@@ -61,9 +51,6 @@ def scores_by_language(
 
 def language_classes(languages: Sequence[str | None]) -> tuple[np.ndarray, tuple[str, ...]] | None:
     """Return the languages as classes of examples, so that two runs are also compared language by language.
-
-    Args:
-        languages: language of each example.
 
     Returns:
         The class of each example, int64, and the names of the classes; None if a language is unknown.
@@ -78,11 +65,7 @@ def groups_of_translations(groups: np.ndarray, items: Sequence[Hashable]) -> np.
     """Put all translations of an example into one group, because they do not vary independently.
 
     Args:
-        groups: group number of each example, int64, shape (N,).
         items: identity of the original of each example, such as its question number; equal for all its translations.
-
-    Returns:
-        Group number of each example, int64, shape (N,).
     """
     first: dict[Hashable, int] = {}
     return np.array([first.setdefault(item, group) for item, group in zip(items, groups.tolist(), strict=True)],
@@ -93,7 +76,6 @@ def places_in_languages(languages: Sequence[str | None], gold: Sequence[object])
     """Return each example's index within its language, which identifies translations in parallel files.
 
     Args:
-        languages: language of each example.
         gold: gold answer of each example. If these differ between languages, the files are not parallel.
 
     Returns:

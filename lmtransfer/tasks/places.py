@@ -22,11 +22,6 @@ class LocatedFiles:
     Args:
         files: possible file names of each split, tried in order; messages show the first. A split without a name has no
             file.
-        data_root: folder that holds the data folders.
-        task: the task's name, for messages.
-
-    Raises:
-        ConfigError: a name is empty.
     """
 
     def __init__(self, *, files: Mapping[str, Sequence[str]], data_root: str | None, task: str) -> None:
@@ -48,11 +43,7 @@ class LocatedFiles:
         return next((file for file in map(find_data, paths) if file is not None), None)
 
     def require(self, split: str) -> Path:
-        """Find the file of a split.
-
-        Raises:
-            DataError: the file is not on this machine.
-        """
+        """Find the file of a split."""
         path = self.find(split)
         if path is None:
             raise self.missing_error(split)
@@ -109,8 +100,6 @@ class HubSource:
     """A task's data set on the hub.
 
     Attributes:
-        name: ``datasets`` name.
-        config: the configuration, or None.
         splits: hub name of each split; an unlisted split has the same name.
     """
 
@@ -126,10 +115,6 @@ class HubSource:
 
 def load_hub_table(source: HubSource, split: str, *, places: str) -> Any:
     """Load the table of a split: ``column_names``, ``features``, and each column by name.
-
-    Args:
-        split: our name of the split.
-        places: where a file has already been searched for, for the message.
 
     Raises:
         DataError: the split can neither be loaded nor found in the cache, or a local folder names files outside it.

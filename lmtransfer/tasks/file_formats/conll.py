@@ -26,11 +26,8 @@ class TaggedSentence:
     """One sentence.
 
     Attributes:
-        source: the sentence's file.
         lines: line number of each word in the file, or its row.
-        words: the words.
         tags: tag names, one per word; None if the source has no tags.
-        name: the sentence's id in the source, if any.
     """
 
     source: str
@@ -56,14 +53,7 @@ def read_tagged_rows(
     """Read the sentences of a file in order, skipping blank lines.
 
     Args:
-        path: the file, plain or compressed.
-        file_format: ``jsonl`` (one object per line, or an array) or ``parquet`` (or arrow).
-        words_fields: possible names of the field with the words.
         with_gold: whether all sentences must have tags; otherwise a missing or null field means hidden tags.
-        notes: counts unusual input in the file.
-
-    Raises:
-        DataError: a row is not such an object, or its numbers of tags and words differ; the message has ``file:line``.
     """
     columns = [
         ColumnSpec(tuple(words_fields), "task.word_column", advice="write this field"),
@@ -105,13 +95,7 @@ def read_tagged_hub(
     """Read the sentences of a split; tags stored as numbers are replaced with their names in the data set.
 
     Args:
-        split: our name of the split.
         tags_column: column of the tags; if all tags are -1, they are hidden.
-        places: where a file has already been searched for, for the message.
-
-    Raises:
-        DataError: the split can neither be loaded nor found in the cache, a column is missing, a sentence has no words,
-            or its numbers of tags and words differ.
     """
     table = load_hub_table(source, split, places=places)
     origin = source.origin(split)
@@ -149,15 +133,7 @@ def read_conll(
     columns as that line. In a file without the tag column, the tags are hidden.
 
     Args:
-        path: the file, plain or compressed.
-        word_column: column of the word, from 1.
         tag_column: column of the tag, from 1; None for the last column, as in all files of these tasks.
-        with_gold: whether the file must have the tag column.
-        notes: counts document marks, and records the number of columns if there are three or more.
-
-    Raises:
-        DataError: a line has a different number of columns, a word or tag is empty, or the file lacks a column; the
-            message has ``file:line``.
     """
     words: list[str] = []
     tags: list[str] = []
@@ -214,9 +190,6 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio
 
     Tags mark spans if all of them are ``O`` or a prefix with a kind (``B-PER``), or only ``O``, ``B``, ``I`` and the
     like. Spans are IOB1 if ``B-`` only ever begins a span next to another of its kind, and ``I-`` begins others.
-
-    Args:
-        sentences: the tags of each sentence.
     """
     tags: set[str] = set()
     num_unmarked, has_marked = 0, False
@@ -244,20 +217,13 @@ def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
 
     CoNLL-2003's own files (IOB1: Ramshaw and Marcus, https://aclanthology.org/W95-0107) write ``B-`` only if a span
     directly follows another of the same kind.
-
-    Args:
-        tags: ``O``, ``B-kind`` or ``I-kind`` for each word.
     """
     unmarked = set(unmarked_starts(tags))
     return tuple("B" + tag[1:] if word in unmarked else tag for word, tag in enumerate(tags))
 
 
 def unmarked_starts(tags: Sequence[str]) -> list[int]:
-    """Find words that start a span with the tag ``I-kind`` because the preceding word is not in a span of that kind.
-
-    Args:
-        tags: tags of one sentence.
-    """
+    """Find words that start a span with the tag ``I-kind`` because the preceding word is not in a span of that kind."""
     begins = []
     last_prefix, last_kind = OUTSIDE, ""
     for word, tag in enumerate(tags):
@@ -295,15 +261,8 @@ def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: No
     """Read the sentences of a file in order, named by ``sent_id``.
 
     Args:
-        path: the file, plain or compressed.
-        tag_column: ``upos`` (the universal tag) or ``xpos`` (the language's own).
         with_gold: whether all words must have a tag; otherwise a sentence whose tags are all underscores has hidden
             tags.
-        notes: counts ranges and empty nodes.
-
-    Raises:
-        DataError: a line does not have ten columns, words are out of order, or a word has no form or tag; the message
-            has ``file:line``.
     """
     words: list[str] = []
     tags: list[str] = []

@@ -33,8 +33,6 @@ class _Word(NamedTuple):
     """A word delimited by white space, and the pieces that it can be cut into, with their normalized words.
 
     Attributes:
-        words: normalized words of the whole word.
-        all_words: normalized words of all pieces.
         heads: pieces from a first character to the end of the word.
         tails: pieces from the start of the word to one past a last character.
         pieces: pieces from a first character to one past a last character.
@@ -59,10 +57,6 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
     Extractive systems are trained on CoQA in this way: answers are free text, so the target is the span of the
     annotator's evidence that overlaps most with the answer (Reddy et al., "CoQA" (2019), which defines the best
     extractive answer in this way).
-
-    Args:
-        text: the text that contains the span.
-        answer: the free-text answer.
 
     Returns:
         First character, and one past the last; None if the text and the answer have no word in common.
@@ -159,15 +153,10 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
     - ``source``, the domain by which the official script groups, is in the metadata.
 
     Args:
-        path: the file, plain or compressed.
         bad_answers: what to do with answers whose evidence is missing or is not where the file says (ignoring white
             space); see ``AnswerPlaces``. Skipped answers go last; a skipped answer of another kind loses only its
             evidence.
         kinds: names of the other kinds of answer; the kind is an index into this list.
-
-    Raises:
-        DataError: the file is not JSON, a key is missing or has the wrong type, a question or story is empty, an id
-            occurs twice, the turns of answers and questions differ, or bad answers are rejected.
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []

@@ -35,13 +35,8 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
     - ``yesno`` and ``followup`` are ``metadata``. Titles and background are not read.
 
     Args:
-        path: the file, plain or compressed.
         bad_answers: what to do with answers that are not at their ``answer_start``; see ``AnswerPlaces``. Skipped
             answers go last.
-
-    Raises:
-        DataError: the file is not JSON, a key is missing or has the wrong type, a question or passage is empty, an id
-            occurs twice or does not have the form ``<dialogue>_q#<turn>``, or bad answers are rejected.
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []

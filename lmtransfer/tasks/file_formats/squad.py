@@ -31,15 +31,9 @@ class AnswerPlaces:
     """A check of the offsets of answers, which records the bad answers.
 
     Args:
-        path: the file, for messages.
         policy: with ``refuse``, ``report`` raises an error. With ``skip``, bad answers are not used for training, but
             their texts remain references (no official metric uses offsets), and a question with only bad answers is
             left out.
-
-    Attributes:
-        bad_answers: question id of each bad answer.
-        skipped_questions: ids of the questions that are left out.
-        num_answers: number of answers, including bad ones.
     """
 
     def __init__(self, path: Path, policy: BadAnswersPolicy) -> None:
@@ -51,12 +45,7 @@ class AnswerPlaces:
         self._problems: list[str] = []
 
     def gold(self, question: str, text: str, start: int, passage: str) -> GoldSpan | None:
-        """Return an answer with its span, or without one if the text is not at ``start``; None if the text is empty.
-
-        Args:
-            start: first character of the answer, according to the file.
-            passage: the passage that it quotes.
-        """
+        """Return an answer with its span, or without one if the text is not at ``start``; None if the text is empty."""
         self.num_answers += 1
         if not text.strip():
             self.add_problem(question, f"the answer {text!r} is empty")
@@ -69,11 +58,7 @@ class AnswerPlaces:
         return GoldSpan(text, start, end)
 
     def select(self, question: str, gold_answers: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
-        """Return a question's usable answers, those without a span last; empty if the question is left out.
-
-        Args:
-            gold_answers: results of ``gold``.
-        """
+        """Return a question's usable answers, those without a span last; empty if the question is left out."""
         answers = list(gold_answers)
         spans = sorted((gold for gold in answers if gold is not None), key=lambda gold: gold.start is None)
         if answers and (not spans or spans[0].start is None):
@@ -82,11 +67,7 @@ class AnswerPlaces:
         return tuple(spans)
 
     def add_problem(self, question: str, problem: str) -> None:
-        """Record a bad answer.
-
-        Args:
-            problem: the problem, for the message.
-        """
+        """Record a bad answer."""
         self.bad_answers.append(question)
         if len(self._problems) < _MOST_PROBLEMS:
             self._problems.append(f"  question {question}: {problem}")
@@ -111,13 +92,7 @@ class AnswerPlaces:
 
 @dataclass(frozen=True, slots=True)
 class QuestionFile:
-    """The questions in a file, in order, and the ids of bad answers.
-
-    Attributes:
-        examples: the questions, except those left out.
-        bad_answers: question id of each answer that is not where the file says.
-        skipped_questions: ids of the questions left out because they have no other answer.
-    """
+    """The questions in a file, in order, and the ids of bad answers."""
 
     examples: list[QuestionExample]
     bad_answers: tuple[str, ...] = ()
@@ -133,12 +108,7 @@ class QuestionFile:
 
 
 def list_ids(ids: Iterable[str], *, most: int = 10) -> str:
-    """List distinct ids for a message, naming only the first: ``a, b, c and 4 more``.
-
-    Args:
-        ids: ids in order.
-        most: maximum number of ids to name.
-    """
+    """List distinct ids for a message, naming only the first: ``a, b, c and 4 more``."""
     distinct = list(dict.fromkeys(ids))
     further = len(distinct) - most
     return ", ".join(distinct[:most]) + (f" and {further:,} more" if further > 0 else "")
@@ -154,10 +124,6 @@ def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Quest
     A question has no answer if ``is_impossible`` is true, or if its list of answers is empty and the file lacks that
     key; ``plausible_answers`` are ignored. If ``answers`` is missing, the answers are hidden. Answers keep their order,
     except that skipped bad answers go last.
-
-    Args:
-        path: the file, plain or compressed.
-        bad_answers: what to do with answers that are not at their ``answer_start``; see ``AnswerPlaces``.
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []
@@ -204,7 +170,6 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
     """Read the questions of a file in order, skipping blank lines.
 
     Args:
-        path: the file, plain or compressed, or a ``datasets.save_to_disk`` folder.
         bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
             ``AnswerPlaces``. Skipped answers go last.
     """
@@ -230,13 +195,6 @@ def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolic
     Args:
         source: the data set on the hub, with the columns ``id``, ``question``, ``context`` and ``answers`` (lists
             ``text`` and ``answer_start``).
-        split: our name of the split.
-        bad_answers: see ``read_span_rows``.
-        places: where a file has already been searched for, for the message.
-
-    Raises:
-        DataError: the split can neither be loaded nor found in the cache, a column is missing, or bad answers are
-            rejected.
     """
     table, origin = load_hub_table(source, split, places=places), source.origin(split)
     missing = [column for column in _COLUMNS if column not in table.column_names]

@@ -117,10 +117,6 @@ def fit_temperature(logits_NC: np.ndarray, gold_N: np.ndarray) -> float:
     """Return the temperature, 0.01 to 100, with the smallest mean negative log-probability of the gold labels.
 
     The loss is convex in 1 / temperature, so the root of its slope is found by bisection.
-
-    Args:
-        logits_NC: logits of each label, float64.
-        gold_N: index of the gold label.
     """
     of_gold = logits_NC[np.arange(len(gold_N)), gold_N].sum()
     low, high = np.log(1 / _MOST), np.log(1 / _LEAST)

@@ -56,12 +56,6 @@ def leave_one_out_max(scores: Sequence[float]) -> float:
 
     This makes systems comparable with people, who are also compared with one reference fewer (Reddy et al., "CoQA"
     (2019); Choi et al., "QuAC" (2018)). A single reference is not left out.
-
-    Args:
-        scores: score of one answer against each reference, in order.
-
-    Raises:
-        ValueError: there is no score.
     """
     if not scores:
         raise ValueError("an answer has no reference to compare with")
@@ -93,10 +87,6 @@ def check_same_questions(entries: Mapping[str, object], questions: Collection[st
     The official scripts skip a question without an answer, or count it as wrong. Here the caller must answer it with an
     empty text.
 
-    Args:
-        entries: entries by question id.
-        what: name of the entries, for the message.
-
     Raises:
         DataError: there are no questions, a question has no entry, or an entry has no question; the message names the
             first.
@@ -125,7 +115,6 @@ def squad_scores(answers: Mapping[str, str], references: Mapping[str, Sequence[s
     as wrong.
 
     Args:
-        answers: predicted text by question id.
         references: the gold texts by question id, at least one each.
     """
     return {name: mean(scores.values()) for name, scores in squad_questions(answers, references).items()}
@@ -239,12 +228,6 @@ def best_threshold(
     it. If it is best to answer no question, the script's threshold is 0, which suits probabilities. If some odds are
     not above 0, ours is just below the smallest odds instead.
 
-    Args:
-        answers: predicted text by question id.
-        scores: scores of these texts, by question id.
-        has_answer: whether a question has a gold answer.
-        null_odds: evidence for no answer, by question id.
-
     Returns:
         The mean score (0 to 1), and the threshold: odds above it mean no answer.
 
@@ -326,11 +309,7 @@ def quac_questions(
 
 
 def agreed_questions(references: Mapping[str, Sequence[str]], *, min_f1: float = 0.4) -> list[str]:
-    """Return the ids of the questions whose human F1 is at least ``min_f1``, in order.
-
-    Raises:
-        DataError: there is no such question.
-    """
+    """Return the ids of the questions whose human F1 is at least ``min_f1``, in order."""
     agreed = [question for question, texts in references.items() if human_f1(texts) >= min_f1]
     if not agreed:
         raise DataError(f"none of the {len(references)} questions has a human F1 of at least {min_f1}")
@@ -342,10 +321,6 @@ def quac_f1(answer: str, references: Sequence[str]) -> float:
 
     If at least half of the references say that there is no answer, only "no answer" is correct (F1 1; any other answer
     0). Otherwise the references without an answer are ignored.
-
-    Args:
-        answer: predicted text; ``CANNOTANSWER`` or empty for no answer.
-        references: each person's text, as for :func:`quac_scores`.
     """
     agreed_answers = agreed_references(references)
     prediction = answer or NO_ANSWER
@@ -385,7 +360,6 @@ def coqa_scores(
     script counts it as wrong.
 
     Args:
-        answers: predicted text by question id: free text, including "yes", "no" and "unknown".
         references: each person's text, by question id (the file's ``answers`` and ``additional_answers``).
         groups: name of the group by question id: the domain, or the kind of answer.
     """

@@ -12,7 +12,6 @@ class GoldSpan:
     Attributes:
         text: the text that is scored.
         start: first character in the passage; None if the answer is not a span of it (yes, no).
-        end: one past the last character.
     """
 
     text: str
@@ -33,9 +32,6 @@ class QuestionExample:
     """One question.
 
     Attributes:
-        id: the published id.
-        question: text of the question.
-        passage: text that contains the answer.
         answers: gold answers, the one to train on first; empty if the passage has none; None if hidden.
         history: earlier turns of the dialogue, oldest first.
         kind: index into the task's ``labels`` of another kind of answer (yes, no, unknown); None for a span.

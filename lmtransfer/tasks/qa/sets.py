@@ -34,11 +34,9 @@ class AnswersById:
     """Answers and gold answers by question id, in the format that the official scripts expect.
 
     Attributes:
-        texts: text of each answer.
         spans: text of the best span, even if the answer is of another kind.
         null_odds: null score minus span score; a large value means no answer.
         references: the gold texts; empty if there is no answer.
-        domains: source domain of each question; empty if unknown.
     """
 
     texts: Mapping[str, str]
@@ -64,7 +62,6 @@ class Squad:
     """SQuAD 1.1, or 2.0, in which a question may have no answer.
 
     Args:
-        no_answer: whether a question may have no answer.
         threshold: null odds above which there is no answer.
 
     Attributes:
@@ -82,7 +79,6 @@ class Squad:
         """Read the questions of a file.
 
         Args:
-            bad_answers: what to do with gold answers that are not where the file says.
             kinds: names of the answers that are not spans, in the task's order.
         """
         return read_squad(path, bad_answers=bad_answers)

@@ -54,11 +54,8 @@ def decode_spans(
     only if every window says so. Another kind of answer is predicted if some window scores it above a span.
 
     Args:
-        encoded: result of ``encode_questions``.
         outputs: [start, end, score, null score, and the log odds of each other kind against a span], float32, of shape
             (S, 4 + C); start and end are tokens of the sequence, or -1 if no span is legal.
-        labels: names of the C other kinds.
-        no_answer: whether "no answer" is a valid answer.
         threshold: null odds (null score minus span score) above which there is no answer.
     """
     targets_of = SpanTargets.of(encoded.targets)
@@ -106,13 +103,7 @@ def _best(question: WindowedQuestion, passages: np.ndarray, rows: np.ndarray) ->
 
 
 class QuestionReader(Reader):
-    """A reader of the user's questions.
-
-    Args:
-        kind: short name of the task's kind, for messages.
-        file_format: format of the task's own files.
-        labels: the task's other kinds of answer.
-    """
+    """A reader of the user's questions."""
 
     formats = ("text", "jsonl", "parquet", "squad", "quac", "coqa")
     file_only = ("parquet", "squad", "quac", "coqa")
@@ -152,12 +143,6 @@ class SpanQa(Task):
     """Questions about passages, answered by a span of the passage and scored like the official script of the data.
 
     If a split has several files, all are read. A test file may lack the answers.
-
-    Attributes:
-        notes: unusual input by split, from the last call of ``examples`` for the split.
-
-    Raises:
-        ConfigError: there is no file, or ``labels`` and ``no_answer`` do not fit the format.
     """
 
     class Settings(TaskSettings, FileSettings, HubDatasetSettings):
@@ -265,11 +250,7 @@ class SpanQa(Task):
         return questions
 
     def check_windows(self, longest: int) -> None:
-        """Check that windows overlap or touch; the default ``stride`` fits all lengths and is not checked.
-
-        Raises:
-            ConfigError: ``stride`` is larger than a window of ``longest`` tokens.
-        """
+        """Check that windows overlap or touch; the default ``stride`` fits all lengths and is not checked."""
         stride = self.settings.stride
         if stride != STRIDE and stride > longest:
             raise ConfigError(
@@ -364,9 +345,6 @@ class CrossLingualQa(SpanQa):
 
     The metrics are over the questions of all languages, by SQuAD's script; F1 is also reported for each language, as
     ``language/de/f1``. The same question has the same published id in every language, so ids get the language's code.
-
-    Raises:
-        ConfigError: there is no language, or one occurs twice; see also ``SpanQa``.
     """
 
     class Settings(SpanQa.Settings):

@@ -44,7 +44,6 @@ class GoldTokens(NamedTuple):
             example: the question; if it has another kind of answer, its first gold answer is the evidence.
             spans: character span of each passage token, shape (n, 2).
             windows: windows of the passage, each from its first token to one past its last.
-            longest: maximum number of tokens in an answer.
         """
         gold_answers = example.answers or ()
         if not gold_answers or gold_answers[0].start is None:
@@ -82,22 +81,13 @@ def covering_tokens(spans: np.ndarray, start: int, end: int) -> tuple[int, int] 
 
     Args:
         spans: character span of each token, shape (n, 2).
-        start: first character of the span.
-        end: one past the last character.
     """
     sharing = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start) & (spans[:, 0] < spans[:, 1]))
     return (int(sharing[0]), int(sharing[-1])) if len(sharing) else None
 
 
 def text_of_tokens(passage: str, spans: np.ndarray, start: int, end: int) -> tuple[int, int]:
-    """Return the characters from token ``start`` to token ``end`` inclusive, without surrounding white space.
-
-    Args:
-        spans: character span of each passage token, shape (n, 2).
-
-    Returns:
-        First character, and one past the last.
-    """
+    """Return the characters from token ``start`` to token ``end`` inclusive, without surrounding white space."""
     return _strip(passage, int(spans[start, 0]), int(spans[end, 1]))
 
 
@@ -127,11 +117,8 @@ class QuestionPieces:
     """The tokens of the examples' texts; each distinct question, turn and passage is encoded once.
 
     Args:
-        examples: the questions.
-        tokenizer: provides ids and character offsets.
         max_question_tokens: maximum length of a question with its history. The question keeps its beginning; the
             history keeps its end, nearest to the question.
-        history_turns: number of earlier turns (question and answer) that precede the question.
     """
 
     def __init__(
@@ -222,19 +209,7 @@ def encode_questions(
     half of the space; and answers begin and end exactly where the annotator's do, by characters rather than words.
 
     Args:
-        examples: N questions.
-        tokenizer: provides ids and character offsets.
-        max_length: maximum sequence length in tokens, including special tokens.
-        num_segments: number of segment ids of the encoder; the passage has 1, or 0 if there is only one.
-        stride: number of tokens between the starts of consecutive windows.
-        max_question_tokens: maximum length of a question with its history. The question keeps its beginning; the
-            history keeps its end, nearest to the question.
-        history_turns: number of earlier turns (question and answer) that precede the question.
         max_answer_tokens: maximum length of an answer; a longer gold answer is unreachable. None for any length.
-
-    Raises:
-        ConfigError: ``max_length`` leaves no space for text.
-        ValueError: the other settings leave no space for a passage.
     """
     most = text_capacity(_NUM_SPECIALS, max_length=max_length)
     if min(stride, max_question_tokens) < 1 or history_turns < 0:
@@ -281,11 +256,7 @@ class _Sequences:
     """The growing list of sequences for all questions, one per window.
 
     Attributes:
-        cls, sep: the special tokens.
-        owners: question number of each window.
-        pieces: tokens of all windows.
         lengths: lengths of the question with its two special tokens, and of the passage with its one.
-        targets: see ``encode_questions``.
     """
 
     cls: TextTokens
@@ -325,10 +296,6 @@ def window_starts(num_tokens: int, *, capacity: int, stride: int) -> range:
     """Return the first passage token of each window; the last window is the first to reach the passage's end.
 
     Windows overlap by at least half, so that an answer of up to half a window is complete in one of them.
-
-    Args:
-        capacity: number of passage tokens that fit into a window.
-        stride: maximum number of tokens between the starts of consecutive windows.
     """
     step = min(stride, max(1, capacity // 2))
     num_further = max(0, -(-(num_tokens - capacity) // step))

@@ -19,8 +19,6 @@ class TaggedExample:
     """One sentence.
 
     Attributes:
-        id: readable name.
-        words: the words.
         tags: indices into the task's ``labels``, one per word; None if hidden.
     """
 
@@ -88,8 +86,6 @@ def entities(
     """Return the entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
 
     Args:
-        spans: the words of the text; see ``word_spans``.
-        answer: a tag for each word.
         labels: the task's tags. If they do not mark spans, each word is an entity with its tag as label.
 
     Returns:

@@ -47,16 +47,10 @@ class TaggedFiles:
     """A task's splits, from files, or from the hub for splits without a local file.
 
     Args:
-        located: file of each split.
-        file_format: format of the files.
         word_column: number, name or field of the words; None for the format's default.
         tag_column: number, name or field of the tags; None for the format's default.
         scheme: meaning of the tags; None to recognize it from the training split's tags.
-        hub: the data set on the hub for splits without a file; None if only files are used.
         hub_columns: columns of the words and of the tags on the hub.
-
-    Raises:
-        ConfigError: the format has no such column, or there is neither a file nor a hub name.
     """
 
     def __init__(
@@ -85,11 +79,7 @@ class TaggedFiles:
 
     @cached_property
     def scheme(self) -> Scheme:
-        """The meaning of the tags; ``span_encoding`` then says how spans are written, unless a setting specifies it.
-
-        Raises:
-            ConfigError: it is not set, and there is no training split to recognize it from.
-        """
+        """The meaning of the tags; ``span_encoding`` then says how spans are written, unless a setting specifies it."""
         if self._scheme is not None:
             return self._scheme
         if "train" not in self.splits:
@@ -100,11 +90,7 @@ class TaggedFiles:
         return scheme
 
     def origin(self, split: str) -> str:
-        """Return the file or hub split from which a split is read.
-
-        Raises:
-            DataError: the split does not exist, or its data is missing.
-        """
+        """Return the file or hub split from which a split is read."""
         path = self.located.find(split)
         if path is not None:
             return str(path)
@@ -113,11 +99,7 @@ class TaggedFiles:
         raise self.located.missing_error(split)
 
     def sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
-        """Yield the sentences of a split, in the order of the source, with spans in BIO.
-
-        Args:
-            notes: counts unusual input.
-        """
+        """Yield the sentences of a split, in the order of the source, with spans in BIO."""
         sentences = (self._normalize(sentence, notes) for sentence in self._sentences(split, notes))
         return sentences if self.scheme == "words" else (self._as_bio(sentence, notes) for sentence in sentences)
 

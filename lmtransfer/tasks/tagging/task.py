@@ -35,14 +35,7 @@ ENCODED = "encoded"
 
 
 class SentenceReader(Reader):
-    """A reader of the user's sentences.
-
-    Args:
-        kind: short name of the task's kind, for messages.
-        file_format: format of the task's own files.
-        word_column: column of the words in these files.
-        tag_column: column of the tags in these files.
-    """
+    """A reader of the user's sentences."""
 
     formats = ("text", "jsonl", "conll", "conllu", "parquet")
     file_only = ("conll", "conllu", "parquet")
@@ -90,10 +83,6 @@ class Tagging(Task):
 
     Attributes:
         notes: unusual input by split, from the last call of ``examples``; under ``"encoded"`` from the last ``encode``.
-
-    Raises:
-        ConfigError: the format has no such column; there is neither a file nor a hub name; or ``labels`` are fewer than
-            two, repeat a tag, or do not fit the scheme. Labels discovered in the data are checked on first use.
     """
 
     class Settings(TaskSettings, FileSettings, HubDatasetSettings):
@@ -157,12 +146,7 @@ class Tagging(Task):
         return self._check(self.discover_labels(), self.scheme)
 
     def discover_labels(self) -> list[str]:
-        """Find the tags of the training split: ``O``, then the others sorted.
-
-        Raises:
-            ConfigError: there is no training split.
-            DataError: the split is missing or malformed.
-        """
+        """Find the tags of the training split: ``O``, then the others sorted."""
         if "train" not in self.splits:
             raise ConfigError(
                 f"task.labels=null: the tags are read from the training file, but task {self.name} has none; list them "

@@ -24,7 +24,6 @@ class WordPieces:
     """The words of a sentence as tokens.
 
     Attributes:
-        ids_T: token ids without [CLS] and [SEP], int32.
         counts_W: number of tokens in each word, at least 1, int64.
         missing_W: whether the tokenizer has no token for the word, so that its token is [UNK], bool.
     """
@@ -39,10 +38,7 @@ class WordWindow:
     """A part of a sentence that the encoder reads as one sequence.
 
     Attributes:
-        start: first word.
-        stop: one past the last word.
         answers: first word that is answered in this window.
-        answers_stop: one past the last such word.
     """
 
     start: int
@@ -58,14 +54,6 @@ def encode_words(
 
     A sentence of more than ``max_length`` tokens is read in windows (``word_windows``), and each word is a target in
     only one of them. A word longer than a window loses its last tokens.
-
-    Args:
-        examples: N sentences.
-        max_length: maximum sequence length in tokens, including special tokens.
-        notes: counts words for which the tokenizer has no token.
-
-    Raises:
-        ConfigError: ``max_length`` leaves no space for words.
     """
     capacity = text_capacity(2, max_length=max_length)
     character_rows = character_rows_of(tokenizer)
@@ -119,9 +107,6 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> WordPieces:
 
     The sentence is encoded with one space between words, and character offsets assign tokens to words. If a token
     belongs to two words (in a vocabulary whose pieces contain spaces), each word is encoded alone.
-
-    Args:
-        words: words of one sentence.
     """
     ids_T, word_T = _read_together(words, tokenizer) or _read_apart(words, tokenizer)
     counts_W = np.bincount(word_T, minlength=len(words)).astype(np.int64)
@@ -141,7 +126,6 @@ def word_windows(counts_W: np.ndarray, capacity: int) -> list[WordWindow]:
 
     Args:
         counts_W: number of tokens in each word, 1 to ``capacity``.
-        capacity: maximum number of tokens in a window.
     """
     edges = ragged_offsets(counts_W)
     num_words, total = len(counts_W), int(edges[-1])

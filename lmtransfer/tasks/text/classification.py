@@ -36,9 +36,6 @@ class TextClassification(TextFileTask, Classification):
     """Single texts or pairs with one label each, from one file per split or from a ``datasets`` name.
 
     By default the labels are those in the training file, sorted by size if they are numbers, otherwise alphabetically.
-
-    Raises:
-        ConfigError: ``label_values`` and ``labels`` differ in number, or there is neither a file nor a hub name.
     """
 
     class Settings(Classification.Settings, TextFileTask.Settings):
@@ -128,9 +125,6 @@ class CrossLingualClassification(TextClassification):
 
     The metrics are over the examples of all scored languages; the main metric is also reported for each language, as
     ``language/de/accuracy``. The held-out part, which chooses checkpoints, is in the training language.
-
-    Raises:
-        ConfigError: ``language`` is not a language code, or one of ``languages`` occurs twice.
     """
 
     class Settings(TextClassification.Settings):

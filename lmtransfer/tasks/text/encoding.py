@@ -24,15 +24,6 @@ def encode_texts(
 
     A pair that is too long loses one token at a time from the end of the longer text (on a tie, of the second text). An
     encoder without segments gets 0 for both texts.
-
-    Args:
-        examples: N texts or N pairs.
-        targets: the targets, one row per example.
-        max_length: maximum input length in tokens, including special tokens.
-        num_segments: number of segment ids that the encoder has.
-
-    Raises:
-        ConfigError: ``max_length`` leaves no space for text.
     """
     texts = [example.text for example in examples]
     pairs = [example.text_pair for example in examples if example.text_pair is not None]
@@ -77,13 +68,7 @@ def encode_texts(
 
 
 def longest_first(first: int, second: int, capacity: int) -> tuple[int, int]:
-    """Return the number of tokens that two texts keep if tokens are cut from the longer (on a tie, the second).
-
-    Args:
-        first: number of tokens in the first text.
-        second: number of tokens in the second text.
-        capacity: number of tokens that fit in total.
-    """
+    """Return the number of tokens that two texts keep if tokens are cut from the longer (on a tie, the second)."""
     if first + second <= capacity:
         return first, second
     half = (capacity + 1) // 2

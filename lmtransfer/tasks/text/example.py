@@ -14,14 +14,9 @@ class TextExample:
     """One text or pair of texts.
 
     Attributes:
-        id: readable name.
-        text: the text, or the first of a pair.
-        text_pair: the second of a pair, or None.
         label: index into the task's ``labels``; None if hidden, and for other kinds of tasks.
         label_set: indices of all labels, ascending; None if hidden, and for other kinds of tasks.
-        score: the gold score of a regression task; None if hidden.
         part_of: the sentence of which the text is a phrase; "" if there are several, None if the task has no phrases.
-        language: language code; None if the task has one language.
     """
 
     id: str

@@ -24,13 +24,8 @@ class TextRow:
     """One text or pair of texts with its gold answer as written.
 
     Attributes:
-        id: ``split:number``, or the value of the id column.
-        where: ``file:line``, for messages.
-        text: the text, or the first of a pair.
-        text_pair: the second of a pair, or None.
         gold: label or score; None if hidden.
         is_label_name: whether ``gold`` is a label name, even if the task's files write labels differently.
-        language: language code; None if the file has no such column.
         is_missing: whether the row has no gold answer at all, not even a value that means a hidden one.
     """
 
@@ -52,11 +47,8 @@ class TextColumns:
     """The columns to read.
 
     Attributes:
-        text: the text, or the first of a pair.
         text_pair: the second of a pair; None if the examples are single texts.
-        gold: label or score.
         id: names of the examples; None to number them.
-        language: language codes; None if they are not read.
     """
 
     text: ColumnSpec
@@ -71,9 +63,6 @@ class TextColumns:
 
         Args:
             gold: name of the setting with the column of the gold answer.
-
-        Raises:
-            ConfigError: a list of names is empty, or the text column is also the column of the gold answers.
         """
         text_pair, names = settings.text_pair_column, settings.id_column
         columns = cls(
@@ -91,11 +80,7 @@ class TextColumns:
         return columns
 
     def all_columns(self, *, with_gold: bool) -> list[ColumnSpec]:
-        """Return all columns: text, second text, gold answer, id, language.
-
-        Args:
-            with_gold: whether a file must have gold answers.
-        """
+        """Return all columns: text, second text, gold answer, id, language."""
         gold = replace(self.gold, required=with_gold)
         columns = (self.text, self.text_pair, gold, self.id, self.language)
         return [column for column in columns if column is not None]
@@ -109,22 +94,7 @@ def _column(setting: str, names: ColumnNames) -> ColumnSpec:
 
 
 class TextFiles:
-    """A task's splits, from files, or from the hub for splits without a local file.
-
-    Args:
-        settings: the files, their columns and format; the data set on the hub.
-        columns: the columns to read.
-        hidden_values: values in the files that mean a hidden gold answer.
-        task: the task's name, for messages.
-
-    Attributes:
-        columns: the columns to read.
-        layout: format of the files.
-        notes: empty texts, blank lines and skipped rows in each split that was read, with the first place of each.
-
-    Raises:
-        ConfigError: there is neither a file nor a hub name.
-    """
+    """A task's splits, from files, or from the hub for splits without a local file."""
 
     def __init__(
         self, settings: TextTableSettings, columns: TextColumns, *, hidden_values: Iterable[str], task: str
@@ -145,11 +115,7 @@ class TextFiles:
             )
 
     def origin(self, split: str) -> str:
-        """Return the file or hub split from which a split is read.
-
-        Raises:
-            DataError: the split does not exist, or its data is missing.
-        """
+        """Return the file or hub split from which a split is read."""
         path = self._find(split)
         if path is not None:
             return str(path)
@@ -162,9 +128,6 @@ class TextFiles:
 
         Args:
             example_of: builds an example from a row; raises ValueError if the gold answer cannot be used.
-
-        Raises:
-            DataError: the split is missing, malformed (the message has ``file:line``) or has no examples.
         """
         notes = self.notes[split] = Notes()
         rows = self.rows(split, notes)
@@ -175,14 +138,7 @@ class TextFiles:
         return examples
 
     def rows(self, split: str, notes: Notes) -> Iterator[TextRow]:
-        """Yield the rows of a split, in the order of the source.
-
-        Args:
-            notes: counts empty texts and skipped rows.
-
-        Raises:
-            DataError: the split is missing or malformed; the message has ``file:line``.
-        """
+        """Yield the rows of a split, in the order of the source."""
         path = self._find(split)
         with_gold = not split.startswith("test")
         if path is not None:
@@ -201,8 +157,6 @@ class TextFiles:
 
         Args:
             split: name of the split in ids, as in ``split:number``.
-            notes: counts empty texts and skipped rows.
-            with_gold: whether the file must have gold answers.
         """
         bad_rows = BadRows(self.layout.bad_rows, notes)
         columns = self.columns.all_columns(with_gold=with_gold)
@@ -278,12 +232,7 @@ class TextFiles:
 
 
 def hub_records(source: HubSource, split: str, specs: Sequence[ColumnSpec], *, places: str) -> Iterator[TableRecord]:
-    """Yield the requested columns of a split on the hub, with label numbers replaced by names.
-
-    Args:
-        split: our name of the split.
-        places: where a file has already been searched for, for the message.
-    """
+    """Yield the requested columns of a split on the hub, with label numbers replaced by names."""
     table = load_hub_table(source, split, places=places)
     where = source.origin(split)
     check_columns(table.column_names, specs, where)

@@ -41,10 +41,6 @@ class MultiLabel(TextFileTask):
     (``{"sport": 1}``); or each label has its own column. An empty column or list means no label. Each label is decided
     independently: it is predicted if its probability is above 0.5. Subsets and held-out parts are random; they do not
     keep the proportions of the labels.
-
-    Raises:
-        ConfigError: there are fewer than two labels, a label occurs twice, ``separator`` is empty, or there is no file.
-            Labels discovered in the data are checked on first use.
     """
 
     kind = MultiLabelSpec.kind
@@ -234,11 +230,7 @@ class MultiLabel(TextFileTask):
         return TextExample(row.id, row.text, row.text_pair, label_set=indices)
 
     def _names(self, cells: list[str] | dict[str, bool], text: str) -> list[str]:
-        """Return the names of a row's labels.
-
-        Raises:
-            ValueError: a vector does not have a 0 or 1 for each label, a name is empty, or a name occurs twice.
-        """
+        """Return the names of a row's labels."""
         if isinstance(cells, dict):
             return [name for name, has_label in cells.items() if has_label]
         if self._form == "vectors":

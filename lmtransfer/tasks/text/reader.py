@@ -26,10 +26,7 @@ class TextReader(Reader):
     """A reader of the user's texts, or pairs of texts.
 
     Args:
-        kind: short name of the task's kind, for messages.
-        owner: name of the task, for messages.
         columns: columns of the task's own files; None for single texts, in a column ``text`` or ``sentence``.
-        layout: format of these files.
     """
 
     formats = ("text", *TABLE_FORMATS)

@@ -41,13 +41,7 @@ NEUTRAL = 2
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A labeled part of a sentence.
-
-    Attributes:
-        label: the label.
-        start: first word.
-        stop: one past the last word.
-    """
+    """A labeled part of a sentence."""
 
     label: int
     start: int
@@ -59,7 +53,6 @@ class LabeledTree:
     """A sentence with a label for each of its phrases.
 
     Attributes:
-        words: the words as written in the file.
         phrases: the whole sentence first, then the others, depth first from the left.
     """
 
@@ -68,15 +61,7 @@ class LabeledTree:
 
 
 def read_trees(path: Path, *, num_labels: int) -> Iterator[LabeledTree]:
-    """Yield the trees of a file, one per line, skipping blank lines.
-
-    Args:
-        path: the file, plain or compressed.
-        num_labels: labels are 0 to ``num_labels - 1``.
-
-    Raises:
-        DataError: a line is not such a tree; the message has ``file:line``.
-    """
+    """Yield the trees of a file, one per line, skipping blank lines."""
     for number, line in read_lines(path):
         if line.strip():
             try:
@@ -87,10 +72,6 @@ def read_trees(path: Path, *, num_labels: int) -> Iterator[LabeledTree]:
 
 def parse_tree(text: str, *, num_labels: int) -> LabeledTree:
     """Parse one tree of any depth.
-
-    Args:
-        text: the tree in brackets.
-        num_labels: labels are 0 to ``num_labels - 1``.
 
     Raises:
         ValueError: brackets do not match, a label is invalid, or a word is out of place.

@@ -34,11 +34,6 @@ class Classification(TextTask):
 
     A task with its own source derives from this class and implements ``splits`` and ``examples``. A task that reads
     files or the hub is a ``TextClassification`` and needs no code.
-
-    Raises:
-        ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` or a name in
-            ``class_weights`` is not a label, a weight is not positive, or there are three or more labels and the label
-            for F1 is not named. Labels discovered in the data are checked on first use.
     """
 
     kind = ClassificationSpec.kind

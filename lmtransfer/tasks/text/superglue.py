@@ -36,9 +36,6 @@ class ChoiceExample:
     """One text with its choices.
 
     Attributes:
-        id: readable name.
-        text: the text that all choices belong to.
-        choices: the choices, at least two.
         right_choices: indices of the right choices, at least one; None if hidden.
         fillings: the text that fills a gap in each choice; empty if the choices are scored as they are.
     """

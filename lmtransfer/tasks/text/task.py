@@ -30,11 +30,7 @@ CHUNK = 4096
 
 
 class TextTask(Task):
-    """A task with one answer per text or pair of texts, which the metrics use as one or more numbers.
-
-    Raises:
-        ConfigError: there is no metric.
-    """
+    """A task with one answer per text or pair of texts, which the metrics use as one or more numbers."""
 
     class Settings(TaskSettings):
         """The settings of a task about texts.
@@ -106,11 +102,6 @@ class TextFileTask(TextTask):
 
     Attributes:
         gold_setting: name of the setting with the column of the gold answers.
-        files: the source of the texts.
-        notes: empty texts and skipped rows in each split that was read, with the first place of each.
-
-    Raises:
-        ConfigError: there is neither a file nor a hub name, or the folds do not fit the splits.
     """
 
     class Settings(TextTask.Settings, TextTableSettings):
@@ -164,11 +155,7 @@ class TextFileTask(TextTask):
 
 
 class FileTask(Task):
-    """A task with one file per split.
-
-    Raises:
-        ConfigError: there is no file.
-    """
+    """A task with one file per split."""
 
     class Settings(TaskSettings, FileSettings):
         """The settings of a task with files."""
