@@ -41,44 +41,39 @@ class CharacterTable:
     rows_T: np.ndarray
 
 
-class CharacterRows:
-    """A table of the spellings of the examples' tokens, which grows by one row per word outside the vocabulary."""
+class TokenRows:
+    """The tokens of examples as rows of a table of spellings, which grows by one row per word outside the vocabulary.
 
-    def __init__(self, tokenizer: CharacterTokenizer) -> None:
-        self._tokenizer = tokenizer
+    A token's row is its id, except for an [UNK] of a tokenizer of whole words, which has the row of its word.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer if isinstance(tokenizer, CharacterTokenizer) else None
         self._added: dict[str, int] = {}
 
     def rows(self, ids: np.ndarray, text: str) -> np.ndarray:
-        """Return the table row of each token, int32; ``ids`` are the first tokens of ``text``."""
+        """Return the row of each token, int32; ``ids`` are the first tokens of ``text``."""
+        if self._tokenizer is None or not (ids == self._tokenizer.unk_id).any():
+            return ids
         num_unknown = int((ids == self._tokenizer.unk_id).sum())
-        return self.rows_of(ids, self._tokenizer.unknown_words(text)[:num_unknown] if num_unknown else ())
+        return self.rows_of(ids, self._tokenizer.unknown_words(text)[:num_unknown])
 
     def rows_of(self, ids: np.ndarray, unknown: Sequence[str]) -> np.ndarray:
-        """Return the table row of each token, int32.
-
-        Args:
-            unknown: the words of the [UNK] tokens in ``ids``, in order.
-        """
+        """Return the row of each token, int32, given the words of the [UNK] tokens in order."""
+        assert self._tokenizer is not None
         rows = ids.astype(np.int32)
         size, added = self._tokenizer.vocab_size, self._added
         rows[ids == self._tokenizer.unk_id] = [added.setdefault(word, size + len(added)) for word in unknown]
         return rows
 
-    def character_table(self, rows: Iterable[np.ndarray]) -> CharacterTable:
-        """Return the current table, and these rows end to end."""
-        return CharacterTable(
-            np.concatenate([self._tokenizer.characters, character_ids(list(self._added))]), join_arrays(rows)
-        )
-
-
-def join_arrays(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    """Join token arrays end to end, int32; return an empty array if there are none."""
-    return np.concatenate([np.zeros(0, np.int32), *arrays])
-
-
-def character_rows_of(tokenizer: Tokenizer) -> CharacterRows | None:
-    """Return the ``CharacterRows`` of a whole-word tokenizer; None for other tokenizers."""
-    return CharacterRows(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
+    def join(self, pieces: Iterable[np.ndarray]) -> tuple[np.ndarray, CharacterTable | None]:
+        """Join pieces of rows end to end, and return their token ids and spellings; None without spellings."""
+        rows_T = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int32, copy=False)
+        if self._tokenizer is None:
+            return rows_T, None
+        tokens_T = np.where(rows_T < self._tokenizer.vocab_size, rows_T, np.int32(self._tokenizer.unk_id))
+        table = np.concatenate([self._tokenizer.characters, character_ids(list(self._added))])
+        return tokens_T, CharacterTable(table, rows_T)
 
 
 @dataclass(frozen=True, slots=True)

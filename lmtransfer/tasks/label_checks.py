@@ -1,4 +1,4 @@
-"""Checks of the labels in a training split, for tasks that do not list their labels."""
+"""Checks of label names, also of those in a training split, for tasks that do not list their labels."""
 
 from __future__ import annotations
 
@@ -6,13 +6,29 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.errors import DataError
+from lmtransfer.errors import ConfigError, DataError
 
 #: Maximum number of characters in a label; a longer text is not a label.
 LONGEST = 200
 _MOST_CHARACTERS, _MOST_LABELS = 40, 20
 #: A column with more labels than this, and with more than one label for every two items, does not hold labels.
 _MANY = 20
+
+
+def check_names(labels: Sequence[str]) -> tuple[str, ...]:
+    """Check that there are at least two different names, and return them."""
+    if len(labels) < 2 or len(set(labels)) != len(labels):
+        raise ConfigError(f"task.labels=[{list_labels(labels)}]: there must be at least two different names")
+    return tuple(labels)
+
+
+def check_training_file(splits: Sequence[str], task: str, *, items: str = "labels") -> None:
+    """Check that a task that lists no labels has a training file from which to read them."""
+    if "train" not in splits:
+        raise ConfigError(
+            f"task.labels=null: the {items} are read from the training file, but task {task} has none; list them in "
+            "task.labels=[...], or set task.files.train= to a file"
+        )
 
 
 def check_label(label: str, where: str, column: str) -> None:

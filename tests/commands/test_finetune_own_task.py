@@ -22,8 +22,8 @@ from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.targets import LabelTargets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.tasks.text.example import encode_texts
+from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.heads.sequences import ClassificationHead
 

@@ -12,9 +12,8 @@ from scipy.special import log_softmax, softmax
 
 from lmtransfer.reporting.runs.kept_answers import calibration_text, joint_calibration, read_calibration
 from lmtransfer.tasks.metrics.calibration import NUM_BINS, Reliability, calibration, fit_temperature
-from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.classification import CALIBRATION_PARTS, TextClassification
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.single_label import CALIBRATION_PARTS
 from lmtransfer.transfer.scoring import Outputs, score_outputs
 
 

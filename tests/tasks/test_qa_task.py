@@ -24,9 +24,8 @@ from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import SpanSpec
-from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.qa.example import QuestionExample, encode_questions
 from lmtransfer.tasks.qa.task import NO_SPAN_SCORE, SpanQa, decode_spans
-from lmtransfer.tasks.qa.windows import encode_questions
 from lmtransfer.tokenizers.words import WordTokenizer
 
 PASSAGE = "Ann ran to the sea. Bob stayed."

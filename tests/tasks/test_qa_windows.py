@@ -16,8 +16,7 @@ from support.refusals import refuses
 from lmtransfer.data.files import find_file, open_binary
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
-from lmtransfer.tasks.qa.windows import encode_questions, window_starts
+from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn, encode_questions, window_starts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.trainers import LineCounts, SentencePieceTrainer, WordPieceTrainer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer

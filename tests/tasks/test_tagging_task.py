@@ -22,8 +22,7 @@ from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import TaggingSpec
 from lmtransfer.tasks.tagging.example import TaggedExample
-from lmtransfer.tasks.tagging.files import UNMARKED
-from lmtransfer.tasks.tagging.task import Tagging
+from lmtransfer.tasks.tagging.task import UNMARKED, Tagging
 from lmtransfer.tasks.targets import TagTargets
 
 needs_data = pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")

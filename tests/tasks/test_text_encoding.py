@@ -9,8 +9,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TOKENS_MULTIPLE, TaskSource
 from lmtransfer.tasks.targets import LabelTargets
-from lmtransfer.tasks.text.encoding import encode_texts, longest_first
-from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.example import TextExample, encode_texts, longest_first
 
 
 def _encode(

@@ -13,8 +13,7 @@ from support.refusals import refuses
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.tagging.example import TaggedExample
-from lmtransfer.tasks.tagging.word_encoding import NO_TOKEN, encode_words, word_pieces, word_windows
+from lmtransfer.tasks.tagging.example import NO_TOKEN, TaggedExample, encode_words, word_pieces, word_windows
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer, WordTokenizerTrainer

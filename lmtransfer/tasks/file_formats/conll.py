@@ -18,7 +18,7 @@ from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, TableRecord
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.chunks import OUTSIDE, split_tag
-from lmtransfer.tasks.places import HubSource, load_hub_table
+from lmtransfer.tasks.settings import HubSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,9 @@ def read_tagged_hub(
     Args:
         tags_column: column of the tags; if all tags are -1, they are hidden.
     """
-    table = load_hub_table(source, split, places=places)
+    advice = ". Set task.hub_columns to the columns of the words and of the tags"
+    table = source.load(split, places=places, columns=(words_column, tags_column), advice=advice)
     origin = source.origin(split)
-    missing = [column for column in (words_column, tags_column) if column not in table.column_names]
-    if missing:
-        raise DataError(
-            f"{origin}: no column {', '.join(missing)}; the columns are {', '.join(table.column_names)}. Set "
-            "task.hub_columns to the columns of the words and of the tags"
-        )
     tag_names = getattr(getattr(table.features[tags_column], "feature", None), "names", None)
     for row, (words, values) in enumerate(zip(table[words_column], table[tags_column], strict=True)):
         if not words or len(words) != len(values):

@@ -18,8 +18,8 @@ from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, TableRecord
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds, load_json
-from lmtransfer.tasks.places import HubSource, load_hub_table
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
+from lmtransfer.tasks.settings import HubSource
 
 BadAnswersPolicy = Literal["refuse", "skip"]
 
@@ -196,10 +196,7 @@ def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolic
         source: the data set on the hub, with the columns ``id``, ``question``, ``context`` and ``answers`` (lists
             ``text`` and ``answer_start``).
     """
-    table, origin = load_hub_table(source, split, places=places), source.origin(split)
-    missing = [column for column in _COLUMNS if column not in table.column_names]
-    if missing:
-        raise DataError(f"{origin}: no column {', '.join(missing)}; the columns are {', '.join(table.column_names)}")
+    table, origin = source.load(split, places=places, columns=_COLUMNS), source.origin(split)
     columns = zip(*(table[column] for column in _COLUMNS), strict=True)
     return _read((_hub_row(row, f"{origin}, row {n}") for n, row in enumerate(columns)), Path(origin), bad_answers)
 

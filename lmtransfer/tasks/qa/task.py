@@ -24,19 +24,11 @@ from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.file_formats.squad import BadAnswersPolicy, QuestionFile, holds_rows, list_ids, read_span_hub
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
 from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader, two_texts
-from lmtransfer.tasks.languages import (
-    PLACE,
-    check_languages,
-    groups_of_translations,
-    language_classes,
-    scores_by_language,
-)
+from lmtransfer.tasks.languages import PLACE, check_languages, file_lists, scores_by_language, with_languages
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.places import LocatedFiles
-from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.qa.example import STRIDE, QuestionExample, WindowedQuestion, encode_questions, text_of_tokens
 from lmtransfer.tasks.qa.sets import SETS, AnswersById, SpanFormat
-from lmtransfer.tasks.qa.windows import STRIDE, WindowedQuestion, encode_questions, text_of_tokens
-from lmtransfer.tasks.settings import FileSettings, HubDatasetSettings, TaskSettings
+from lmtransfer.tasks.settings import FileSettings, HubDatasetSettings, LocatedFiles, TaskSettings
 from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -366,10 +358,10 @@ class CrossLingualQa(SpanQa):
         self.languages = check_languages(languages)
         self._languages_of: dict[str, list[str | None]] = {}
         file_names: dict[str, list[str]] = {}
-        for split, names in files.items():
+        for split, names in file_lists(files).items():
             pairs = [
                 (file.replace(PLACE, code or ""), code)
-                for file in ([names] if isinstance(names, str) else names or [])
+                for file in names
                 for code in (self.languages if PLACE in file else (None,))
             ]
             file_names[split] = [file for file, _ in pairs]
@@ -379,28 +371,13 @@ class CrossLingualQa(SpanQa):
     @override
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:
         """Compute the metrics over all languages, and F1 for each language."""
-        answer_list = list(answers)
-
-        def score(rows: Sequence[int]) -> dict[str, float]:
-            return super(CrossLingualQa, self).score(
-                [examples[row] for row in rows], [answer_list[row] for row in rows]
-            )
-
-        return {
-            **super().score(examples, answer_list),
-            **scores_by_language(_languages(examples), self.main_metric, score),
-        }
+        return scores_by_language(super().score, examples, answers, _languages(examples), metric=self.main_metric)
 
     @override
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
         """Return predicted and gold texts; classes are the languages, translations are in one group."""
-        predictions = super().scored_examples(examples, answers)
-        classes = language_classes(_languages(examples))
-        if classes is None:
-            return predictions
         questions = [example.id.partition(":")[2] for example in examples]  # the same in all languages
-        clusters = groups_of_translations(predictions.clusters, questions)
-        return replace(predictions, clusters=clusters, classes=classes[0], class_names=classes[1])
+        return with_languages(super().scored_examples(examples, answers), _languages(examples), questions)
 
     def _read(self, split: str) -> Iterator[tuple[str, QuestionFile]]:
         """Yield the name of each file of a split, and its questions with their language."""

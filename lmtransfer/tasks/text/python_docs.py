@@ -10,8 +10,8 @@ from lmtransfer.config.types import Folder, LargeCount, Name
 from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
 from lmtransfer.errors import DataError
+from lmtransfer.tasks.text.classification import Classification
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.single_label import Classification
 
 
 class PythonDocsTask(Classification):

@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
+from lmtransfer.tasks.text.classification import Classification
 from lmtransfer.tasks.text.example import TextExample, with_sentences
-from lmtransfer.tasks.text.single_label import Classification
 from lmtransfer.tasks.text.task import FileTask
 
 _Piece = Literal["nothing", "(", "label", "word", ")"]
@@ -148,7 +148,7 @@ class SentimentTrees(FileTask, Classification):
 
         Phrase k of tree n is ``train:n.k``; the sentence itself is ``train:n``.
         """
-        path = self.files.require(split)
+        path = Path(self.origin(split))
         examples: list[TextExample] = []
         seen: set[tuple[str, int]] = set()
         phrases = self.settings.phrases and split == "train"
