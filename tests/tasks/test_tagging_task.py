@@ -42,17 +42,6 @@ def shipped(name: str, **changes: Any) -> Tagging:
     return build(OmegaConf.merge(node, changes), data_root=os.environ.get("LMTRANSFER_DATA"))
 
 
-def test_files_of_ones_own_are_named_by_split(tmp_path: Path) -> None:
-    (tmp_path / "a.conll").write_text(TRAIN, encoding="utf-8")
-    files = {"train": None, "dev": "b.conll", "test": None}
-    (tmp_path / "b.conll").write_text(TRAIN, encoding="utf-8")
-    found = Tagging(name="own", scheme="words", files=files, train="a.conll", data_root=str(tmp_path))
-    assert set(found.splits) == {"train", "dev"}
-    assert found.examples("train") == [
-        TaggedExample(f"train:{place}", one.words, one.tags) for place, one in enumerate(found.examples("dev"))
-    ]
-
-
 def test_labels_are_found_in_the_training_file(tmp_path: Path) -> None:
     found = task(tmp_path)
     assert isinstance(found, Task)
@@ -195,31 +184,24 @@ def test_the_majority_is_the_most_frequent_tag(tmp_path: Path) -> None:
     assert tied.baseline(tied.examples("train"), [TaggedExample("x", ("a",))])[0].names == ("X",)
 
 
-class _HubTable:
-    """What of a hub data set is used."""
-
-    column_names = ("tokens", "ner_tags")
-
-    def __init__(self, tags: list[list[int]], names: list[str]) -> None:
-        class_label = type("ClassLabel", (), {"names": names})()
-        self.features = {"tokens": None, "ner_tags": type("List", (), {"feature": class_label})()}
-        self.columns = {"tokens": [["Ann", "left"], ["Oslo"]], "ner_tags": tags}
-
-    def __getitem__(self, name: str) -> list[list[Any]]:
-        return self.columns[name]
-
-
 def test_hub_tags_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    table = _HubTable([[1, 0], [-1]], ["O", "B-PER", "B-LOC"])
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: table)
+
+    def hub(tags: list[list[int]]) -> None:
+        names = datasets.ClassLabel(names=["O", "B-PER", "B-LOC"])
+        words, text = [["Ann", "left"], ["Oslo"]], datasets.Value("string")
+        features = datasets.Features({"tokens": datasets.List(text), "ner_tags": datasets.List(names)})
+        table = datasets.Dataset.from_dict({"tokens": words, "ner_tags": tags}, features=features)
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: table)
+
+    hub([[1, 0], [-1]])
     settings = {"files": {}, "hub": "some/data", "hub_splits": {"dev": "validation"}, "scheme": "bio"}
     toy = task(tmp_path, **settings, labels=["B-LOC", "B-PER", "O"], hub_columns=["tokens", "ner_tags"])
     assert [(e.words, e.tags) for e in toy.examples("dev")] == [(("Ann", "left"), (1, 2)), (("Oslo",), None)]
     assert toy.origin("dev") == "some/data validation"
     with refuses(DataError, "some/data validation:0", "'B-PER'", "'Ann'", "B-LOC, O"):
         task(tmp_path, **settings, labels=["B-LOC", "O"], hub_columns=["tokens", "ner_tags"]).examples("dev")
-    table.columns["ner_tags"] = [[1, -1], [0]]  # not the last name of the list
+    hub([[1, -1], [0]])  # not the last name of the list
     with refuses(DataError, "some/data validation:0", "-1"):
         task(tmp_path, **settings, labels=["B-LOC", "B-PER", "O"], hub_columns=["tokens", "ner_tags"]).examples("dev")
     with refuses(DataError, "column tags", "tokens, ner_tags", "task.hub_columns"):

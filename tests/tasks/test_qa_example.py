@@ -82,7 +82,7 @@ def test_a_short_passage_is_one_window(words: WordTokenizer) -> None:
     assert table(one.targets).tolist() == [[-1, -1, -1, 4, 7]]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, seed: int) -> None:
     rng = random.Random(seed)
     examples = []
@@ -312,9 +312,18 @@ def _wordpiece(passages: list[str], vocab_size: int, folder: Path) -> Tokenizer:
 # Unigram pieces hold punctuation with what it follows ("20%", "),"), which WordPiece always splits off: with pieces
 # trained on all passages 2.03 % and 2.36 % of the answers of 1.1 and 2.0 are glued to something, against 0.65 % and
 # 0.63 %, most of which begin or end inside a word ("Japan" of "Japanese").
-@pytest.mark.parametrize(("make", "most"), [(_sentencepiece, 0.03), (_wordpiece, 0.02)])
-@pytest.mark.parametrize("file", ["dev-v1.1.json", "dev-v2.0.json"])
-@pytest.mark.parametrize("limit", [pytest.param(None, marks=pytest.mark.slow), 300])
+@pytest.mark.parametrize(
+    ("make", "most", "file", "limit"),
+    [
+        *(
+            pytest.param(make, most, file, None, marks=pytest.mark.slow)
+            for make, most in ((_sentencepiece, 0.03), (_wordpiece, 0.02))
+            for file in ("dev-v1.1.json", "dev-v2.0.json")
+        ),
+        (_sentencepiece, 0.03, "dev-v2.0.json", 150),
+        (_wordpiece, 0.02, "dev-v1.1.json", 150),
+    ],
+)
 def test_squads_gold_answers_are_read_back_exactly(
     data_root: Path,
     tmp_path: Path,
@@ -339,6 +348,4 @@ def test_squads_gold_answers_are_read_back_exactly(
         assert edges == (example.id not in unreachable), example.id
         if edges:
             assert again[number] == {text.strip()}, example.id
-    share = len(unreachable) / len(examples)
-    print(f"\n{file}, {make.__name__[1:]}: {len(examples)} gold answers, {share:.2%} unreachable")
-    assert share < most
+    assert len(unreachable) / len(examples) < most
