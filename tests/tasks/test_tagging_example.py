@@ -172,7 +172,7 @@ def random_words(rng: random.Random) -> list[str]:
 def test_every_word_has_its_own_tokens_in_order(tokenizer: Tokenizer) -> None:
     """The tokens are those of the running text, and those of a word cover its letters and no other's."""
     rng = random.Random(3)
-    for _ in range(300):
+    for _ in range(100):
         words = random_words(rng)
         pieces = word_pieces(words, tokenizer)
         assert pieces.ids_T.dtype == np.int32
@@ -190,7 +190,7 @@ def test_every_word_has_its_own_tokens_in_order(tokenizer: Tokenizer) -> None:
 
 def test_words_and_their_spelling_survive_windows(tokenizer: Tokenizer) -> None:
     rng = random.Random(4)
-    sentences = [random_words(rng) for _ in range(60)]
+    sentences = [random_words(rng) for _ in range(30)]
     for max_length in (8, 64):
         encoded, notes = encode(sentences, tokenizer, max_length)
         whole = [word_pieces(words, tokenizer) for words in sentences]
@@ -244,7 +244,7 @@ def best_windows(counts: list[int], spans: list[tuple[int, int]]) -> list[tuple[
 
 def test_windows_hold_every_word_once_where_its_context_is_largest() -> None:
     rng = random.Random(5)
-    for _ in range(400):
+    for _ in range(150):
         capacity = rng.randint(1, 24)
         longest = rng.choice([1, min(3, capacity), capacity])
         counts = [rng.randint(1, longest) for _ in range(rng.randint(1, 60))]
@@ -301,11 +301,7 @@ def test_words_are_those_of_the_text_without_the_marks_around_them(entity_tokeni
     assert words[0] == "Ada"
     expected = "Ada the Countess lived in London not in Bath she knew Mr Babbage"
     assert " ".join(word for word in words if word.isalpha()) == expected
-
-
-def test_a_text_of_marks_only_and_an_empty_text(entity_tokenizer: Tokenizer) -> None:
-    assert word_spans("", entity_tokenizer) == []
-    assert word_spans("   ", entity_tokenizer) == []
+    assert word_spans("", entity_tokenizer) == word_spans("   ", entity_tokenizer) == []
     assert "".join("; ("[start:end] for start, end in word_spans("; (", entity_tokenizer)) == ";("
 
 

@@ -9,7 +9,7 @@ from support.refusals import refuses
 
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.text.sentiment_trees import Phrase, SentimentTrees, parse_tree, plain_word, read_trees
@@ -103,13 +103,12 @@ def test_phrases_are_of_the_training_split_only(tmp_path: Path) -> None:
         ("train:1", "It 's dull", 1),
     ]
     assert [e.text for e in task.examples("dev")] == ["It 's dull"]
-
-
-def test_copies_of_phrases_are_kept_once(tmp_path: Path) -> None:
-    every = _task(tmp_path, phrases=True, deduplicate=False).examples("train")
-    once = _task(tmp_path, phrases=True).examples("train")
-    assert [(e.text, e.label) for e in once] == list(dict.fromkeys((e.text, e.label) for e in every))
+    once = [(e.text, e.label) for e in _task(tmp_path, phrases=True).examples("train")]
+    assert once == list(dict.fromkeys((text, label) for _, text, label in found))
     assert len(once) == 13
+    (tmp_path / "train.txt").write_text("\n")
+    with refuses(DataError, "train.txt", "examples"):
+        task.examples("train")
 
 
 def test_binary_reading_has_nothing_neutral(tmp_path: Path) -> None:
@@ -118,18 +117,6 @@ def test_binary_reading_has_nothing_neutral(tmp_path: Path) -> None:
     assert [(e.id, e.label) for e in task.examples("train")] == [("train:0", 1), ("train:1", 0)]
     texts = {e.text: e.label for e in _task(tmp_path, binary=True, phrases=True).examples("train")}
     assert texts == {"It 's lovely": 1, "'s lovely": 1, "lovely": 1, "It 's dull": 0, "'s dull": 0, "dull": 0}
-
-
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    with refuses(DataError, "split=test", "toy", "train, dev", "task.files.test="):
-        _task(tmp_path).examples("test")
-    with refuses(DataError, "other.txt", "task.files.train="):
-        _task(tmp_path, files={"train": "other.txt"}).examples("train")
-    with refuses(ConfigError, "task.files", "task.files.train="):
-        _task(tmp_path, files={"train": None})
-    (tmp_path / "empty.txt").write_text("\n")
-    with refuses(DataError, "empty.txt", "examples"):
-        _task(tmp_path, files={"train": "empty.txt"}).examples("train")
 
 
 @pytest.mark.slow

@@ -130,54 +130,52 @@ def read_conll(
     Args:
         tag_column: column of the tag, from 1; None for the last column, as in all files of these tasks.
     """
-    words: list[str] = []
-    tags: list[str] = []
-    lines: list[int] = []
-    width: int | None = None
-    tag = tag_column or 2
-    by_tabs = False
-
-    def sentence() -> TaggedSentence:
-        hidden = width is not None and width < tag
-        return TaggedSentence(str(path), tuple(lines), tuple(words), None if hidden else tuple(tags))
-
-    for number, line in read_lines(path, notes=notes):
-        where = f"{path}:{number}"
-        is_mark = line.startswith(_DOCUMENT_MARK)
-        if is_mark:
-            notes.add(f"lines {_DOCUMENT_MARK} between documents", where)
-        if is_mark or not line.strip(" \t"):
-            if words:
-                yield sentence()
-                words, tags, lines = [], [], []
-            continue
-        if width is None:
-            by_tabs = "\t" in line
-        fields = line.split("\t") if by_tabs else _BLANKS.split(line.strip(" \t"))
-        if width is None:
-            width = len(fields)
-            if tag_column is None and width > 2:
-                tag = width
-                notes.add(f"file with {width} columns, the last of which has the tags (task.tag_column)", where)
-            _check_width(width, where, word_column, tag, with_gold)
-        if len(fields) != width:
-            raise DataError(
-                f"{where}: {len(fields)} columns ({'tabs' if by_tabs else 'spaces'} between them), but the lines "
-                f"before have {width}; correct the line (one word per line, a blank line between sentences)"
-            )
-        if not fields[word_column - 1]:
-            raise DataError(f"{where}: the word in column {word_column} is empty; correct or remove the line")
-        words.append(fields[word_column - 1])
-        lines.append(number)
-        if width >= tag:
-            if not fields[tag - 1]:
+    width, tag, by_tabs = 0, tag_column or 2, False
+    for block in _blocks(path, notes):
+        words: list[str] = []
+        tags: list[str] = []
+        for number, line in block:
+            where = f"{path}:{number}"
+            by_tabs = by_tabs if width else "\t" in line
+            fields = line.split("\t") if by_tabs else _BLANKS.split(line.strip(" \t"))
+            if not width:
+                width = len(fields)
+                if tag_column is None and width > 2:
+                    tag = width
+                    notes.add(f"file with {width} columns, the last of which has the tags (task.tag_column)", where)
+                _check_width(width, where, word_column, tag, with_gold)
+            if len(fields) != width:
+                raise DataError(
+                    f"{where}: {len(fields)} columns ({'tabs' if by_tabs else 'spaces'} between them), but the lines "
+                    f"before have {width}; correct the line (one word per line, a blank line between sentences)"
+                )
+            if not fields[word_column - 1]:
+                raise DataError(f"{where}: the word in column {word_column} is empty; correct or remove the line")
+            words.append(fields[word_column - 1])
+            if width >= tag and not fields[tag - 1]:
                 raise DataError(
                     f"{where}: the word {words[-1]!r} has no tag in column {tag}; add the tag, or remove the "
                     "column from the whole file if its tags are hidden"
                 )
-            tags.append(fields[tag - 1])
-    if words:
-        yield sentence()
+            tags += fields[tag - 1 : tag]
+        lines = tuple(number for number, _ in block)
+        yield TaggedSentence(str(path), lines, tuple(words), tuple(tags) if width >= tag else None)
+
+
+def _blocks(path: Path, notes: Notes) -> Iterator[list[tuple[int, str]]]:
+    """Yield the numbered lines between blank lines and document marks."""
+    block: list[tuple[int, str]] = []
+    for number, line in read_lines(path, notes=notes):
+        is_mark = line.startswith(_DOCUMENT_MARK)
+        if is_mark:
+            notes.add(f"lines {_DOCUMENT_MARK} between documents", f"{path}:{number}")
+        if not is_mark and line.strip(" \t"):
+            block.append((number, line))
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio", "iob1"], str]:
@@ -259,50 +257,45 @@ def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: No
         with_gold: whether all words must have a tag; otherwise a sentence whose tags are all underscores has hidden
             tags.
     """
-    words: list[str] = []
-    tags: list[str] = []
-    lines: list[int] = []
-    name: str | None = None
-
-    def sentence() -> TaggedSentence:
-        untagged = [i for i, tag in enumerate(tags) if tag == "_"]
+    for block in _blocks(path, notes):
+        words: list[str] = []
+        tags: list[str] = []
+        lines: list[int] = []
+        name: str | None = None
+        for number, line in block:
+            where = f"{path}:{number}"
+            if line.startswith("#"):
+                match = _SENTENCE_ID.match(line)
+                name = match[1] if match else name
+                continue
+            fields = line.split("\t")
+            if len(fields) != _NUM_COLUMNS:
+                raise DataError(
+                    f"{where}: {len(fields)} columns, but CoNLL-U has {_NUM_COLUMNS}, with tabs between them"
+                )
+            if _RANGE.fullmatch(fields[0]):
+                notes.add("ranges of several words (3-4), left out", where)
+                continue
+            if _EMPTY_NODE.fullmatch(fields[0]):
+                notes.add("empty nodes (8.1), left out", where)
+                continue
+            if fields[0] != str(len(words) + 1):
+                raise DataError(
+                    f"{where}: the word has number {fields[0]!r}, but {len(words) + 1} is expected; is a blank line "
+                    "missing between two sentences?"
+                )
+            word, tag = fields[1], fields[_PLACES[tag_column]]
+            if not word or not tag:
+                missing = tag_column.upper() if word else "FORM"
+                raise DataError(f"{where}: column {missing} is empty; write an underscore for an unspecified value")
+            words.append(word)
+            tags.append(tag)
+            lines.append(number)
+        untagged = [place for place, tag in enumerate(tags) if tag == "_"]
         if untagged and (len(untagged) < len(tags) or with_gold):
             raise DataError(
                 f"{path}:{lines[untagged[0]]}: the word {words[untagged[0]]!r} has no tag in column "
                 f"{tag_column.upper()}; add the tag, or set task.tag_column to the column that has tags"
             )
-        return TaggedSentence(str(path), tuple(lines), tuple(words), None if untagged else tuple(tags), name)
-
-    for number, line in read_lines(path, notes=notes):
-        where = f"{path}:{number}"
-        if not line.strip():
-            if words:
-                yield sentence()
-            words, tags, lines, name = [], [], [], None
-            continue
-        if line.startswith("#"):
-            match = _SENTENCE_ID.match(line)
-            name = match[1] if match else name
-            continue
-        fields = line.split("\t")
-        if len(fields) != _NUM_COLUMNS:
-            raise DataError(f"{where}: {len(fields)} columns, but CoNLL-U has {_NUM_COLUMNS}, with tabs between them")
-        if _RANGE.fullmatch(fields[0]):
-            notes.add("ranges of several words (3-4), left out", where)
-            continue
-        if _EMPTY_NODE.fullmatch(fields[0]):
-            notes.add("empty nodes (8.1), left out", where)
-            continue
-        if fields[0] != str(len(words) + 1):
-            raise DataError(
-                f"{where}: the word has number {fields[0]!r}, but {len(words) + 1} is expected; is a blank line "
-                "missing between two sentences?"
-            )
-        if not fields[1] or not fields[_PLACES[tag_column]]:
-            missing = tag_column.upper() if fields[1] else "FORM"
-            raise DataError(f"{where}: column {missing} is empty; write an underscore for an unspecified value")
-        words.append(fields[1])
-        tags.append(fields[_PLACES[tag_column]])
-        lines.append(number)
-    if words:
-        yield sentence()
+        if words:
+            yield TaggedSentence(str(path), tuple(lines), tuple(words), None if untagged else tuple(tags), name)
