@@ -123,22 +123,6 @@ class JsonNode:
         return DataError(f"{self.where}: must be {expected}; it is {content}")
 
 
-class UniqueIds:
-    """The ids of a document's questions, with the position of each."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, JsonNode] = {}
-
-    def add(self, question: str, node: JsonNode) -> None:
-        """Add a question."""
-        other = self._places.setdefault(question, node)
-        if other is not node:
-            raise DataError(
-                f"{node.where}: {other.where} has the same id. Answers are matched to questions by id: give each "
-                "question a unique id, or remove one of the two"
-            )
-
-
 def load_json(path: Path) -> JsonNode:
     """Parse the document in a file.
 

@@ -17,7 +17,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, TableRecord, format_by_name, open_table
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds, load_json
+from lmtransfer.tasks.file_formats.json_document import JsonNode, load_json
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 from lmtransfer.tasks.settings import HubSource
 
@@ -27,22 +27,48 @@ _MOST_PROBLEMS = 3
 _MOST_CHARACTERS = 60
 
 
-class AnswerPlaces:
-    """A check of the offsets of answers, which records the bad answers.
+@dataclass(frozen=True, slots=True)
+class QuestionFile:
+    """The questions in a file, in order, except those left out, and the question id of each bad answer.
+
+    Attributes:
+        skipped_questions: ids of the questions left out because they have no other answer.
+    """
+
+    examples: list[QuestionExample]
+    bad_answers: tuple[str, ...] = ()
+    skipped_questions: tuple[str, ...] = ()
+
+
+class Questions:
+    """The questions of a file as they are read, with checks of their ids and of the offsets of their answers.
 
     Args:
-        policy: with ``refuse``, ``report`` raises an error. With ``skip``, bad answers are not used for training, but
-            their texts remain references (no official metric uses offsets), and a question with only bad answers is
-            left out.
+        path: the file, for messages.
+        policy: with ``refuse``, bad answers are an error. With ``skip``, they are not used for training, but their
+            texts remain references (no official metric uses offsets), and a question with only bad answers is left out.
     """
 
     def __init__(self, path: Path, policy: BadAnswersPolicy) -> None:
-        self.bad_answers: list[str] = []
-        self.skipped_questions: list[str] = []
+        self.examples: list[QuestionExample] = []
+        self.skipped: list[str] = []
         self.num_answers = 0
-        self._path = path
-        self._policy = policy
+        self._path, self._policy = path, policy
+        self._bad_answers: list[str] = []
         self._problems: list[str] = []
+        self._nodes: dict[str, JsonNode] = {}
+
+    def begin(self, node: JsonNode, question: str | None = None) -> str:
+        """Return the id of a question (by default the field ``id``), which messages about the node will name."""
+        question = node.field("id").name() if question is None else question
+        node.question = question
+        other = self._nodes.setdefault(question, node)
+        if other is not node:
+            raise DataError(
+                f"{node.where}: {other.where} has the same id. Answers are matched to questions by id: give each "
+                "question a unique id, or remove one of the two"
+            )
+        return question
 
     def gold(self, question: str, text: str, start: int, passage: str) -> GoldSpan | None:
         """Return an answer with its span, or without one if the text is not at ``start``; None if the text is empty."""
@@ -62,49 +88,35 @@ class AnswerPlaces:
         answers = list(gold_answers)
         spans = sorted((gold for gold in answers if gold is not None), key=lambda gold: gold.start is None)
         if answers and (not spans or spans[0].start is None):
-            self.skipped_questions.append(question)
+            self.skipped.append(question)
             return ()
         return tuple(spans)
 
     def add_problem(self, question: str, problem: str) -> None:
         """Record a bad answer."""
-        self.bad_answers.append(question)
+        self._bad_answers.append(question)
         if len(self._problems) < _MOST_PROBLEMS:
             self._problems.append(f"  question {question}: {problem}")
 
-    def report(self) -> None:
-        """Report the bad answers after the whole file has been read.
+    def as_file(self) -> QuestionFile:
+        """Return the questions that are not left out.
 
         Raises:
             DataError: there are bad answers and the policy is ``refuse``; the message names the first ones.
         """
-        if not self.bad_answers or self._policy == "skip":
-            return
-        further = len(self.bad_answers) - len(self._problems)
-        raise DataError(
-            f"{self._path}: {len(self.bad_answers):,} of {self.num_answers:,} gold answers are not at their offsets:\n"
-            + "\n".join(self._problems)
-            + (f"\n  and {further:,} more" if further else "")
-            + "\nCorrect the offsets (they count characters from 0), or set task.bad_answers=skip: then these answers "
-            "are not used for training, and questions without another answer are left out"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionFile:
-    """The questions in a file, in order, and the ids of bad answers."""
-
-    examples: list[QuestionExample]
-    bad_answers: tuple[str, ...] = ()
-    skipped_questions: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, examples: Iterable[QuestionExample], places: AnswerPlaces) -> QuestionFile:
-        """Collect the questions that are not left out."""
-        places.report()
-        skipped_questions = frozenset(places.skipped_questions)
-        remaining = [example for example in examples if example.id not in skipped_questions]
-        return cls(remaining, tuple(places.bad_answers), tuple(places.skipped_questions))
+        if self._bad_answers and self._policy == "refuse":
+            further = len(self._bad_answers) - len(self._problems)
+            raise DataError(
+                f"{self._path}: {len(self._bad_answers):,} of {self.num_answers:,} gold answers are not at their "
+                "offsets:\n"
+                + "\n".join(self._problems)
+                + (f"\n  and {further:,} more" if further else "")
+                + "\nCorrect the offsets (they count characters from 0), or set task.bad_answers=skip: then these "
+                "answers are not used for training, and questions without another answer are left out"
+            )
+        skipped = frozenset(self.skipped)
+        remaining = [example for example in self.examples if example.id not in skipped]
+        return QuestionFile(remaining, tuple(self._bad_answers), tuple(self.skipped))
 
 
 def list_ids(ids: Iterable[str], *, most: int = 10) -> str:
@@ -125,23 +137,20 @@ def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Quest
     key; ``plausible_answers`` are ignored. If ``answers`` is missing, the answers are hidden. Answers keep their order,
     except that skipped bad answers go last.
     """
-    ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
-    examples: list[QuestionExample] = []
+    questions = Questions(path, bad_answers)
     for article in load_json(path).field("data").items():
         for paragraph in article.field("paragraphs").items():
             passage = paragraph.field("context").nonblank_text()
             for question_node in paragraph.field("qas").items():
-                question_id = question_node.field("id").name()
-                question_node.question = question_id
-                ids.add(question_id, question_node)
+                question_id = questions.begin(question_node)
                 question = question_node.field("question").nonblank_text()
-                answers = _answers(question_node, passage, question_id, places)
-                examples.append(QuestionExample(question_id, question, passage, answers))
-    return QuestionFile.of(examples, places)
+                answers = _answers(question_node, passage, question_id, questions)
+                questions.examples.append(QuestionExample(question_id, question, passage, answers))
+    return questions.as_file()
 
 
 def _answers(
-    question_node: JsonNode, passage: str, question_id: str, places: AnswerPlaces
+    question_node: JsonNode, passage: str, question_id: str, questions: Questions
 ) -> tuple[GoldSpan, ...] | None:
     """Return a question's gold answers; empty if the question is left out."""
     flag, answers = question_node.get("is_impossible"), question_node.get("answers")
@@ -155,10 +164,10 @@ def _answers(
             "correct the question"
         )
     gold_answers = [
-        places.gold(question_id, answer.field("text").text(), answer.field("answer_start").number(), passage)
+        questions.gold(question_id, answer.field("text").text(), answer.field("answer_start").number(), passage)
         for answer in items
     ]
-    return places.select(question_id, gold_answers)
+    return questions.select(question_id, gold_answers)
 
 
 #: Maximum length of a row; a longer first line is a document.
@@ -171,7 +180,7 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
 
     Args:
         bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
-            ``AnswerPlaces``. Skipped answers go last.
+            ``Questions``. Skipped answers go last.
     """
     columns = [ColumnSpec((name,), "task.train", required=False) for name in _COLUMNS]
     layout = TableLayout("parquet" if format_by_name(path) == "parquet" else "jsonl")
@@ -208,19 +217,15 @@ def _hub_row(row: tuple[Any, ...], where: str) -> JsonNode:
 
 
 def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy) -> QuestionFile:
-    ids, places = UniqueIds(), AnswerPlaces(origin, bad_answers)
-    examples: list[QuestionExample] = []
+    questions = Questions(origin, bad_answers)
     passages: dict[str, str] = {}  # one copy of each passage, shared by many questions
     for row in rows:
-        question_id = row.field("id").name()
-        row.question = question_id
-        ids.add(question_id, row)
+        question_id = questions.begin(row)
         question, passage = row.field("question").nonblank_text(), row.field("context").nonblank_text()
         passage = passages.setdefault(passage, passage)
-        examples.append(
-            QuestionExample(question_id, question, passage, _row_answers(row, passage, question_id, places))
-        )
-    return QuestionFile.of(examples, places)
+        answers = _row_answers(row, passage, question_id, questions)
+        questions.examples.append(QuestionExample(question_id, question, passage, answers))
+    return questions.as_file()
 
 
 def _row(record: TableRecord) -> JsonNode:
@@ -238,20 +243,20 @@ def _list_answers(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:
     return [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
 
 
-def _row_answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
+def _row_answers(row: JsonNode, passage: str, question_id: str, questions: Questions) -> tuple[GoldSpan, ...] | None:
     """Return a question's gold answers; empty if the question is left out."""
     answers = row.get("answers")
     if answers is None or answers.value is None:
         return None
-    return places.select(question_id, (_answer(node, passage, question_id, places) for node in answers.items()))
+    return questions.select(question_id, (_answer(node, passage, question_id, questions) for node in answers.items()))
 
 
-def _answer(node: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> GoldSpan | None:
+def _answer(node: JsonNode, passage: str, question_id: str, questions: Questions) -> GoldSpan | None:
     text, start = node.field("text").text(), node.get("start")
     if start is not None and start.value is not None:
-        return places.gold(question_id, text, start.number(), passage)
+        return questions.gold(question_id, text, start.number(), passage)
     if text.strip() and text not in passage:
-        places.num_answers += 1
-        places.add_problem(question_id, f"the answer {text[:60]!r} does not occur in the context")
+        questions.num_answers += 1
+        questions.add_problem(question_id, f"the answer {text[:60]!r} does not occur in the context")
         return GoldSpan(text)
-    return places.gold(question_id, text, passage.find(text), passage)
+    return questions.gold(question_id, text, passage.find(text), passage)
