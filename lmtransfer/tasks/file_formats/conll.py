@@ -1,4 +1,4 @@
-"""Columns with one word per line and blank lines between sentences, as in the shared tasks of CoNLL.
+"""Sentences with tags: rows of JSON or parquet, the hub, and columns with one word per line (CoNLL, CoNLL-U).
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419) has four columns separated by spaces
 (word, part of speech, chunk, entity) and a line ``-DOCSTART-`` before each document. WNUT-17 has two columns (word,

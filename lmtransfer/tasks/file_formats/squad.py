@@ -1,4 +1,4 @@
-"""SQuAD's files: a JSON document of articles, their paragraphs, and questions about each paragraph.
+"""Questions in SQuAD's format (a JSON document of articles, paragraphs and questions), in rows, and on the hub.
 
 Sources: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), version 1.1; Rajpurkar
 et al., "Know What You Don't Know: Unanswerable Questions for SQuAD" (2018), version 2.0;

@@ -1,7 +1,9 @@
-"""CoQA's official metrics: exact match and word F1 against several reference answers, by domain or kind of answer.
+"""The official metrics of SQuAD 1.1 and 2.0, QuAC and CoQA: exact match and word F1 against several references.
 
-Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019), and its evaluate-v1.0.py. All values
-are unrounded fractions, 0 to 1; the script prints percentages with one decimal.
+Sources: Rajpurkar et al., "SQuAD" (2016) and evaluate-v1.1.py; Rajpurkar et al., "Know What You Don't Know" (2018) and
+evaluate-v2.0.py; Choi et al., "QuAC" (2018) and its scorer; Reddy et al., "CoQA" (2019) and evaluate-v1.0.py. All
+values are unrounded fractions, 0 to 1. A question without an answer is an error here; the scripts count it as wrong or
+leave it out.
 """
 
 from __future__ import annotations
@@ -109,14 +111,7 @@ def check_same_questions(entries: Mapping[str, object], questions: Collection[st
 
 
 def squad_scores(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return ``exact`` (the script's exact_match) and ``f1`` of SQuAD 1.1: the best over a question's references.
-
-    Source: Rajpurkar et al., "SQuAD" (2016); evaluate-v1.1.py. A missing answer is an error here; the script counts it
-    as wrong.
-
-    Args:
-        references: the gold texts by question id, at least one each.
-    """
+    """Return ``exact`` (the script's exact_match) and ``f1`` of SQuAD 1.1: the best over a question's references."""
     return {name: mean(scores.values()) for name, scores in squad_questions(answers, references).items()}
 
 
@@ -147,9 +142,6 @@ def squad2_scores(
 
     With null odds, also return ``best_exact`` and ``best_f1``, the scores at the best threshold, and these thresholds
     (``best_exact_thresh``, ``best_f1_thresh``). A group without questions has no entry.
-
-    Source: Rajpurkar et al., "Know What You Don't Know: Unanswerable Questions for SQuAD" (2018); evaluate-v2.0.py. A
-    missing answer is an error here; the script leaves such a question out of the means.
 
     Args:
         answers: predicted text by question id; empty for no answer.
@@ -251,8 +243,8 @@ def best_threshold(
     return best / len(scores), threshold
 
 
+#: The text that ends each of QuAC's passages and is the answer if there is no other.
 NO_ANSWER = "CANNOTANSWER"
-"""The text that ends each passage and is the answer if there is no other."""
 
 
 def quac_scores(
@@ -269,8 +261,6 @@ def quac_scores(
     - ``heq_d``: share of dialogues in which all these questions reach it, including dialogues without such questions.
     - ``human_f1``: mean human F1; ``unanswerable``: share of unanswerable questions with no answer predicted (absent if
       there are no unanswerable questions).
-
-    A question without an answer is an error here; the scorer counts it as wrong.
 
     Args:
         answers: predicted text by question id; ``CANNOTANSWER`` or empty for no answer.
@@ -356,8 +346,7 @@ def coqa_scores(
 ) -> dict[str, float]:
     """Return ``exact`` (the script's em) and ``f1``: the best over a question's references, one left out in turn.
 
-    With groups, also return ``<group>_exact`` and ``<group>_f1`` for each group. A missing answer is an error here; the
-    script counts it as wrong.
+    With groups, also return ``<group>_exact`` and ``<group>_f1`` for each group.
 
     Args:
         references: each person's text, by question id (the file's ``answers`` and ``additional_answers``).

@@ -55,67 +55,6 @@ class TaggedExample:
         return " ".join(self.words)
 
 
-def word_spans(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
-    """Return the first character and one past the last of each word in a text.
-
-    A word is what the tokenizer reads as one, without the punctuation tokens at its edges; each of these is a separate
-    word, as in files of tagged words.
-    """
-    encoding = tokenizer.encode(text)
-    words: list[list[tuple[int, int]]] = []
-    for (start, end), is_start in zip(encoding.offsets.tolist(), encoding.word_starts.tolist(), strict=True):
-        while start < end and text[start].isspace():
-            start += 1
-        while end > start and text[end - 1].isspace():
-            end -= 1
-        if start == end:
-            continue
-        if is_start or not words or text[words[-1][-1][1] : start].isspace():
-            words.append([])
-        words[-1].append((start, end))
-    return [span for tokens in words for span in _without_edges(text, tokens)]
-
-
-def _without_edges(text: str, tokens: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the punctuation tokens before a word, the word, and those after it."""
-    marks = [all(unicodedata.category(mark)[0] in "PS" for mark in text[start:end]) for start, end in tokens]
-    if all(marks):
-        yield from tokens
-        return
-    first, last = marks.index(False), len(marks) - marks[::-1].index(False)
-    yield from tokens[:first]
-    yield tokens[first][0], tokens[last - 1][1]
-    yield from tokens[last:]
-
-
-def entities(
-    text: str, spans: Sequence[tuple[int, int]], answer: TagsAnswer, labels: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Return the entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
-
-    Args:
-        labels: the task's tags. If they do not mark spans, each word is an entity with its tag as label.
-
-    Returns:
-        The entities in order; ``text[start:end]`` is the entity, and ``probability`` the mean over its words' tags.
-    """
-    try:
-        chunks = [(chunk.kind, chunk.start, chunk.stop) for chunk in Chunks(labels=labels).of(answer.tags)]
-    except DataError:  # tags of single words, such as parts of speech
-        chunks = [(name, word, word + 1) for word, name in enumerate(answer.names)]
-    parts = []
-    for label, first, stop in chunks:
-        start, end = spans[first][0], spans[stop - 1][1]
-        entity: dict[str, Any] = {"text": text[start:end], "label": label, "start": start, "end": end}
-        if answer.probabilities is not None:
-            entity["probability"] = fmean(answer.probabilities[first:stop])
-        parts.append(entity)
-    return parts
-
-
-NO_TOKEN = "words that give no token, read as [UNK]"
-
-
 @dataclass(frozen=True, slots=True)
 class WordPieces:
     """The words of a sentence as tokens.
@@ -282,3 +221,64 @@ def _unknown(pieces: WordPieces, words: Sequence[str], tokenizer: CharacterToken
         for word, missing in zip(words, pieces.missing_W, strict=True)
         for part in ([word] if missing else tokenizer.unknown_words(word))
     ]
+
+
+def word_spans(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
+    """Return the first character and one past the last of each word in a text.
+
+    A word is what the tokenizer reads as one, without the punctuation tokens at its edges; each of these is a separate
+    word, as in files of tagged words.
+    """
+    encoding = tokenizer.encode(text)
+    words: list[list[tuple[int, int]]] = []
+    for (start, end), is_start in zip(encoding.offsets.tolist(), encoding.word_starts.tolist(), strict=True):
+        while start < end and text[start].isspace():
+            start += 1
+        while end > start and text[end - 1].isspace():
+            end -= 1
+        if start == end:
+            continue
+        if is_start or not words or text[words[-1][-1][1] : start].isspace():
+            words.append([])
+        words[-1].append((start, end))
+    return [span for tokens in words for span in _without_edges(text, tokens)]
+
+
+def _without_edges(text: str, tokens: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the punctuation tokens before a word, the word, and those after it."""
+    marks = [all(unicodedata.category(mark)[0] in "PS" for mark in text[start:end]) for start, end in tokens]
+    if all(marks):
+        yield from tokens
+        return
+    first, last = marks.index(False), len(marks) - marks[::-1].index(False)
+    yield from tokens[:first]
+    yield tokens[first][0], tokens[last - 1][1]
+    yield from tokens[last:]
+
+
+def entities(
+    text: str, spans: Sequence[tuple[int, int]], answer: TagsAnswer, labels: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
+
+    Args:
+        labels: the task's tags. If they do not mark spans, each word is an entity with its tag as label.
+
+    Returns:
+        The entities in order; ``text[start:end]`` is the entity, and ``probability`` the mean over its words' tags.
+    """
+    try:
+        chunks = [(chunk.kind, chunk.start, chunk.stop) for chunk in Chunks(labels=labels).of(answer.tags)]
+    except DataError:  # tags of single words, such as parts of speech
+        chunks = [(name, word, word + 1) for word, name in enumerate(answer.names)]
+    parts = []
+    for label, first, stop in chunks:
+        start, end = spans[first][0], spans[stop - 1][1]
+        entity: dict[str, Any] = {"text": text[start:end], "label": label, "start": start, "end": end}
+        if answer.probabilities is not None:
+            entity["probability"] = fmean(answer.probabilities[first:stop])
+        parts.append(entity)
+    return parts
+
+
+NO_TOKEN = "words that give no token, read as [UNK]"

@@ -1,4 +1,4 @@
-"""A text or a text pair with a label, a set of labels or a score, and the sentence that contains a phrase (SST-2)."""
+"""Texts and pairs with a label, a set of labels or a score, and their encoding as [CLS] a [SEP] b [SEP]."""
 
 from __future__ import annotations
 

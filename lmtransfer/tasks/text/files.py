@@ -1,4 +1,4 @@
-"""Sources of a task's texts: one file per split, or a ``datasets`` name."""
+"""Texts in tables: a task's splits, from files or a ``datasets`` name, and the user's input."""
 
 from __future__ import annotations
 
