@@ -8,15 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LabelAnswer:
-    """One of the labels.
-
-    Attributes:
-        probabilities: probability of each label, by name; None for a baseline.
-    """
+    """One of the labels."""
 
     label: int
     name: str
-    probabilities: dict[str, float] | None = None
+    probabilities: dict[str, float] | None = None  # probability of each label, by name; None for a baseline
 
     def as_dict(self) -> dict[str, Any]:
         """Return ``label`` and ``probabilities``."""
@@ -38,15 +34,11 @@ class LabelSetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceAnswer:
-    """One of the choices of an example.
-
-    Attributes:
-        probabilities: share of each choice in the odds of all; empty for a baseline.
-    """
+    """One of the choices of an example."""
 
     choice: int
     text: str
-    probabilities: tuple[float, ...] = ()
+    probabilities: tuple[float, ...] = ()  # share of each choice in the odds of all; empty for a baseline
 
     def as_dict(self) -> dict[str, Any]:
         """Return ``choice``, from 0, its ``answer`` and ``probabilities``."""
@@ -66,15 +58,11 @@ class ScoreAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TagsAnswer:
-    """A tag for each word.
-
-    Attributes:
-        probabilities: probabilities of the chosen tags; None for a baseline.
-    """
+    """A tag for each word."""
 
     tags: tuple[int, ...]
     names: tuple[str, ...]
-    probabilities: tuple[float, ...] | None = None
+    probabilities: tuple[float, ...] | None = None  # probabilities of the chosen tags; None for a baseline
 
     def as_dict(self) -> dict[str, Any]:
         """Return ``tags`` and ``probabilities``."""

@@ -30,15 +30,10 @@ def text_capacity(num_specials: int, *, max_length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CharacterTable:
-    """The spelling of the examples' words, including words outside the vocabulary; four bytes per token.
+    """The spelling of the examples' words, including words outside the vocabulary; four bytes per token."""
 
-    Attributes:
-        table: character ids, int16, shape (W, 50): the vocabulary's words first, then each other word once.
-        rows_T: row of each token in the table, int32.
-    """
-
-    table: np.ndarray
-    rows_T: np.ndarray
+    table: np.ndarray  # character ids, int16, shape (W, 50): the vocabulary's words first, then each other word once
+    rows_T: np.ndarray  # row of each token in the table, int32
 
 
 class TokenRows:

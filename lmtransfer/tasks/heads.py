@@ -50,23 +50,15 @@ def balanced_weights(labels_N: np.ndarray, *, num_labels: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """The specification of a head: it describes targets and outputs without building the head.
-
-    Attributes:
-        module: full name of the head's class, a ``transfer.heads.base.Head``.
-        per: whether there are logits for each sequence or for each token.
-        has_mean: whether the outputs of several heads can be averaged.
-        may_be_unreachable: whether some gold answers cannot be expressed in tokens.
-        num_labels: number of labels, or of kinds of answer other than a span; 0 if there are none.
-    """
+    """The specification of a head: it describes targets and outputs without building the head."""
 
     kind: ClassVar[str]
-    module: ClassVar[str]
-    per: ClassVar[Literal["sequence", "token"]]
-    has_mean: ClassVar[bool] = False
-    may_be_unreachable: ClassVar[bool] = False
+    module: ClassVar[str]  # full name of the head's class, a ``transfer.heads.base.Head``
+    per: ClassVar[Literal["sequence", "token"]]  # whether there are logits for each sequence or for each token
+    has_mean: ClassVar[bool] = False  # whether the outputs of several heads can be averaged
+    may_be_unreachable: ClassVar[bool] = False  # whether some gold answers cannot be expressed in tokens
 
-    num_labels: int = 0
+    num_labels: int = 0  # number of labels, or of kinds of answer other than a span; 0 if there are none
     pairs: bool = False
 
     def predictions(self, outputs: np.ndarray) -> np.ndarray | None:
@@ -98,11 +90,7 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClassificationSpec(HeadSpec):
-    """One of C labels per sequence; outputs are the C logits.
-
-    Attributes:
-        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1.
-    """
+    """One of C labels per sequence; outputs are the C logits."""
 
     kind: ClassVar[str] = "classification"
     module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.ClassificationHead"
@@ -110,7 +98,7 @@ class ClassificationSpec(HeadSpec):
     has_mean: ClassVar[bool] = True
 
     class_weights: ClassWeights | None = None
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.0  # share of each training target that is spread evenly over all labels, 0 to 1
 
     def predictions(self, outputs: np.ndarray) -> np.ndarray:
         """Return the label with the highest logit."""
@@ -228,9 +216,6 @@ class SpanSpec(HeadSpec):
 
     Outputs are [start, end, score, null score, and the log odds of each other kind against a span]. Start and end are
     tokens of the sequence, or -1 if no span is legal.
-
-    Attributes:
-        max_answer_tokens: maximum length of a legal answer; None for any length.
     """
 
     kind: ClassVar[str] = "span"
@@ -238,7 +223,7 @@ class SpanSpec(HeadSpec):
     per: ClassVar[Literal["sequence", "token"]] = "token"
     may_be_unreachable: ClassVar[bool] = True
 
-    max_answer_tokens: int | None = None
+    max_answer_tokens: int | None = None  # maximum length of a legal answer; None for any length
 
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
         """Yield how often each other kind is the gold answer."""

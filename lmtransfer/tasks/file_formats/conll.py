@@ -23,17 +23,12 @@ from lmtransfer.tasks.settings import HubSource
 
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
-    """One sentence.
-
-    Attributes:
-        lines: line number of each word in the file, or its row.
-        tags: tag names, one per word; None if the source has no tags.
-    """
+    """One sentence."""
 
     source: str
-    lines: tuple[int | str, ...]
+    lines: tuple[int | str, ...]  # line number of each word in the file, or its row
     words: tuple[str, ...]
-    tags: tuple[str, ...] | None
+    tags: tuple[str, ...] | None  # tag names, one per word; None if the source has no tags
     name: str | None = None
 
     def where(self, word: int = 0) -> str:

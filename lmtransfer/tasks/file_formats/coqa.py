@@ -30,19 +30,13 @@ _UNKNOWN = "unknown"
 
 
 class _Word(NamedTuple):
-    """A word delimited by white space, and the pieces that it can be cut into, with their normalized words.
-
-    Attributes:
-        heads: pieces from a first character to the end of the word.
-        tails: pieces from the start of the word to one past a last character.
-        pieces: pieces from a first character to one past a last character.
-    """
+    """A word delimited by white space, and the pieces that it can be cut into, with their normalized words."""
 
     words: tuple[str, ...]
     all_words: frozenset[str]
-    heads: tuple[tuple[int, tuple[str, ...]], ...]
-    tails: tuple[tuple[int, tuple[str, ...]], ...]
-    pieces: tuple[tuple[int, int, tuple[str, ...]], ...]
+    heads: tuple[tuple[int, tuple[str, ...]], ...]  # pieces from a first character to the end of the word
+    tails: tuple[tuple[int, tuple[str, ...]], ...]  # pieces from the start of the word to one past a last character
+    pieces: tuple[tuple[int, int, tuple[str, ...]], ...]  # pieces from a first character to one past a last character
 
 
 def closest_span(text: str, answer: str) -> tuple[int, int] | None:

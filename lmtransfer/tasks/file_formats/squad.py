@@ -29,15 +29,11 @@ _MOST_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class QuestionFile:
-    """The questions in a file, in order, except those left out, and the question id of each bad answer.
-
-    Attributes:
-        skipped_questions: ids of the questions left out because they have no other answer.
-    """
+    """The questions in a file, in order, except those left out, and the question id of each bad answer."""
 
     examples: list[QuestionExample]
     bad_answers: tuple[str, ...] = ()
-    skipped_questions: tuple[str, ...] = ()
+    skipped_questions: tuple[str, ...] = ()  # ids of the questions left out because they have no other answer
 
 
 class Questions:

@@ -55,13 +55,10 @@ class Ratio:
 
     The counts depend on the metric: 1 for a mean; the words of each sentence for accuracy over words. For F1 of spans,
     the parts are twice the correct spans, and the counts are the predicted spans plus the gold spans.
-
-    Attributes:
-        counts: float64, shape (N,); 0 for an example that does not count.
     """
 
     parts: np.ndarray
-    counts: np.ndarray
+    counts: np.ndarray  # float64, shape (N,); 0 for an example that does not count
 
     @classmethod
     def mean(cls, scores: Iterable[float]) -> Ratio:
@@ -171,22 +168,16 @@ class ScoredExamples:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """The answers of one training run, and the identity of that run.
-
-    Attributes:
-        seed: seed of finetuning or of the probe; None if nothing was trained.
-        pretraining_seed: seed of the pretraining run; None if unknown, or if the weights were random.
-        baseline: name of the baseline that produced the answers; empty for a trained model.
-    """
+    """The answers of one training run, and the identity of that run."""
 
     task: str
     split: str
     main_metric: str
-    seed: int | None
-    pretraining_seed: int | None
+    seed: int | None  # seed of finetuning or of the probe; None if nothing was trained
+    pretraining_seed: int | None  # seed of the pretraining run; None if unknown, or if the weights were random
     is_control: bool
     examples: ScoredExamples = field(repr=False)
-    baseline: str = ""
+    baseline: str = ""  # name of the baseline that produced the answers; empty for a trained model
 
 
 def scored_examples(

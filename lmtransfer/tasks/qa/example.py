@@ -18,15 +18,10 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class GoldSpan:
-    """One annotator's answer.
+    """One annotator's answer."""
 
-    Attributes:
-        text: the text that is scored.
-        start: first character in the passage; None if the answer is not a span of it (yes, no).
-    """
-
-    text: str
-    start: int | None = None
+    text: str  # the text that is scored
+    start: int | None = None  # first character in the passage; None if the answer is not a span of it (yes, no)
     end: int | None = None
 
 

@@ -31,18 +31,12 @@ SpanFormat = Literal["squad", "quac", "coqa", "jsonl"]
 
 @dataclass(frozen=True, slots=True)
 class AnswersById:
-    """Answers and gold answers by question id, in the format that the official scripts expect.
-
-    Attributes:
-        spans: text of the best span, even if the answer is of another kind.
-        null_odds: null score minus span score; a large value means no answer.
-        references: the gold texts; empty if there is no answer.
-    """
+    """Answers and gold answers by question id, in the format that the official scripts expect."""
 
     texts: Mapping[str, str]
-    spans: Mapping[str, str]
-    null_odds: Mapping[str, float]
-    references: Mapping[str, Sequence[str]]
+    spans: Mapping[str, str]  # text of the best span, even if the answer is of another kind
+    null_odds: Mapping[str, float]  # null score minus span score; a large value means no answer
+    references: Mapping[str, Sequence[str]]  # the gold texts; empty if there is no answer
     domains: Mapping[str, str]
 
     @classmethod
@@ -63,14 +57,10 @@ class Squad:
 
     Args:
         threshold: null odds above which there is no answer.
-
-    Attributes:
-        kinds: names of the answers that are not spans.
-        on_hub: whether the hub has sets with these columns.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ()
-    on_hub: ClassVar[bool] = True
+    kinds: ClassVar[tuple[str, ...]] = ()  # names of the answers that are not spans
+    on_hub: ClassVar[bool] = True  # whether the hub has sets with these columns
 
     def __init__(self, *, no_answer: bool = False, threshold: float = 0.0) -> None:
         self.no_answer, self.threshold = no_answer, threshold

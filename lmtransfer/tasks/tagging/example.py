@@ -24,15 +24,11 @@ from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class TaggedExample:
-    """One sentence.
-
-    Attributes:
-        tags: indices into the task's ``labels``, one per word; None if hidden.
-    """
+    """One sentence."""
 
     id: str
     words: tuple[str, ...]
-    tags: tuple[int, ...] | None = None
+    tags: tuple[int, ...] | None = None  # indices into the task's ``labels``, one per word; None if hidden
 
     @property
     def has_gold(self) -> bool:
@@ -57,29 +53,20 @@ class TaggedExample:
 
 @dataclass(frozen=True, slots=True)
 class WordPieces:
-    """The words of a sentence as tokens.
-
-    Attributes:
-        counts_W: number of tokens in each word, at least 1, int64.
-        missing_W: whether the tokenizer has no token for the word, so that its token is [UNK], bool.
-    """
+    """The words of a sentence as tokens."""
 
     ids_T: np.ndarray
-    counts_W: np.ndarray
-    missing_W: np.ndarray
+    counts_W: np.ndarray  # number of tokens in each word, at least 1, int64
+    missing_W: np.ndarray  # whether the tokenizer has no token for the word, so that its token is [UNK], bool
 
 
 @dataclass(frozen=True, slots=True)
 class WordWindow:
-    """A part of a sentence that the encoder reads as one sequence.
-
-    Attributes:
-        answers: first word that is answered in this window.
-    """
+    """A part of a sentence that the encoder reads as one sequence."""
 
     start: int
     stop: int
-    answers: int
+    answers: int  # first word that is answered in this window
     answers_stop: int
 
 

@@ -34,22 +34,16 @@ HIDDEN_NUMBER = "-1"
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """One text or pair of texts with its gold answer as written.
-
-    Attributes:
-        gold: label or score; None if hidden.
-        is_label_name: whether ``gold`` is a label name, even if the task's files write labels differently.
-        is_missing: whether the row has no gold answer at all, not even a value that means a hidden one.
-    """
+    """One text or pair of texts with its gold answer as written."""
 
     id: str
     where: str
     text: str
     text_pair: str | None
-    gold: str | None
-    is_label_name: bool
+    gold: str | None  # label or score; None if hidden
+    is_label_name: bool  # whether ``gold`` is a label name, even if the task's files write labels differently
     language: str | None = None
-    is_missing: bool = False
+    is_missing: bool = False  # whether the row has no gold answer at all, not even a value that means a hidden one
 
 
 ExampleOf = Callable[[TextRow], TextExample]
@@ -57,17 +51,12 @@ ExampleOf = Callable[[TextRow], TextExample]
 
 @dataclass(frozen=True, slots=True)
 class TextColumns:
-    """The columns to read.
-
-    Attributes:
-        text_pair: the second of a pair; None if the examples are single texts.
-        id: names of the examples; None to number them.
-    """
+    """The columns to read."""
 
     text: ColumnSpec
-    text_pair: ColumnSpec | None
+    text_pair: ColumnSpec | None  # the second of a pair; None if the examples are single texts
     gold: ColumnSpec
-    id: ColumnSpec | None
+    id: ColumnSpec | None  # names of the examples; None to number them
     language: ColumnSpec | None = None
 
     @classmethod

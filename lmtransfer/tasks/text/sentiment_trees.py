@@ -50,14 +50,10 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class LabeledTree:
-    """A sentence with a label for each of its phrases.
-
-    Attributes:
-        phrases: the whole sentence first, then the others, depth first from the left.
-    """
+    """A sentence with a label for each of its phrases."""
 
     words: tuple[str, ...]
-    phrases: tuple[Phrase, ...]
+    phrases: tuple[Phrase, ...]  # the whole sentence first, then the others, depth first from the left
 
 
 def read_trees(path: Path, *, num_labels: int) -> Iterator[LabeledTree]:

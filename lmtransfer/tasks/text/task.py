@@ -97,17 +97,13 @@ class TextTask(Task):
 
 
 class TextFileTask(TextTask):
-    """A task with texts from one file per split, or from a ``datasets`` name.
-
-    Attributes:
-        gold_setting: name of the setting with the column of the gold answers.
-    """
+    """A task with texts from one file per split, or from a ``datasets`` name."""
 
     class Settings(TextTask.Settings, TextTableSettings):
         """The settings of a task about texts in tables."""
 
     settings: Settings
-    gold_setting: ClassVar[str]
+    gold_setting: ClassVar[str]  # name of the setting with the column of the gold answers
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
