@@ -32,11 +32,7 @@ def check_training_file(splits: Sequence[str], task: str, *, items: str = "label
 
 
 def check_label(label: str, where: str, column: str) -> None:
-    """Check that a text can be a label.
-
-    Args:
-        column: the setting that names the column of labels.
-    """
+    """Check that a text can be a label (``column``: the setting that names the column of labels)."""
     if len(label) > LONGEST:
         raise DataError(
             f"{where}: the label {quote_label(label)} has {len(label):,} characters, but a label may have at most "

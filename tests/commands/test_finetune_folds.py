@@ -122,9 +122,9 @@ def test_other_kinds_of_tasks(kind: str, world: Path) -> None:
         sets = [["kind"] * int(label) + ["long"] * (len(text) > 30) for text, label in rows]
         lines = ["text\tlabels", *(f"{row[0]}\t{','.join(labels)}" for row, labels in zip(rows, sets, strict=True))]
     Path("data/own.tsv").write_text("\n".join(lines) + "\n")
-    words = [f"task={kind}", "task.train=data/own.tsv", *RUN[-7:], "name=cv"]
+    words = [f"task={kind}", "task.train=data/own.tsv", *RUN[-7:], "name=own"]
     assert lmtransfer("finetune", *words) == 0
-    found = result("runs/finetune/cv")
+    found = result("runs/finetune/own")
     assert found["num_scored"] == 120
     assert len(found["folds"]) == 3
 

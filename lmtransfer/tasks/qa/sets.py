@@ -66,11 +66,7 @@ class Squad:
         self.no_answer, self.threshold = no_answer, threshold
 
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        """Read the questions of a file.
-
-        Args:
-            kinds: names of the answers that are not spans, in the task's order.
-        """
+        """Read the questions of a file (``kinds``: names of the answers that are not spans, in the task's order)."""
         return read_squad(path, bad_answers=bad_answers)
 
     def scores(self, answers_by_id: AnswersById) -> dict[str, float]:
