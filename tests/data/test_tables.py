@@ -20,7 +20,7 @@ from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, read_rows
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.embedding import EmbedFormats, open_rows
 from lmtransfer.inference.prediction_input import find_input, input_format
-from lmtransfer.tasks.places import LocatedFiles
+from lmtransfer.tasks.settings import LocatedFiles
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.multi_label import MultiLabel

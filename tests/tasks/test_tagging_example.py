@@ -1,4 +1,4 @@
-"""Words as tokens: every word has some, whatever the tokenizer, and each is answered once, where most is around it."""
+"""Entities in running text: words by the tokenizer's rules, and spans of tags as characters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from support.refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
+from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.tagging.example import TaggedExample
-from lmtransfer.tasks.tagging.word_encoding import NO_TOKEN, encode_words, word_pieces, word_windows
+from lmtransfer.tasks.tagging.example import (
+    NO_TOKEN,
+    TaggedExample,
+    encode_words,
+    entities,
+    word_pieces,
+    word_spans,
+    word_windows,
+)
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
-from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer, WordTokenizerTrainer
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer, WordPieceTrainer, WordTokenizerTrainer
 from lmtransfer.tokenizers.words import WordTokenizer, character_ids
 
 TEXT = [
@@ -164,7 +172,7 @@ def random_words(rng: random.Random) -> list[str]:
 def test_every_word_has_its_own_tokens_in_order(tokenizer: Tokenizer) -> None:
     """The tokens are those of the running text, and those of a word cover its letters and no other's."""
     rng = random.Random(3)
-    for _ in range(300):
+    for _ in range(100):
         words = random_words(rng)
         pieces = word_pieces(words, tokenizer)
         assert pieces.ids_T.dtype == np.int32
@@ -182,7 +190,7 @@ def test_every_word_has_its_own_tokens_in_order(tokenizer: Tokenizer) -> None:
 
 def test_words_and_their_spelling_survive_windows(tokenizer: Tokenizer) -> None:
     rng = random.Random(4)
-    sentences = [random_words(rng) for _ in range(60)]
+    sentences = [random_words(rng) for _ in range(30)]
     for max_length in (8, 64):
         encoded, notes = encode(sentences, tokenizer, max_length)
         whole = [word_pieces(words, tokenizer) for words in sentences]
@@ -236,7 +244,7 @@ def best_windows(counts: list[int], spans: list[tuple[int, int]]) -> list[tuple[
 
 def test_windows_hold_every_word_once_where_its_context_is_largest() -> None:
     rng = random.Random(5)
-    for _ in range(400):
+    for _ in range(150):
         capacity = rng.randint(1, 24)
         longest = rng.choice([1, min(3, capacity), capacity])
         counts = [rng.randint(1, longest) for _ in range(rng.randint(1, 60))]
@@ -270,3 +278,47 @@ def test_bytes_need_no_unknown(tokenizer: Tokenizer) -> None:
         assert not word_pieces(["\u200b", "\ufeff", "\u2581"], tokenizer).missing_W.any()
     elif not isinstance(tokenizer, WordTokenizer):
         assert word_pieces(["\u200b", "the", "\ufeff", "\u2581"], tokenizer).missing_W.tolist() == [1, 0, 1, 1]
+
+
+SENTENCE = 'Ada  ("the Countess") lived in London, not in Bath; she knew Mr. Babbage.'
+LINES = [SENTENCE, *(f"{letter} , . ; ( ) \" '" for letter in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")]
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram", "wordpiece", "byte_bpe"])
+def entity_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder: Path = tmp_path_factory.mktemp("tokenizer")
+    trainers = {"wordpiece": WordPieceTrainer, "byte_bpe": ByteBpeTrainer}
+    if request.param in trainers:
+        return trainers[request.param](vocab_size=400, allow_fewer=True).train(iter(LINES * 5), folder)
+    return SentencePieceTrainer(kind=request.param, vocab_size=90, allow_fewer=True).train(iter(LINES * 5), folder)
+
+
+def test_words_are_those_of_the_text_without_the_marks_around_them(entity_tokenizer: Tokenizer) -> None:
+    spans = word_spans(SENTENCE, entity_tokenizer)
+    assert "".join(SENTENCE[start:end] for start, end in spans) == "".join(SENTENCE.split())
+    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    words = [SENTENCE[start:end] for start, end in spans]
+    assert words[0] == "Ada"
+    expected = "Ada the Countess lived in London not in Bath she knew Mr Babbage"
+    assert " ".join(word for word in words if word.isalpha()) == expected
+    assert word_spans("", entity_tokenizer) == word_spans("   ", entity_tokenizer) == []
+    assert "".join("; ("[start:end] for start, end in word_spans("; (", entity_tokenizer)) == ";("
+
+
+def test_entities_have_the_characters_of_their_first_and_last_word() -> None:
+    text, spans = "Ada Lovelace, of  London.", [(0, 3), (4, 12), (12, 13), (14, 16), (18, 24), (24, 25)]
+    labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    tags = (1, 2, 0, 0, 3, 0)
+    answer = TagsAnswer(tags, tuple(labels[tag] for tag in tags), (0.9, 0.7, 1.0, 1.0, 0.6, 1.0))
+    assert entities(text, spans, answer, labels) == [
+        {"text": "Ada Lovelace", "label": "PER", "start": 0, "end": 12, "probability": pytest.approx(0.8)},
+        {"text": "London", "label": "LOC", "start": 18, "end": 24, "probability": pytest.approx(0.6)},
+    ]
+
+
+def test_tags_of_words_make_each_word_an_entity() -> None:
+    answer = TagsAnswer((1, 0), ("VERB", "NOUN"))
+    assert entities("go home", [(0, 2), (3, 7)], answer, ["NOUN", "VERB"]) == [
+        {"text": "go", "label": "VERB", "start": 0, "end": 2},
+        {"text": "home", "label": "NOUN", "start": 3, "end": 7},
+    ]

@@ -9,7 +9,7 @@ from support.refusals import refuses
 
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.text.sentiment_trees import Phrase, SentimentTrees, parse_tree, plain_word, read_trees
@@ -39,7 +39,7 @@ def test_a_tree_is_words_and_phrases() -> None:
 
 
 def test_depth_is_not_limited() -> None:
-    depth = 50_000
+    depth = 5_000
     tree = parse_tree("(1 " * depth + "(0 word)" + ")" * depth, num_labels=2)
     assert len(tree.phrases) == depth + 1
     assert set(tree.phrases) == {Phrase(1, 0, 1), Phrase(0, 0, 1)}
@@ -103,13 +103,12 @@ def test_phrases_are_of_the_training_split_only(tmp_path: Path) -> None:
         ("train:1", "It 's dull", 1),
     ]
     assert [e.text for e in task.examples("dev")] == ["It 's dull"]
-
-
-def test_copies_of_phrases_are_kept_once(tmp_path: Path) -> None:
-    every = _task(tmp_path, phrases=True, deduplicate=False).examples("train")
-    once = _task(tmp_path, phrases=True).examples("train")
-    assert [(e.text, e.label) for e in once] == list(dict.fromkeys((e.text, e.label) for e in every))
+    once = [(e.text, e.label) for e in _task(tmp_path, phrases=True).examples("train")]
+    assert once == list(dict.fromkeys((text, label) for _, text, label in found))
     assert len(once) == 13
+    (tmp_path / "train.txt").write_text("\n")
+    with refuses(DataError, "train.txt", "examples"):
+        task.examples("train")
 
 
 def test_binary_reading_has_nothing_neutral(tmp_path: Path) -> None:
@@ -118,18 +117,6 @@ def test_binary_reading_has_nothing_neutral(tmp_path: Path) -> None:
     assert [(e.id, e.label) for e in task.examples("train")] == [("train:0", 1), ("train:1", 0)]
     texts = {e.text: e.label for e in _task(tmp_path, binary=True, phrases=True).examples("train")}
     assert texts == {"It 's lovely": 1, "'s lovely": 1, "lovely": 1, "It 's dull": 0, "'s dull": 0, "dull": 0}
-
-
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    with refuses(DataError, "split=test", "toy", "train, dev", "task.files.test="):
-        _task(tmp_path).examples("test")
-    with refuses(DataError, "other.txt", "task.files.train="):
-        _task(tmp_path, files={"train": "other.txt"}).examples("train")
-    with refuses(ConfigError, "task.files", "task.files.train="):
-        _task(tmp_path, files={"train": None})
-    (tmp_path / "empty.txt").write_text("\n")
-    with refuses(DataError, "empty.txt", "examples"):
-        _task(tmp_path, files={"train": "empty.txt"}).examples("train")
 
 
 @pytest.mark.slow
@@ -148,6 +135,8 @@ def test_published_phrases_and_their_glue_versions(data_root: Path) -> None:
     glue = find_file(data_root / "sst2/train.tsv")
     assert glue is not None
     theirs = [line.rsplit("\t", 1) for number, line in read_lines(glue) if number > 1]
+    sentences = SentimentTrees(name="sst2", files=files, data_root=str(data_root), binary=True)
+    assert len(sentences.examples("train")) == 6920
     shared = [(_letters(text), int(label)) for text, label in theirs if _letters(text) in ours]
     assert len(shared) > 0.98 * len(theirs)
     assert sum(ours[text] == label for text, label in shared) > 0.99 * len(shared)
@@ -161,6 +150,5 @@ def _letters(text: str) -> str:
 def test_published_counts_of_the_binary_reading(data_root: Path) -> None:
     files = {split: f"sst5/{split}.trees.txt" for split in ("train", "dev", "test")}
     task = SentimentTrees(name="sst2", files=files, data_root=str(data_root), binary=True)
-    counts = {split: Counter(e.label for e in task.examples(split)) for split in task.splits}
-    assert {split: count.total() for split, count in counts.items()} == {"train": 6920, "dev": 872, "test": 1821}
-    assert counts["dev"] == {0: 428, 1: 444}  # as in GLUE's dev set
+    assert Counter(e.label for e in task.examples("dev")) == {0: 428, 1: 444}  # as in GLUE's dev set
+    assert len(task.examples("test")) == 1821

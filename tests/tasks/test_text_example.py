@@ -9,8 +9,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TOKENS_MULTIPLE, TaskSource
 from lmtransfer.tasks.targets import LabelTargets
-from lmtransfer.tasks.text.encoding import encode_texts, longest_first
-from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.example import TextExample, encode_texts, longest_first
 
 
 def _encode(
@@ -37,9 +36,6 @@ def test_pairs_have_two_separators_and_two_segments() -> None:
     assert tokenizer.decode(encoded.tokens_T) == "[CLS] a b [SEP] c [SEP]"
     assert encoded.segments_T.tolist() == [0, 0, 0, 0, 1, 1]
     assert _encode(["a b"], ["c"], 16, num_segments=1)[0].segments_T.tolist() == [0] * 6
-
-
-def test_empty_texts_are_specials_alone() -> None:
     encoded, tokenizer = _encode(["", "a"], ["b", ""], 16)
     assert tokenizer.decode(encoded.tokens_T) == "[CLS] [SEP] b [SEP] [CLS] a [SEP] [SEP]"
     assert encoded.segments_T.tolist() == [0, 0, 1, 1, 0, 0, 0, 1]
@@ -69,16 +65,6 @@ def test_longest_first_cuts_one_token_at_a_time_from_the_longer() -> None:
 def test_no_room_for_text_is_refused() -> None:
     with refuses(ConfigError, "max_length=2"):
         _encode(["a"], None, 2)
-
-
-def test_select_gives_the_same_examples() -> None:
-    encoded = random_examples(9)
-    chosen = encoded.select(np.array([7, 0, 3]))
-    for place, row in enumerate([7, 0, 3]):
-        ours = chosen.tokens_T[chosen.offsets[place] : chosen.offsets[place + 1]]
-        assert ours.tolist() == encoded.tokens_T[encoded.offsets[row] : encoded.offsets[row + 1]].tolist()
-    assert [example.id for example in chosen.examples] == ["train:7", "train:0", "train:3"]
-    assert table(chosen.targets).tolist() == table(encoded.targets)[[7, 0, 3]].tolist()
 
 
 def test_batches_hold_the_planned_examples() -> None:

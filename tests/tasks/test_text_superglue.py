@@ -1,4 +1,4 @@
-"""SuperGLUE's tasks that have rows of their own: their published formats, written here by hand, and official scores."""
+"""Several choices for a text: COPA's published format, written here by hand, and answers that compare choices."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from support.refusals import refuses
 from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.errors import DataError
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import ChoiceAnswer, LabelAnswer
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
+from lmtransfer.tasks.text.superglue import Copa
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.scoring import evaluate
 
@@ -50,6 +52,12 @@ RECORD = {
         {"idx": 1, "query": "It met in @placeholder", "answers": [{"start": 14, "end": 19, "text": "Geneva"}]},
     ],
 }  # fmt: skip
+
+COPA = [
+    {"premise": "I fell.", "choice1": "It rained.", "choice2": "I slipped.", "question": "cause", "idx": 0, "label": 1},
+    {"premise": "I ran.", "choice1": "I sweated.", "choice2": "I slept.", "question": "effect", "idx": 1, "label": 0},
+    {"premise": "It rang.", "choice1": "I woke.", "choice2": "I slept.", "question": "effect", "idx": 2, "label": 0},
+]
 
 
 def hidden(value: Any) -> Any:
@@ -140,7 +148,9 @@ def test_entities_fill_the_gap_and_any_right_spelling_counts(tmp_path: Path) -> 
         made("record", tmp_path, other).examples("train")
 
 
-@pytest.mark.parametrize(("name", "row"), [("wic", WIC), ("wsc", WSC), ("multirc", MULTIRC), ("record", RECORD)])
+@pytest.mark.parametrize(
+    ("name", "row"), [("wic", WIC), ("wsc", WSC), ("multirc", MULTIRC), ("record", RECORD), ("copa", COPA[0])]
+)
 def test_a_learner_is_scored(name: str, row: dict[str, Any], tmp_path: Path) -> None:
     task = made(name, tmp_path, *[row] * 4)
     encoded = task.encode(task.examples("dev"), WordTokenizer(), max_length=32, num_segments=2)
@@ -150,9 +160,68 @@ def test_a_learner_is_scored(name: str, row: dict[str, Any], tmp_path: Path) -> 
     assert all(0 <= value <= 1 for key, value in found.metrics.items() if key != "loss")
     assert found.answers is not None
     assert len(found.answers) == len(encoded.examples)
+    assert (found.calibration is None) == (name in ("record", "copa"))  # where answers compare several rows
 
 
 def test_the_group_has_the_eight_tasks() -> None:
     tasks = group_config("task", "superglue", [conf_dir()])["tasks"]
     assert Counter(tasks) == Counter(["boolq", "cb", "copa", "multirc", "record", "superglue_rte", "wic", "wsc"])
     assert all((conf_dir() / "task" / f"{task}.yaml").is_file() for task in tasks)
+
+
+def test_published_files_are_read(tmp_path: Path) -> None:
+    task = made("copa", tmp_path, *COPA)
+    first, second, _ = task.examples("train")
+    assert first.text == "I fell. What was the cause of this?"
+    assert second.text == "I ran. What happened as a result?"
+    assert (first.choices, first.right_choices) == (("It rained.", "I slipped."), {1})
+    assert [example.has_gold for example in task.examples("test")] == [False] * 3
+    with refuses(DataError, "train.jsonl"):
+        made("copa", tmp_path).examples("train")
+    with refuses(ConfigError, "task.files"):
+        Copa(name="copa", files={})
+
+
+def test_each_choice_is_a_pair_and_the_answer_compares_them(tmp_path: Path) -> None:
+    task = made("copa", tmp_path, *COPA)
+    examples = task.examples("train")
+    encoded = task.encode(examples, WordTokenizer(), max_length=32, num_segments=2)
+    assert encoded.owners.tolist() == [0, 0, 1, 1, 2, 2]
+    assert LabelTargets.of(encoded.targets).labels.tolist() == [0, 1, 1, 0, 1, 0]
+    outputs = np.array([[5, 1], [5, 2], [0, 3], [0, 3], [1, 0], [0, 9]], dtype=np.float32)
+    answers = list(task.answers(encoded, outputs))
+    assert [answer.choice for answer in answers] == [1, 0, 1]  # 0 of two equal ones
+    assert answers[0].text == "I slipped."
+    assert answers[0].probabilities == pytest.approx((1 / (1 + np.e), np.e / (1 + np.e)))
+    assert task.score(examples, answers) == {"accuracy": pytest.approx(2 / 3)}
+    kept = task.scored_examples(examples, answers)
+    assert kept.predicted.tolist() == [1, 0, 1]
+    assert kept.gold.tolist() == [1, 0, 0]
+    assert {answer.choice for answer in task.baseline(examples, examples)} == {0}  # type: ignore[attr-defined]
+    part = encoded.select(np.array([2, 0]))
+    assert part.owners.tolist() == [0, 0, 1, 1]
+    hidden = task.encode(task.examples("test"), WordTokenizer(), max_length=32, num_segments=2)
+    assert set(LabelTargets.of(hidden.targets).labels.tolist()) == {-1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"question": "why"}, ("train.jsonl:1", "question", "'why'", "cause", "effect")),
+        ({"label": 2}, ("train.jsonl:1", "label", "2", "choice2")),
+        ({"choice2": " "}, ("train.jsonl:1", "choice2")),
+    ],
+)
+def test_rows_that_are_no_examples(changes: dict[str, object], names: tuple[str, ...], tmp_path: Path) -> None:
+    task = made("copa", tmp_path, {**COPA[0], **changes})
+    with refuses(DataError, *names):
+        task.examples("train")
+
+
+def test_lines_of_users(tmp_path: Path) -> None:
+    reader = made("copa", tmp_path, *COPA).reader()
+    example = reader.parse_line("I ran. [SEP] I slept. [SEP] I sweated. [SEP] I sang.", "x:1", "0", Notes())
+    assert (example.text, example.choices) == ("I ran.", ("I slept.", "I sweated.", "I sang."))
+    for line in ("I ran.", "I ran. [SEP] I slept.", "I ran. [SEP] [SEP] I sang.", " [SEP] a [SEP] b"):
+        with refuses(ValueError, "[SEP]"):
+            reader.parse_line(line, "x:1", "0", Notes())

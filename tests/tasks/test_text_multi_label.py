@@ -85,9 +85,13 @@ def test_the_baseline_gives_the_labels_of_most_examples(tmp_path: Path) -> None:
     assert task.score(examples, [answer, *rest])["average_precision"] == pytest.approx((0.75 + 0.25) / 2)
 
 
-def test_hidden_sets_are_predicted_but_not_scored(tmp_path: Path) -> None:
+def test_unknown_labels_are_refused_and_hidden_sets_predicted_but_not_scored(tmp_path: Path) -> None:
     (tmp_path / "test.tsv").write_text("text\na\n")
-    task = made(tmp_path, "text\tlabels\na\tx\nb\ty\n", test=str(tmp_path / "test.tsv"))
+    (tmp_path / "dev.tsv").write_text("text\tlabels\na\tx\nb\tx,other\n")
+    splits = {split: str(tmp_path / f"{split}.tsv") for split in ("dev", "test")}
+    task = made(tmp_path, "text\tlabels\na\tx\nb\ty\n", **splits)
+    with refuses(DataError, "dev.tsv:3", "'other'", "x, y", "task.labels"):
+        task.examples("dev")
     (example,) = task.examples("test")
     assert not example.has_gold
     assert task.gold([example]).labels.tolist() == [[-1, -1]]
@@ -112,13 +116,6 @@ def test_cells_that_are_no_sets(cell: str, names: tuple[str, ...], tmp_path: Pat
     task = made(tmp_path, content, bad_rows="skip")
     assert len(task.examples("train")) == 2
     assert sum(task.notes["train"].counts.values()) == 1
-
-
-def test_labels_that_training_does_not_have(tmp_path: Path) -> None:
-    (tmp_path / "dev.tsv").write_text("text\tlabels\na\tx\nb\tx,other\n")
-    task = made(tmp_path, "text\tlabels\na\tx\nb\ty\n", dev=str(tmp_path / "dev.tsv"))
-    with refuses(DataError, "dev.tsv:3", "'other'", "x, y", "task.labels"):
-        task.examples("dev")
 
 
 @pytest.mark.parametrize(
