@@ -19,9 +19,6 @@ def checkpoint_activations(learner: nn.Module) -> None:
     takes up to a third more time. The second computation repeats the random numbers of the first, so losses and
     gradients do not change. Call this after ``compile_blocks``: both computations must run the same code, because
     compiled code draws other random numbers than uncompiled code.
-
-    Raises:
-        ConfigError: an encoder has no attention.
     """
     for encoder in encoders_in(learner):
         blocks = [b for b in encoder.blocks() if any(isinstance(part, AttentionLayer) for part in b.modules())]

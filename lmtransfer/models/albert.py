@@ -27,26 +27,12 @@ class AlbertEncoder(TransformerEncoder):
     """BERT with factorized embeddings (section 3.1) and layers that share their weights.
 
     Args:
-        vocab_size: number of rows of the token embedding.
         embedding_dim: width E of the embeddings; a linear layer projects them to D.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
         share: which weights the layers share: "all", "attention" or "ffn" (each with the LayerNorm of its branch), or
             "none".
-        max_length: maximum sequence length in tokens.
-        num_segments: number of segment ids; 1 means no segments.
         norm: "post" is the published model; "pre" trains at higher learning rates. The embeddings are normalized in
             both.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights.
         pooler: add the tanh layer over [CLS]; without it a classifier gets a new layer of the same form.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``, or ``share`` is unknown.
     """
 
     attention = "bidirectional"
@@ -108,11 +94,7 @@ class AlbertEncoder(TransformerEncoder):
 
 
 def share_layers(stack: TransformerStack, share: Sharing) -> None:
-    """Replace the modules of all other layers by those of the first layer.
-
-    Raises:
-        ConfigError: ``share`` is unknown.
-    """
+    """Replace the modules of all other layers by those of the first layer."""
     parts = {
         "all": ("attention", "attention_norm", "feed_forward", "feed_forward_norm"),
         "attention": ("attention", "attention_norm"),

@@ -89,9 +89,6 @@ class Encoder(nn.Module):
 
     Args:
         dim: width D of every layer that it returns.
-        num_layers: number of layers above the embedding layer.
-        max_length: maximum sequence length in tokens.
-        vocab_size: number of rows of its token embedding.
         num_segments: number of segment ids (1 means no segments).
 
     Attributes:
@@ -149,11 +146,7 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def attend(self, attention: Direction) -> None:
-        """Set which tokens a token may see from now on; weights do not depend on this.
-
-        Raises:
-            ConfigError: the encoder does not support this attention.
-        """
+        """Set which tokens a token may see from now on; weights do not depend on this."""
         if attention != self.attention and attention not in self.attentions:
             supported = " or ".join(self.attentions or (self.attention,))
             raise ConfigError(f"{type(self).__name__} supports {supported} attention, not {attention} attention")
@@ -165,11 +158,7 @@ class Encoder(nn.Module):
         return self.attention == "causal"
 
     def check_length(self, batch: PackedBatch) -> None:
-        """Reject a sequence that is too long; otherwise it would cause an index error deep in a kernel.
-
-        Raises:
-            DataError: a sequence is too long; the message names both lengths and the keys to change.
-        """
+        """Reject a sequence that is too long; otherwise it would cause an index error deep in a kernel."""
         if batch.max_seqlen > self.max_length:
             raise DataError(
                 f"a sequence of {batch.max_seqlen} tokens is longer than model.max_length={self.max_length}: "
@@ -197,9 +186,6 @@ class Encoder(nn.Module):
                 layers is the same.
             own_embeddings: whether the generator gets a copy of the embeddings instead of sharing them.
             copied_layers: whether the layers start as copies of this encoder's layers; otherwise they are random.
-
-        Raises:
-            ConfigError: ``copied_layers`` is set, but the layers of this encoder do not have the generator's shape.
         """
         return None
 
@@ -209,7 +195,6 @@ class Encoder(nn.Module):
         """Encode in a factorization order (Yang et al. 2019, section 2.3), if it ``has_two_streams``.
 
         Args:
-            batch: the tokens, uncorrupted.
             order_T: rank of each token in the order, int64. All tokens see the tokens of rank 0; a token of rank k is
                 seen by itself and by tokens of higher rank.
             output_positions: positions of the query stream, which do not see themselves.
@@ -226,12 +211,8 @@ class Encoder(nn.Module):
 
         Args:
             length: maximum number of tokens in the memory, from now on.
-            clamp_length: larger distances are treated as this distance; None for no change.
             same_length: each token sees at most ``length`` tokens, itself included, so that the last token of a
                 segment has no more context than the first.
-
-        Raises:
-            ConfigError: the encoder has no memory.
         """
         raise ConfigError(
             f"memory_lengths: {type(self).__name__} has no memory; leave memory_lengths out, or give a run of "

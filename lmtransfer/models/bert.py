@@ -41,23 +41,9 @@ class BertEncoder(TransformerEncoder):
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
-        max_length: maximum sequence length in tokens.
-        num_segments: number of segment ids; 1 means no segments.
         norm: "post" is the published model; "pre" has the structure of MegatronBert (Shoeybi et al. 2019), which trains
             at higher learning rates.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights.
         pooler: add the tanh layer over [CLS]; without it a classifier gets a new layer of the same form.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention = "bidirectional"

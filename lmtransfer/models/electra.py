@@ -27,23 +27,8 @@ class ElectraEncoder(TransformerEncoder):
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``).
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        embedding_dim: width E.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
-        max_length: maximum sequence length in tokens.
-        num_segments: number of segment ids; 1 means no segments.
         norm: "post" is the published model; "pre" normalizes the input of each branch and the output of the last
             layer. The embeddings are normalized in both cases.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention = "bidirectional"

@@ -29,15 +29,7 @@ class LstmSettings:
 
     Attributes:
         dim: width D of both directions together; even.
-        num_layers: number of LSTM layers of each direction.
         cell_dim: number of cells of each layer and direction; more than D / 2, to which they are projected.
-        skip_connections: whether every layer but the first adds its input to its output.
-        dropout: dropout probability of the input of each layer and of the output of the last layer.
-        cell_clip: see ``ProjectedLstm``.
-        proj_clip: see ``ProjectedLstm``.
-
-    Raises:
-        ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.
     """
 
     dim: int
@@ -61,11 +53,7 @@ class LstmSettings:
 
 
 class LstmStack(nn.Module):
-    """The layers of one direction.
-
-    Args:
-        settings: settings of both directions.
-    """
+    """The layers of one direction."""
 
     def __init__(self, settings: LstmSettings) -> None:
         super().__init__()
@@ -89,8 +77,6 @@ class LstmStack(nn.Module):
         """Read sequences.
 
         Args:
-            words_TP: packed tokens.
-            order: time-major order of the batch in this direction.
             states: state of each layer before the first token (in this direction) of each sequence; None for zeros.
 
         Returns:
@@ -110,11 +96,7 @@ class LstmStack(nn.Module):
 
 
 class BidirectionalLstm(nn.Module):
-    """Forward and backward stacks side by side (Peters et al. 2018, section 3.1).
-
-    Args:
-        settings: settings of both stacks.
-    """
+    """Forward and backward stacks side by side (Peters et al. 2018, section 3.1)."""
 
     def __init__(self, settings: LstmSettings) -> None:
         super().__init__()
@@ -134,9 +116,7 @@ class BidirectionalLstm(nn.Module):
         """Read sequences.
 
         Args:
-            batch: the lengths of the sequences.
             forward_states: states of the forward layers before the first tokens; None for zeros.
-            backward_states: states of the backward layers after the last tokens; None for zeros.
             output_positions: where the last layer is needed; None for everywhere.
 
         Returns:
@@ -219,21 +199,9 @@ class ElmoEncoder(BilmEncoder):
     Args:
         vocab_size: number of words in the softmax of the objective; the encoder can read any word.
         dim: width D of both directions together; even.
-        num_layers: number of LSTM layers of each direction.
-        cell_dim: number of cells of each layer and direction; they are projected to D / 2.
-        char_dim: width of a character embedding.
         filters: (width in characters, number of filters) of each convolution.
-        num_highway: number of highway layers over the convolutions.
-        activation: activation of the convolutions.
-        skip_connections: every layer but the first adds its input to its output.
-        max_length: maximum sequence length in tokens.
-        dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: largest magnitude of a cell, 3 in the published models; None for no limit, and the fused LSTM on
             CUDA.
-        proj_clip: largest magnitude of a projection, with the same values.
-
-    Raises:
-        ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.
     """
 
     token_embedding = None
@@ -296,18 +264,7 @@ class ElmoSubwordEncoder(BilmEncoder):
     The embedding is initialized from a normal distribution of variance 2 / D, so that it can also be the output matrix.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D of both directions together; even.
-        num_layers: number of LSTM layers of each direction.
-        cell_dim: number of cells of each layer and direction; they are projected to D / 2.
-        skip_connections: every layer but the first adds its input to its output.
-        max_length: maximum sequence length in tokens.
-        dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: largest magnitude of a cell; None for no limit, and the fused LSTM on CUDA.
-        proj_clip: largest magnitude of a projection; None for no limit.
-
-    Raises:
-        ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.
     """
 
     token_embedding: nn.Embedding

@@ -25,13 +25,7 @@ _HEAD_DIM = 64
 
 
 class GeneratorShape(NamedTuple):
-    """The size of a generator.
-
-    Attributes:
-        dim: width W.
-        num_heads: number of attention heads.
-        hidden_dim: width of the feed-forward layers.
-    """
+    """The size of a generator."""
 
     dim: int
     num_heads: int
@@ -46,8 +40,6 @@ def generator_shape(*, dim: int, hidden_dim: int, size: float) -> GeneratorShape
     the width is preserved.
 
     Args:
-        dim: width of the encoder.
-        hidden_dim: width of its feed-forward layers.
         size: width of the generator divided by the width of the encoder, above 0 and at most 1.
     """
     width = max(2, 2 * round(dim * size / 2))
@@ -56,11 +48,7 @@ def generator_shape(*, dim: int, hidden_dim: int, size: float) -> GeneratorShape
 
 
 def check_copyable(shape: GeneratorShape, encoder: GeneratorShape) -> None:
-    """Reject copying an encoder's layers into a generator of another shape.
-
-    Raises:
-        ConfigError: the shapes differ; the message lists the differences.
-    """
+    """Reject copying an encoder's layers into a generator of another shape."""
     differ = [
         f"{name}={own} where the encoder has {other}"
         for name, own, other in zip(GeneratorShape._fields, shape, encoder, strict=True)
@@ -84,14 +72,6 @@ class GeneratorEncoder(Encoder):
     """An encoder over the embeddings of another encoder, with its own projection and its own layers.
 
     Shared embeddings are not a submodule of this module: they are trained, saved and moved with the other encoder.
-
-    Args:
-        encoder: the encoder for which this is the generator.
-        embeddings: embeddings of that encoder, a module (batch) -> (T, E).
-        stack: layers of the generator, a module over (T, W).
-        dim: width W.
-        bias: add a bias to the projection.
-        own_embeddings: use a copy of the current embeddings instead of sharing them.
     """
 
     compiles = True

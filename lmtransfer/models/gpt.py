@@ -30,20 +30,7 @@ class GptEncoder(TransformerEncoder):
     are divided by sqrt(2 L), where L is the number of layers.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
-        max_length: maximum sequence length in tokens.
         norm: "pre" as in GPT-2, or "post" as in GPT (GPT does not normalize its embeddings, BERT does).
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention = "causal"
@@ -103,20 +90,8 @@ class BiGptEncoder(Encoder):
     Each direction has its own position table, and counts positions from the end at which it starts.
 
     Args:
-        vocab_size: number of rows of the token embedding.
         dim: width D of both directions together.
-        num_layers: number of transformer layers of each direction.
         num_heads: number of attention heads of each direction; must divide half of ``dim``.
-        hidden_dim: width of the feed-forward layers of each direction.
-        max_length: maximum sequence length in tokens.
-        norm: see ``GptEncoder``, also for the arguments below.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights.
-
-    Raises:
-        ConfigError: ``dim`` is odd, or ``num_heads`` does not divide its half.
     """
 
     compiles = True

@@ -59,7 +59,6 @@ class ModernLayer(nn.Module):
     """Pre-norm self-attention and gated feed-forward, each with a residual connection.
 
     Args:
-        settings: settings of the stack.
         number: index of the layer, from 0. Every ``global_every``-th layer has no window. The first layer may read its
             input without a norm.
     """
@@ -104,12 +103,7 @@ class ModernLayer(nn.Module):
 
 
 class ModernStack(nn.Module):
-    """The layers; the first and then every ``global_every``-th layer see the whole sequence.
-
-    Args:
-        settings: settings of the layers.
-        num_layers: number of layers.
-    """
+    """The layers; the first and then every ``global_every``-th layer see the whole sequence."""
 
     def __init__(self, settings: ModernSettings, *, num_layers: int) -> None:
         super().__init__()
@@ -157,15 +151,7 @@ class ModernStack(nn.Module):
 
 
 class NormalizedEmbeddings(nn.Module):
-    """Normalized token embeddings; attention adds the positions, and there are no segments.
-
-    Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        bias: whether to add a bias to the norm.
-        norm_eps: epsilon of the norm.
-        dropout: probability of dropping a feature of the result.
-    """
+    """Normalized token embeddings; attention adds the positions, and there are no segments."""
 
     def __init__(self, *, vocab_size: int, dim: int, bias: bool, norm_eps: float, dropout: float) -> None:
         super().__init__()
@@ -186,12 +172,6 @@ class ModernEncoder(TransformerEncoder):
     acts on both branches, in the paper only on the attention branch.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``, and the width of a head must be even.
-        hidden_dim: width of each half of the gated feed-forward layers.
-        max_length: maximum sequence length in tokens.
         window: number of positions that a token sees in a local layer: half of them on each side, and itself.
         global_every: layer 0 and every ``global_every``-th layer after it see the whole sequence; 1 means that all
             layers do.
@@ -200,15 +180,6 @@ class ModernEncoder(TransformerEncoder):
         normalise_first_input: normalize the input of attention in the first layer, although the embeddings are already
             normalized; ModernBERT does not.
         query_key_norm: normalize queries and keys (see ``SelfAttention``); ModernBERT does not.
-        bias: add biases to linear layers and norms; ModernBERT has no biases.
-        norm_eps: epsilon of the norms.
-        activation: activation of the gated feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim`` into even widths, ``window`` is odd or below 2, or
-            ``global_every`` is below 1.
     """
 
     attention = "bidirectional"

@@ -26,9 +26,6 @@ class RelativeStack(nn.Module):
     rows as the shortest sequence allows, so that the memory is one tensor per layer.
 
     Args:
-        settings: settings of the layers.
-        num_layers: number of layers.
-        causal: a token sees only itself and the tokens before it.
         own_biases: whether each layer has its own biases (XLNet); otherwise all layers share one pair, as in the
             equations of Dai et al. 2019, section 3.3.
         segments: whether to use relative segments; requires ``own_biases``.
@@ -105,7 +102,6 @@ class RelativeStack(nn.Module):
         The content stream is not computed in the last layer, where it is not needed.
 
         Args:
-            embedded_TD: start of the content stream.
             query_D: start of the query stream, the same at each output position.
             order_T: rank of each token in the factorization order, int64; all tokens see the tokens of rank 0.
             output_positions: the positions of the query stream.
@@ -207,11 +203,7 @@ class RelativeEncoder(Encoder):
         )
 
     def as_memory(self, recurrent_state: Any) -> tuple[Tensor, ...] | None:
-        """Check that a recurrent state is a memory, and return it as a tuple; None stays None.
-
-        Raises:
-            ValueError: it is not a memory of ``num_layers`` layers.
-        """
+        """Check that a recurrent state is a memory, and return it as a tuple; None stays None."""
         if recurrent_state is None:
             return None
         if not isinstance(recurrent_state, tuple | list) or len(recurrent_state) != self.num_layers:

@@ -23,27 +23,14 @@ class RobertaEncoder(TransformerEncoder):
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
-        max_length: maximum sequence length in tokens.
         norm: "post" is the published model; "pre" has the structure of RobertaPreLayerNorm in Hugging Face
             transformers, which also normalizes the embeddings.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
         positions_from_two: the position table begins with two rows that no token uses, as in fairseq, where the first
             position is the padding id plus one.
         type_row: add one learned row to every token, as in Hugging Face transformers, where RoBERTa has BERT's segment
             embedding with one row.
         pooler: add BERT's tanh layer over [CLS], which some published checkpoints contain; the family's published
             classifier does not use it.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention = "bidirectional"

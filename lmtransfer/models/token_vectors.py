@@ -18,9 +18,6 @@ class TokenVectors(Encoder):
 
     Args:
         whole: the other encoder; a checkpoint contains all of its weights.
-
-    Raises:
-        ConfigError: the encoder has no token embedding.
     """
 
     attention = "none"
@@ -59,7 +56,6 @@ def standardize(table: nn.Embedding, *, center: bool, deviation: float | None) -
     """Scale a table of vectors to match a randomly initialized table, in place.
 
     Args:
-        table: the table, (V, D).
         center: whether to subtract the mean vector, so that the mean of each column is 0.
         deviation: standard deviation of all V x D numbers afterwards; None keeps the scale.
     """

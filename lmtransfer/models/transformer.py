@@ -18,12 +18,7 @@ from lmtransfer.models.layers.transformer import TransformerLayer, TransformerSe
 
 
 class TransformerStack(nn.Module):
-    """Transformer layers, with a final LayerNorm if they are pre-norm.
-
-    Args:
-        settings: settings of the layers.
-        num_layers: number of layers.
-    """
+    """Transformer layers, with a final LayerNorm if they are pre-norm."""
 
     def __init__(self, settings: TransformerSettings, *, num_layers: int) -> None:
         super().__init__()
@@ -94,10 +89,6 @@ class TransformerEncoder(Encoder):
 
     A subclass creates both in ``__init__``. If ``attentions`` contains both "bidirectional" and "causal", a batch can
     state for each row which of the two applies.
-
-    Attributes:
-        embeddings: a module, (batch) -> (T, E).
-        stack: a module over (T, D).
     """
 
     compiles = True

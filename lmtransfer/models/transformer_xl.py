@@ -29,23 +29,11 @@ class TransformerXlEncoder(RelativeEncoder):
     inside the feed-forward layers.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
         max_length: maximum sequence length in tokens, excluding the memory.
         memory_length: maximum number of tokens in the memory; 0 for no memory.
         clamp_length: larger distances are treated as this distance; None for no limit.
         same_length: each token sees at most ``memory_length`` tokens, including itself.
         norm: "post" is the published model; "pre" trains at higher learning rates.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings, distances, each branch and the output.
-        attention_dropout: dropout probability of attention weights.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``, or ``same_length`` is set and ``memory_length`` is 0.
     """
 
     attention = "causal"

@@ -21,8 +21,6 @@ class WordEmbeddings(Encoder):
     Vectors are initialized uniformly within ``0.5 / dim`` of 0, as in word2vec.c.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
         max_length: maximum sequence length in tokens; nothing in the model depends on it.
     """
 

@@ -31,24 +31,12 @@ class XlnetEncoder(RelativeEncoder):
     there is no dropout inside the feed-forward layers.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
         max_length: maximum sequence length in tokens, excluding the memory.
         num_segments: number of segment ids; 1 means no segments. Any number works, because attention only depends on
             whether two segments are the same.
         memory_length: maximum number of tokens in the memory; 0 for no memory.
         clamp_length: larger distances are treated as this distance; None for no limit.
         norm: "post" is the published model; "pre" trains at higher learning rates.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings, distances, each branch and the output.
-        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention = "bidirectional"

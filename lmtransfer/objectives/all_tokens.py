@@ -33,19 +33,9 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
     replaced tokens are added (see ``GeneratorObjective``): a token counts as detected if the gate is below one half.
 
     Args:
-        weight: weight of the loss in the total.
-        generator_weight: weight of the generator's loss in the total.
         generator_size: width of the generator divided by the width of the encoder.
-        embedding_sharing: "tied", "disentangled" or "none": see ``GeneratorObjective``.
-        generator_start: "random" or "encoder": see ``GeneratorObjective``.
-        temperature: temperature of the generator's samples.
-        activation: activation of the dense layer in either head.
-        norm_eps: epsilon of the LayerNorm in either head.
         num_sampled: number of classes of a sampled softmax in training, for the encoder but not for the generator; see
             ``TokenPrediction``.
-
-    Raises:
-        ConfigError: ``num_sampled`` is less than 1; also see ``GeneratorObjective``.
     """
 
     name = "all_tokens_mlm"
@@ -108,12 +98,6 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
 
 
 def copy_or_softmax(gate_T: Tensor, cross_entropies_T: Tensor, is_original_T: Tensor) -> Tensor:
-    """Return ``-log(D [the input token is the original] + (1 - D) softmax(original))``, (T,), in log space.
-
-    Args:
-        gate_T: the logits of D.
-        cross_entropies_T: ``-log softmax(original)``.
-        is_original_T: where the input token is the original token, bool.
-    """
+    """Return ``-log(D [the input token is the original] + (1 - D) softmax(original))``, (T,), in log space."""
     written_T = logsigmoid(-gate_T) - cross_entropies_T
     return -torch.where(is_original_T, torch.logaddexp(logsigmoid(gate_T), written_T), written_T)

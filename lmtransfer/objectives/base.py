@@ -65,9 +65,6 @@ class Objective(nn.Module):
     A subclass defines ``name``, ``directions``, ``count`` and ``losses``, and overrides the attributes and methods
     whose defaults do not fit. Other code depends only on these attributes, never on the name or type of an objective.
 
-    Args:
-        weight: weight of its loss in the total.
-
     Attributes:
         name: name of its loss in logs, and of its weights in checkpoints.
         title: a readable name of what it predicts; empty if ``name`` is clear enough.
@@ -131,11 +128,7 @@ class Objective(nn.Module):
         """Receive all objectives of the run, including this one, before ``bind``."""
 
     def bind(self, encoder: Encoder) -> None:
-        """Create the head for ``encoder`` and tie weights; the base class checks and stores the encoder.
-
-        Raises:
-            ConfigError: the encoder lacks what the objective needs.
-        """
+        """Create the head for ``encoder`` and tie weights; the base class checks and stores the encoder."""
         problem = self.direction_problem(encoder)
         if problem:
             raise ConfigError(problem)
@@ -174,9 +167,7 @@ class Objective(nn.Module):
         """Predict the tokens at some positions; see ``predicts``.
 
         Args:
-            packed: the sequences, on the device of the encoder.
             positions_M: indices into T, int64, ascending; not the first or last token of a sequence.
-            mask_id: id of [MASK], which stands at masked positions.
 
         Returns:
             M distributions; or M distributions for each of two independent directions.
@@ -224,11 +215,7 @@ class Objective(nn.Module):
 
     @property
     def tied_embedding(self) -> nn.Embedding:
-        """The encoder's token embedding, which is also the output matrix.
-
-        Raises:
-            ConfigError: the encoder reads words as characters and has no token embedding.
-        """
+        """The encoder's token embedding, which is also the output matrix."""
         embedding = self.encoder.token_embedding
         if embedding is None:
             raise ConfigError(

@@ -38,8 +38,6 @@ class Replacements:
     Attributes:
         packed: the original text with the generator's samples at the masked positions; no [MASK].
         is_replaced_T: where a token differs from the original token, bool, (T,).
-        num_hidden: number of tokens that the generator predicted.
-        losses: the generator's losses.
     """
 
     packed: PackedBatch
@@ -77,19 +75,7 @@ class GeneratorObjective(Objective):
     guessing.
 
     Args:
-        weight: weight of the discriminator's loss in the total.
-        generator_weight: weight of the generator's loss in the total.
         generator_size: width of the generator divided by the width of the encoder.
-        embedding_sharing: "tied", "disentangled" or "none".
-        generator_start: "random" or "encoder".
-        temperature: temperature of the generator's samples.
-        activation: activation of the dense layer in either head.
-        norm_eps: epsilon of the LayerNorm in the generator's head.
-
-    Raises:
-        ConfigError: ``temperature`` is not above 0, ``generator_size`` is not above 0 and at most 1,
-            ``embedding_sharing`` or ``generator_start`` is unknown, or ``generator_start`` is "encoder" with a
-            generator of another size.
     """
 
     directions = ("bidirectional",)
@@ -208,12 +194,7 @@ class GeneratorObjective(Objective):
         return Replacements(packed, tokens_T != original_T, batch.num_targets, losses)
 
     def detection(self, predicted_T: Tensor, replacements: Replacements) -> dict[str, Loss]:
-        """Compute the metrics of detecting replaced tokens.
-
-        Args:
-            predicted_T: tokens classified as replaced, bool, (T,).
-            replacements: the batch with the replaced tokens.
-        """
+        """Compute the metrics of detecting replaced tokens."""
         real = replacements.packed.num_tokens
         predicted_T, is_replaced_T = predicted_T[:real], replacements.is_replaced_T[:real]  # filler comes last
         hits, predicted, replaced = (

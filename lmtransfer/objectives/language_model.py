@@ -36,11 +36,6 @@ class OneWayLanguageModel(TokenPrediction):
     A subclass defines ``name``, ``directions`` and the ``neighbor`` that it predicts.
     Losses: "<name>", the cross entropy in nats summed over predicted tokens; and "<name>_accuracy" (not with sampled
     classes).
-
-    Args:
-        weight: weight of the loss in the total.
-        tie_output: whether the output matrix is the token embedding.
-        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     neighbor: ClassVar[Neighbor]
@@ -106,8 +101,6 @@ class LanguageModel(OneWayLanguageModel):
     Losses: "lm", the cross entropy in nats summed over predicted tokens; and "lm_accuracy".
 
     Args:
-        weight: weight of the loss in the total.
-        tie_output: whether the output matrix is the token embedding.
         num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``. A shared head has its
             own number, which then applies here too.
     """
@@ -146,11 +139,6 @@ class BackwardLanguageModel(OneWayLanguageModel):
     """Predicts each token of a row from the tokens after it: ``LanguageModel`` for encoders that read right to left.
 
     Losses: "backward_lm", the cross entropy in nats summed over predicted tokens; and "backward_lm_accuracy".
-
-    Args:
-        weight: weight of the loss in the total.
-        tie_output: whether the output matrix is the token embedding.
-        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     name = "backward_lm"
@@ -194,7 +182,6 @@ class OutputEmbedding(nn.Module):
     """The softmax layer that both directions share: the token embedding if its width fits, else a separate matrix.
 
     Args:
-        encoder: the encoder whose states it reads.
         dim: width H of the states that it reads.
     """
 
@@ -226,12 +213,8 @@ class BidirectionalLanguageModel(Objective):
     cross entropy of each direction; "bilm_accuracy", the accuracy of both (not with sampled classes).
 
     Args:
-        weight: weight of the loss in the total.
         num_sampled: number of classes of a sampled softmax in training (8,192 in ELMo); see ``TokenPrediction``. The
             sampled loss is ELMo's, which is lower than that of the full softmax.
-
-    Raises:
-        ConfigError: ``num_sampled`` is less than 1.
     """
 
     name = "bilm"

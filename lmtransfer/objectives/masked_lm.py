@@ -37,12 +37,7 @@ class MaskedLanguageModel(TokenPrediction):
     Losses: "mlm", the cross entropy in nats summed over masked tokens; and "mlm_accuracy".
 
     Args:
-        weight: weight of the loss in the total.
-        activation: activation of the dense layer.
-        norm_eps: epsilon of the LayerNorms.
         predict: "same": the state at a masked position predicts the token; "next": the state before it does.
-        tie_output: whether the output matrix is the token embedding.
-        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     name = "mlm"

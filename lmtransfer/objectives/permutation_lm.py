@@ -27,10 +27,6 @@ class PermutationLanguageModel(Objective):
     ``PermutationTargets`` chooses the tokens and the order. The output matrix is the token embedding, with a separate
     bias as in the published code.
     Losses: "plm", the cross entropy in nats summed over the chosen tokens; and "plm_accuracy".
-
-    Args:
-        weight: weight of the loss in the total.
-        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     name = "plm"

@@ -27,17 +27,7 @@ class ReplacedTokenDetection(GeneratorObjective):
     earlier versions logged.
 
     Args:
-        weight: weight of the discriminator's loss in the total.
-        generator_weight: weight of the generator's loss in the total.
         generator_size: width of the generator divided by the width of the encoder.
-        embedding_sharing: "tied", "disentangled" or "none": see ``GeneratorObjective``.
-        generator_start: "random" or "encoder": see ``GeneratorObjective``.
-        temperature: temperature of the generator's samples.
-        activation: activation of the dense layer in either head.
-        norm_eps: epsilon of the LayerNorm in the generator's head.
-
-    Raises:
-        ConfigError: see ``GeneratorObjective``.
     """
 
     name = "rtd"

@@ -29,16 +29,6 @@ class SpanBoundaryObjective(Objective):
 
     Where we differ from the published code: targets beyond the last position share the last position embedding; the
     published code omits these targets.
-
-    Args:
-        weight: weight of the loss in the total.
-        position_dim: width P of the position embeddings.
-        num_positions: number of position embeddings, one per distance from the left token.
-        activation: activation of the dense layers.
-        norm_eps: epsilon of the LayerNorms.
-
-    Raises:
-        ConfigError: ``position_dim`` or ``num_positions`` is below 1.
     """
 
     name = "sbo"
@@ -81,8 +71,6 @@ class SpanBoundaryObjective(Objective):
         """Compute the input of the output matrix, (M, E).
 
         Args:
-            left_MD: states of the tokens before the spans.
-            right_MD: states of the tokens after the spans.
             place_M: distance of each target from the left token, starting at 1, int64.
         """
         position_MP = self.position((place_M - 1).clamp(0, self.position.num_embeddings - 1))

@@ -30,15 +30,10 @@ class TokenPrediction(Objective):
     separate output matrix learned in an earlier phase is discarded.
 
     Args:
-        weight: weight of the loss in the total.
-        tie_output: whether the output matrix is the token embedding.
         num_sampled: number of classes sampled for a sampled softmax in training, which is faster if the vocabulary is
             several times as large. It assumes that ids are sorted by frequency, as in most vocabularies. The classes
             are sampled for each micro-batch, like dropout masks. None, or the size of the vocabulary, gives the full
             softmax, which evaluation always uses.
-
-    Raises:
-        ConfigError: ``num_sampled`` is less than 1.
     """
 
     published_arguments = MappingProxyType({"tie_output": True})
@@ -67,11 +62,7 @@ class TokenPrediction(Objective):
 
 
 def check_num_sampled(name: str, num_sampled: int | None) -> int | None:
-    """Return the number of sampled classes of an objective, if it is valid.
-
-    Raises:
-        ConfigError: the number is less than 1.
-    """
+    """Return the number of sampled classes of an objective, if it is valid."""
     if num_sampled is not None and num_sampled < 1:
         raise ConfigError(f"objective.losses.{name}.num_sampled={num_sampled} is not allowed: use 1 or more, or null")
     return num_sampled
@@ -90,11 +81,6 @@ def vocabulary_loss(
     """Compute the weighted sum of cross entropies (nats) and the summed weight of the correct predictions.
 
     Args:
-        hidden_ME: input of the output matrix at the prediction positions.
-        weight_VE: output matrix.
-        bias_V: output bias, or None.
-        targets_M: target ids, int64.
-        weights_M: weight of the loss at each position (0 for unused places), float.
         num_sampled: number of classes to sample for this call, with the device's global generator, like dropout masks;
             there are then no predictions, and the second result is None. None gives the full softmax.
         corrects_target: use ELMo's sampled loss; see ``sampled_cross_entropies``.

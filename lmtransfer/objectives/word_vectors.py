@@ -92,9 +92,6 @@ class NegativeSampling(Objective):
     starts at 0. A subclass defines ``name``, ``count`` and ``sums``.
     Losses: "<name>", binary cross entropies in nats; "<name>_accuracy", how often the true word scores higher than its
     noise words.
-
-    Args:
-        weight: weight of the loss in the total.
     """
 
     directions = ("none",)
@@ -130,9 +127,6 @@ class SkipGram(NegativeSampling):
 
     As in word2vec.c, a noise word that equals the context word does not count. Where we differ: all context words of a
     word share its noise words, which does not change the expected loss.
-
-    Args:
-        weight: weight of the loss in the total.
     """
 
     name = "skipgram"
@@ -167,9 +161,6 @@ class ContinuousBagOfWords(NegativeSampling):
     with context; "cbow_accuracy", the words that score above their noise words.
 
     As in word2vec.c, a noise word that equals the word does not count.
-
-    Args:
-        weight: weight of the loss in the total.
     """
 
     name = "cbow"
@@ -222,14 +213,6 @@ class BagOfWords(Objective):
     The encoder reads the corrupted row. Combined with masked tokens, this objective therefore costs only B rows of
     logits, and the last layer at all positions instead of the masked positions. Combined with an objective that reads
     other tokens (replaced tokens), it costs one more pass of the encoder.
-
-    Args:
-        weight: weight of the loss in the total.
-        pooling: "mean" or "first".
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: ``pooling`` has another value.
     """
 
     name = "bow"

@@ -26,10 +26,6 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     that the probability is exact; the values of a row are otherwise independent. The forward pass is five to six times
     as fast as ``torch.nn.functional.dropout`` on two cores. Other devices, compiled code and probabilities too close to
     1 for a byte use ``torch.nn.functional.dropout``.
-
-    Args:
-        values: tensor of any shape.
-        probability: from 0 to 1.
     """
     limit, rest = divmod(256 * probability, 1)
     if values.device.type != "cpu" or limit >= 255 or torch.compiler.is_compiling():
@@ -44,11 +40,7 @@ def dropout(values: Tensor, probability: float) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """Applies ``dropout`` during training; in evaluation, returns the input unchanged.
-
-    Args:
-        probability: from 0 to 1.
-    """
+    """Applies ``dropout`` during training; in evaluation, returns the input unchanged."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -67,10 +59,7 @@ class StackedLinear(nn.Linear):
     """Linear layers (T, D) -> (T, E) whose weights are stored as one matrix with a block of E rows for each layer.
 
     Args:
-        input_dim: D.
-        output_dim: E.
         parts: names of the layers, in the order of their rows.
-        bias: whether to add biases.
 
     Attributes:
         muon_splits: number of layers; an optimizer of whole matrices (Muon) updates each matrix separately.
@@ -82,12 +71,7 @@ class StackedLinear(nn.Linear):
         self.muon_splits = len(parts)
 
     def forward_slice(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
-        """Return the outputs of some layers side by side, (T, D) -> (T, S E).
-
-        Args:
-            first: index of the first layer to compute.
-            stop: index after the last layer to compute.
-        """
+        """Return the outputs of some layers side by side, (T, D) -> (T, S E)."""
         width = self.out_features // len(self.parts)
         rows = slice(first * width, stop * width)
         return nn.functional.linear(input_TD, self.weight[rows], None if self.bias is None else self.bias[rows])
@@ -117,15 +101,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """``contract(activation(x A) * (x B))``, GeGLU with the GELU (Shazeer 2020, https://arxiv.org/abs/2002.05202).
-
-    Args:
-        dim: width D.
-        hidden_dim: width F of each of the two halves.
-        activation: activation of the first half.
-        bias: whether to add biases; the paper uses none.
-        dropout: probability of dropping a hidden feature.
-    """
+    """``contract(activation(x A) * (x B))``, GeGLU with the GELU (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
 
     def __init__(
         self,
@@ -171,11 +147,7 @@ def normal_(module: nn.Module) -> None:
 
 
 class ResidualStream(nn.Module):
-    """The beginning and end of a residual stream; changes nothing unless ``keep_residual`` sets another format.
-
-    Attributes:
-        dtype: format of the stream; None for that of the embeddings and the sums.
-    """
+    """The beginning and end of a residual stream; changes nothing unless ``keep_residual`` sets another format."""
 
     dtype: torch.dtype | None = None
 
@@ -211,12 +183,8 @@ def keep_residual(learner: nn.Module, dtype: torch.dtype, *, required: bool = Tr
     """Set the number format of all residual streams of a learner; weights keep their format.
 
     Args:
-        learner: the module with the encoders.
         dtype: ``torch.bfloat16``; ``torch.float32`` leaves everything unchanged.
         required: whether the learner must have such a stream.
-
-    Raises:
-        ConfigError: the dtype is bfloat16, ``required`` is set, and the learner has no residual stream.
     """
     if dtype == torch.float32:
         return

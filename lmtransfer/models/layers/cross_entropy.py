@@ -30,12 +30,6 @@ def sample_softmax(
 ) -> Tensor:
     """Sample one id per position from ``softmax((hidden @ weight.T + bias) / temperature)``, in float32 or wider.
 
-    Args:
-        hidden_MD: output states.
-        weight_VD: output embedding.
-        uniform_M: one number per position, in [0, 1).
-        temperature: above 0.
-
     Returns:
         int64, (M,); see ``sample_logits``.
     """
@@ -60,8 +54,6 @@ def sample_logits(logits_MV: Tensor, uniform_M: Tensor, *, temperature: float = 
 
     Args:
         logits_MV: logits of any floating dtype, converted to float32 one chunk at a time.
-        uniform_M: one number per position, in [0, 1).
-        temperature: above 0.
 
     Returns:
         int64, (M,).
@@ -87,8 +79,6 @@ class _Chunk(NamedTuple):
     """The results computed from the logits of some positions.
 
     Attributes:
-        losses: the cross entropies, (m,).
-        best: the most probable ids, int64 (m,).
         gradient: the gradient of the weighted sum of the losses with respect to the logits, (m, V); None if not needed.
         bias_gradient: its sum over the positions, (V,); None if not needed, or without a bias or weights.
     """
@@ -305,11 +295,6 @@ def cross_entropy_sum(
     Under autocast, the logits have its dtype; the softmax and the sum are float32 (float64 for float64 inputs).
 
     Args:
-        hidden_MD: output states at the prediction positions.
-        weight_VD: output embedding; may be the tied input embedding.
-        bias_V: output bias, or None.
-        targets_M: target ids, int64.
-        weights_M: weight of the loss at each position (0 for unused places), float.
         read_logits: also reads the logits of each chunk; None if nothing else reads them.
 
     Returns:
@@ -337,14 +322,6 @@ def cross_entropy_sum_and_samples(
 
     The samples use the logits of the loss, which are computed once, except on a CPU under autocast: there, the logits
     for the samples are computed again in float32.
-
-    Args:
-        hidden_MD: output states at the prediction positions.
-        weight_VD: output embedding; may be the tied input embedding.
-        targets_M: target ids, int64.
-        weights_M: weight of the loss at each position (0 for unused places), float.
-        uniform_M: one random number per position, in [0, 1); see ``sample_logits``.
-        temperature: temperature of the samples, above 0.
 
     Returns:
         The two results of ``cross_entropy_sum``; and the samples, int64 (M,).
@@ -404,12 +381,6 @@ def cross_entropies(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute the softmax cross entropy (nats) at each position; use ``cross_entropy_sum`` if only the sum is needed.
-
-    Args:
-        hidden_MD: output states at the prediction positions.
-        weight_VD: output embedding; may be the tied input embedding.
-        bias_V: output bias, or None.
-        targets_M: target ids, int64.
 
     Returns:
         The cross entropies with gradient, (M,), in the dtype of ``cross_entropy_sum``; and the most probable ids,
@@ -506,14 +477,6 @@ def sampled_cross_entropies(
     learned the same from both (scripts/RESULTS.md, "A sampled softmax").
 
     Under autocast, the logits of the samples have its dtype; everything else is float32 (float64 for float64 inputs).
-
-    Args:
-        hidden_MD: output states at the prediction positions.
-        weight_VD: output embedding; may be the tied input embedding.
-        bias_V: output bias, or None.
-        targets_M: target ids, int64.
-        samples_S: ids from ``log_uniform_samples``.
-        corrects_target: see above.
     """
     vocabulary, num_samples = len(weight_VD), len(samples_S)
     hidden_MD, weight_VD, bias_V = loss_inputs(hidden_MD, weight_VD, bias_V)

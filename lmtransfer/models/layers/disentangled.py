@@ -13,11 +13,7 @@ from torch.nn.utils import parametrize
 
 
 class _BasePlusDifference(nn.Module):
-    """The sum of base and difference; no gradient reaches the base.
-
-    Args:
-        base: the other table.
-    """
+    """The sum of base and difference; no gradient reaches the base."""
 
     def __init__(self, base: nn.Embedding) -> None:
         super().__init__()

@@ -15,13 +15,7 @@ class InputEmbeddings(nn.Module):
     """The sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), optionally normalized.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        max_length: number of rows of the position embedding.
         num_segments: number of rows of the segment embedding; 1 means no segments.
-        norm: whether to apply LayerNorm to the sum (post-norm families).
-        norm_eps: epsilon of the LayerNorm.
-        dropout: probability of dropping a feature of the result.
         position_offset: number of rows at the front of the position embedding that no token uses.
         type_row: whether to add one learned row to every token if there are no segments.
     """

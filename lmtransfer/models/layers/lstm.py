@@ -210,13 +210,7 @@ def recurrence(
 
     Args:
         gates_T4H: the contribution of the inputs to the gates, with biases, in the order input, forget, new, output.
-        hidden_SP: projections before the first token.
-        cell_SH: cells before the first token.
-        recurrent_4HP: matrix from projections to gates; all products have its dtype.
-        project_PH: matrix from cells to projection.
         batch_sizes: number of sequences that have a token at each time step, descending.
-        cell_clip: largest magnitude of a cell; None for no limit.
-        proj_clip: largest magnitude of a projection; None for no limit.
         compiled: whether to compile a time step, which fuses the operations between its two products.
 
     Returns:
@@ -278,13 +272,6 @@ class ProjectedLstm(nn.Module):
 
     The weights are initialized as in TensorFlow: Glorot uniform matrices and biases of 0, except the two biases of the
     forget gate, whose sum is 1.
-
-    Args:
-        input_dim: width D of the inputs.
-        cell_dim: number of cells H.
-        output_dim: width P of the projection; less than H.
-        cell_clip: largest magnitude of a cell; None for no limit.
-        proj_clip: largest magnitude of an output; None for no limit.
     """
 
     def __init__(
@@ -322,8 +309,6 @@ class ProjectedLstm(nn.Module):
         """Read sequences.
 
         Args:
-            inputs_TD: the tokens in the time-major order ``order``.
-            order: the order of the batch, forward or backward.
             state: state of each sequence before its first token (sequences in batch order); None for zeros.
 
         Returns:

@@ -33,7 +33,6 @@ class Keys:
         num_real: R, the number of real sequences; the memories of filler are zeros.
         order_X: for each packed key, its row in [all memories; all tokens]; None if all sequences have the same length,
             because concatenation then suffices.
-        device: device of the indices.
     """
 
     memory: int
@@ -101,8 +100,6 @@ class RelativeLayout:
     """Packed queries over packed keys.
 
     Attributes:
-        layout: the slots of queries and keys, and the dense blocks.
-        blocks: masks and distances of each block.
         causal: keys after a query are hidden, so distances below -1 are not needed.
     """
 
@@ -126,10 +123,8 @@ class RelativeLayout:
         """Lay out a batch.
 
         Args:
-            causal: a query sees no key after it.
             num_seen: a query sees at most this many keys: the nearest ones, including itself; None for no limit.
                 Requires ``causal``.
-            counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
             positions_N: positions of the queries within their sequences; ``None`` only with ``counts=None``.
             segments_T: segment of each token, if segments are used; memory has segment 0.
             order_T: rank of each token in the factorization order, or None. With an order, a query sees only keys of
@@ -221,7 +216,6 @@ class RelativeBiases(nn.Module):
     Dai et al. 2019, section 3.3 (u, v); Yang et al. 2019, section 2.5 (s and the two segment vectors).
 
     Args:
-        dim: width D.
         segments: whether to create s and the two vectors for same and different segments as well.
     """
 
@@ -245,11 +239,6 @@ class RelativeAttention(AttentionLayer):
     r is a projection of the sinusoids of the distance from query to key. e is the vector for the same segment or for
     different segments. A softmax depends only on the difference of these two vectors, so only the difference is
     computed.
-
-    Args:
-        dim: width D.
-        num_heads: heads H; must divide ``dim``.
-        dropout: probability of dropping an attention weight.
     """
 
     def __init__(self, *, dim: int, num_heads: int, dropout: float = 0.0) -> None:
@@ -271,10 +260,8 @@ class RelativeAttention(AttentionLayer):
         """Compute relative attention.
 
         Args:
-            queries_ND: states from which the queries are computed.
             key_value_X2D: ``self.key_value`` of the states at the keys.
             by_distance_PD: ``self.position`` of the sinusoids of ``at.distances()``.
-            biases: u and v; s and the segment vectors if segments are used.
             at: which keys each query sees.
 
         Returns:
@@ -399,7 +386,6 @@ class RelativeLayer(nn.Module):
     """Relative attention and feed-forward, each with a residual connection and LayerNorm.
 
     Args:
-        settings: settings of the stack; ``norm`` is "post" as published (Dai et al. 2019; Yang et al. 2019), or "pre".
         biases: biases of this layer; None if each call passes them.
     """
 
@@ -421,9 +407,6 @@ class RelativeLayer(nn.Module):
         """Compute the next states (N, D) of each stream.
 
         Args:
-            streams: the states of the queries, one or two streams.
-            keys_XD: the input of the layer at all keys, which are the memory and all tokens.
-            distances_PD: sinusoids of the distances.
             biases: biases of the queries, if the layer has no biases.
         """
         biases = self.biases or biases

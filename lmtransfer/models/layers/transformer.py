@@ -23,18 +23,8 @@ class TransformerSettings:
     """The settings that all layers of a stack share.
 
     Attributes:
-        dim: width D.
-        num_heads: number of attention heads.
-        hidden_dim: width of the feed-forward layer.
         norm: "post" normalizes each residual sum (Vaswani et al. 2017; BERT); "pre" normalizes the input of each
             branch (GPT-2; Xiong et al. 2020), and the encoder normalizes once at the end.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layer.
-        dropout: probability of dropping a feature of either branch.
-        attention_dropout: probability of dropping an attention weight.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     dim: int
@@ -66,11 +56,7 @@ class TransformerSettings:
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention and feed-forward, each with a residual connection and LayerNorm.
-
-    Args:
-        settings: settings of the stack.
-    """
+    """Self-attention and feed-forward, each with a residual connection and LayerNorm."""
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()

@@ -105,7 +105,6 @@ def sample_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.G
     """Return items in random order: the first is sampled by weight from all items, the second from the rest, and so on.
 
     Args:
-        items: the items, shape (n,).
         weights: weight of each item, above 0, to which its probability of being sampled is proportional; None for equal
             weights.
         rng: source of random numbers. With weights, items are sorted by an exponential variate divided by the weight
@@ -130,18 +129,13 @@ class Selection(ABC):
     token_weights: np.ndarray | None = None
 
     def bind(self, tokenizer: Tokenizer) -> None:  # noqa: B027
-        """Read properties of the vocabulary, once, before the first row; by default, do nothing.
-
-        Raises:
-            ConfigError: the vocabulary lacks something that the selection needs.
-        """
+        """Read properties of the vocabulary, once, before the first row; by default, do nothing."""
 
     @abstractmethod
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         """Choose about ``budget`` tokens, all of them in ``maskable``.
 
         Args:
-            tokens: the row, int32.
             maskable: positions that may be chosen, int64, ascending.
             budget: number of tokens to choose, from 1 to ``len(maskable)``.
         """
@@ -167,17 +161,7 @@ _LEAST_INFORMATION = 1.0
 
 
 class Replacement:
-    """BERT's 80 / 10 / 10 replacement, or any other split (Devlin et al. 2019, section 3.1).
-
-    Args:
-        mask_share: share of the chosen units that become [MASK].
-        random_share: share of the chosen units that become random tokens; the rest stay unchanged.
-        random_from_specials: draw the random token from the whole vocabulary, special tokens included.
-        tokenizer: defines [MASK], the special tokens and the pieces that occur.
-
-    Raises:
-        ConfigError: a share is negative, or their sum exceeds 1.
-    """
+    """BERT's 80 / 10 / 10 replacement, or any other split (Devlin et al. 2019, section 3.1)."""
 
     def __init__(
         self, *, mask_share: float, random_share: float, random_from_specials: bool, tokenizer: Tokenizer
@@ -196,7 +180,6 @@ class Replacement:
         """Draw replacements for ``tokens``: one kind of replacement per unit, one random token per token.
 
         Args:
-            tokens: ids of the chosen tokens, int32, shape (m,).
             units: number of the unit of each token, from 0, shape (m,).
         """
         kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
@@ -224,8 +207,6 @@ class TokenMasking(Corruption):
         selection: the units that are masked as a whole, such as words or spans; single tokens by default.
         shared_replacement: draw one of the three outcomes for all tokens of a unit together (SpanBERT); otherwise for
             each token separately (BERT's whole words, ALBERT, ERNIE).
-        static_masking: every epoch repeats the rows and masks of the first epoch (compared in Liu et al. 2019, section
-            4.1).
         random_from_specials: draw random tokens from the whole vocabulary, special tokens included, as the original
             code does; the paper does not specify it.
         weighting: with "uniform", all tokens of a row have the same probability. With "rare", tokens are sampled, one
@@ -235,10 +216,6 @@ class TokenMasking(Corruption):
             so far; batches here do not depend on the state of the model.)
         causal_share: share of the rows, sampled independently, that are left unchanged and read left to right, for a
             language model next to the masked language model (Charpentier & Samuel 2024, arXiv 2410.24159).
-        tokenizer: defines the special tokens; the selection is bound to it.
-
-    Raises:
-        ConfigError: a number is outside its allowed range, or the selection does not support the weighting.
     """
 
     uses_mask = True

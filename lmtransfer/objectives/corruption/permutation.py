@@ -32,14 +32,8 @@ class PermutationTargets(Corruption):
     Args:
         alpha: number of tokens in a context, 6 as published.
         beta: number of predicted tokens per ``alpha`` tokens of context, 1 as published.
-        max_ngram: maximum span length in tokens.
         max_predictions: maximum number of tokens to predict in a row; null for no limit (85 at 512 tokens in the
             paper).
-        static_masking: every epoch repeats the rows, spans and orders of the first epoch.
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: a number is outside its allowed range.
     """
 
     provides = ("order",)

@@ -54,15 +54,9 @@ class ContextWindows(Corruption):
 
     Args:
         window: maximum number of context words on each side.
-        num_negatives: number of noise words per word.
         noise_power: with 0, all words are equally likely noise words; with 1, they are sampled by their frequency.
         subsample: words with a frequency above this number t are removed at random, with probability ``1 - sqrt(t /
             frequency)`` (1e-5 in the paper, for a billion words); null disables subsampling.
-        static_masking: every epoch repeats the rows and random draws of the first epoch.
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: a number is outside its allowed range.
     """
 
     provides = ("context_left", "context_right")

@@ -55,7 +55,6 @@ def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) 
     """Group the tokens of a row into words.
 
     Args:
-        tokens: the row, int32.
         maskable: positions that may be masked, int64, ascending; at least one.
         starts_word: whether the piece begins a word, for each id, bool.
     """
@@ -86,7 +85,6 @@ def random_runs(
 
     Args:
         lengths: number of words of the run that would start at each word, int64, shape (W,).
-        budget: number of tokens to mask.
         weights: weight of each word as a first word; see ``sample_order``.
     """
     order = sample_order(np.arange(len(lengths)), weights, rng).tolist()
@@ -130,12 +128,6 @@ class NGrams(Selection):
 
     Where we differ from google-research/albert: an n-gram does not cross a special token. An n-gram that would overlap
     another ends before it; the published code drops it, and may leave part of the budget unused.
-
-    Args:
-        max_words: the largest n.
-
-    Raises:
-        ConfigError: ``max_words`` is less than 1.
     """
 
     supports_weights = True
@@ -170,10 +162,6 @@ class Spans(Selection):
 
     Args:
         stop_prob: parameter p of the geometric distribution.
-        max_words: maximum span length in words.
-
-    Raises:
-        ConfigError: ``stop_prob`` is not above 0 and at most 1, or ``max_words`` is less than 1.
     """
 
     provides = ("left", "right")
@@ -261,10 +249,6 @@ class Entities(Selection):
 
     Args:
         entity_share: entities are masked until they reach this share of the budget, which is our own choice.
-        max_words: maximum entity length in words.
-
-    Raises:
-        ConfigError: ``entity_share`` is not between 0 and 1, or ``max_words`` is less than 1.
     """
 
     supports_weights = True

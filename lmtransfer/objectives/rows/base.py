@@ -89,19 +89,11 @@ class Rows(ABC):
 
     @abstractmethod
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> RowPlan:
-        """Plan the rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``.
-
-        Raises:
-            DataError: the store has too little text for such rows.
-        """
+        """Plan the rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``."""
 
 
 def text_capacity(max_length: int, *, num_special: int) -> int:
-    """Return the number of text tokens in a row of ``max_length`` tokens with ``num_special`` special tokens.
-
-    Raises:
-        ConfigError: ``max_length`` leaves less text than special tokens.
-    """
+    """Return the number of text tokens in a row of ``max_length`` tokens with ``num_special`` special tokens."""
     least = 2 * max(num_special, 1)
     if max_length < least:
         raise ConfigError(
@@ -124,11 +116,7 @@ def with_specials(text: np.ndarray, *, frame: Frame, cls_id: int, sep_id: int) -
 
 
 def check_not_empty(store: TokenStore) -> None:
-    """Reject a store without text.
-
-    Raises:
-        DataError: the store has no tokens.
-    """
+    """Reject a store without text."""
     if store.num_tokens == 0:
         raise DataError(
             "this part of the corpus (training or validation) contains no text: check corpus.* and "
@@ -142,7 +130,6 @@ class JoinedDocuments:
     A place is the index of a token or separator in the ring. The text itself stays on disk.
 
     Args:
-        store: the documents.
         separator_id: token id of the separator.
 
     Attributes:

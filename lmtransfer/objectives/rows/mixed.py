@@ -30,20 +30,8 @@ class MixedPlan(RowPlan):
     pass, each pass in its own random order. An epoch continues where the previous epoch ended: no row of a part is
     repeated before all its other rows were used. A row belongs to a single part, and so do both texts of a pair.
 
-    Args:
-        rows: how rows are cut from each part.
-        store: the parts.
-        seed: seed of rows and order.
-        epoch: number of the epoch.
-
     Attributes:
-        lengths: number of tokens in each row, int32, shape (N,).
         parts: number of the part of each row, int64, shape (N,).
-
-    Raises:
-        ConfigError: ``rows`` is contiguous (rows of several texts cannot continue each other), or a cap is less than a
-            row.
-        DataError: a part has no rows; the message names the part.
     """
 
     def __init__(self, rows: Rows, store: MixedStore, *, seed: int, epoch: int) -> None:
@@ -107,7 +95,6 @@ def quotas(lengths: Mapping[str, np.ndarray], sampling: Sampling) -> dict[str, i
 
     Args:
         lengths: number of tokens in each row of a part's first pass, by part.
-        sampling: how much each part contributes.
 
     Returns:
         The numbers by part, at least one row for each. Without caps, their sum is the number of all rows.

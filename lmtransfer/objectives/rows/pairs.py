@@ -35,11 +35,7 @@ _PARTS_AT_ONCE = 1 << 16
 
 
 def check_probability(name: str, value: float) -> None:
-    """Reject a number that is not a probability.
-
-    Raises:
-        ConfigError: the number is outside [0, 1]; the message names ``objective.rows.<name>``.
-    """
+    """Reject a number that is not a probability."""
     if not 0 <= value <= 1:
         raise ConfigError(f"objective.rows.{name}={value} is not a probability: use a number from 0 to 1")
 
@@ -52,14 +48,7 @@ def build_pair_row(
     *,
     special_ids: tuple[int, int],
 ) -> Row:
-    """Build the row ``[CLS] A [SEP] B [SEP]``, in segments 0 and 1.
-
-    Args:
-        store: holds both texts.
-        first: token range [start, stop) of A in the store.
-        second: token range of B.
-        special_ids: ids of [CLS] and [SEP].
-    """
+    """Build the row ``[CLS] A [SEP] B [SEP]``, in segments 0 and 1."""
     (a_start, a_stop), (b_start, b_stop) = first, second
     middle = a_stop - a_start + 1
     size = middle + b_stop - b_start + 2
@@ -99,10 +88,8 @@ class Pairs:
         """Convert ranges of sentences to rows.
 
         Args:
-            starts: first token of each sentence.
             a: first sentence of A, and the sentence after it.
             b: the same for B.
-            label: whether the label is 1.
         """
         (a_start, a_stop), (b_start, b_stop) = ((starts[first], starts[stop]) for first, stop in (a, b))
         return cls(
@@ -120,10 +107,6 @@ DrawRows = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Pairs, np.ndarra
 
 def draw_pairs(store: TokenStore, draw: DrawRows, *, least: int) -> Pairs:
     """Draw the rows of all documents, in rounds: each takes the next row of every document that has sentences left.
-
-    Args:
-        draw: draws the rows of a round.
-        least: number of sentences that a row needs.
 
     Returns:
         The rows in the order of the documents.
@@ -186,11 +169,8 @@ def reach(
     """Find the sentence before which ``num_tokens`` tokens are reached, counted from sentence ``first``.
 
     Args:
-        starts: first token of each sentence, ascending.
         first: sentences, shape (A,).
         num_tokens: requested number of tokens for each.
-        low: lower bound of the result.
-        high: upper bound of the result.
     """
     goals = starts[first] + num_tokens
     near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])
@@ -212,8 +192,6 @@ def from_other_documents(
     """Return sentences [first, stop) of other documents, starting at a random sentence, with at least ``num_tokens``.
 
     Args:
-        store: a store of at least two documents.
-        starts: first token of each sentence.
         documents: the document to exclude for each row, shape (A,).
         num_tokens: requested number of tokens; the result has at least one sentence and ends with its document.
         uniforms: two random numbers in [0, 1) for each row: one for the document, one for the sentence.
@@ -226,20 +204,7 @@ def from_other_documents(
 
 
 class PairsPlan(RowPlan):
-    """One epoch of rows of two texts; see ``RowPlan``.
-
-    Args:
-        store: holds the texts.
-        pairs: the rows before truncation.
-        label: name of the label.
-        capacity: maximum total number of tokens in both texts.
-        rng: source of random numbers for truncation.
-        tokenizer: defines the special tokens.
-
-    Attributes:
-        lengths: number of tokens in each row.
-        pairs: the rows.
-    """
+    """One epoch of rows of two texts; see ``RowPlan``."""
 
     def __init__(
         self,
@@ -276,13 +241,7 @@ class PairsPlan(RowPlan):
 
 
 def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
-    """Cut A and B to ``capacity`` tokens together: remove tokens from the longer side, each at a random end.
-
-    Args:
-        pairs: the rows; changed in place.
-        capacity: maximum total number of tokens in both texts.
-        rng: source of random numbers that choose the ends.
-    """
+    """Cut A and B to ``capacity`` tokens together: remove tokens from the longer side, each at a random end."""
     long = np.flatnonzero(pairs.a_size + pairs.b_size > capacity)
     a, b = pairs.a_size[long], pairs.b_size[long]
     excess = a + b - capacity
@@ -310,15 +269,8 @@ class OrderedPairs(Rows):
     equal parts.
 
     Args:
-        max_length: maximum row length in tokens, including special tokens.
-        short_seq_prob: share of documents cut to a random shorter target length.
-        swap_prob: probability that the two texts are swapped.
         lone_with_other_document: whether a single collected sentence is paired with sentences of another document and
             labeled as swapped, as in the published code.
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: ``max_length`` leaves less text than special tokens, or a probability is outside [0, 1].
     """
 
     num_segments = 2
@@ -410,13 +362,7 @@ class SentencePairs(Rows):
     1,024 sentences are read in equal parts.
 
     Args:
-        max_length: maximum row length in tokens, including special tokens.
-        short_seq_prob: share of documents cut to a random shorter target length.
         random_prob: probability of a B from another document if more than one sentence was collected.
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: ``max_length`` leaves less text than special tokens, or a probability is outside [0, 1].
     """
 
     num_segments = 2

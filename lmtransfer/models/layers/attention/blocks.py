@@ -75,7 +75,6 @@ class DenseBlocks:
 
     Attributes:
         queries, keys: slots of the queries and of the keys.
-        blocks: the blocks, in the order of the slots.
     """
 
     queries: Slots
@@ -90,7 +89,6 @@ class DenseBlocks:
             keys_B: number of packed keys of each sequence, int64.
             queries_B: number of packed queries of each sequence, if only some tokens are queries; None if every token
                 is a query.
-            device: device of the indices.
         """
         num_queries_B = keys_B if queries_B is None else queries_B
         starts_k, starts_q = np.cumsum(keys_B) - keys_B, np.cumsum(num_queries_B) - num_queries_B

@@ -24,13 +24,7 @@ from torch import Tensor
 
 
 def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tensor:
-    """Return True where a query (row) may not see a key (column) of its sequence, (S, S).
-
-    Args:
-        positions_S: position of each slot within the sequence.
-        causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None for no limit.
-    """
+    """Return True where a query (row) may not see a key (column) of its sequence, (S, S)."""
     ahead = positions_S[None, :] - positions_S[:, None]
     unseen = torch.zeros_like(ahead, dtype=torch.bool)
     if causal:
@@ -45,9 +39,6 @@ def attention_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
     On a CPU, adding a mask is several times faster than filling with it. The number is finite because some queries see
     no key; with minus infinity, 0/0 would enter the gradients. Such a query gives all keys the same weight.
-
-    Args:
-        hidden: True at keys that a query may not see, of any shape.
     """
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)
 
@@ -81,7 +72,6 @@ class RowSlots:
 
         Args:
             stride: distance from one packed row to the next, in head vectors.
-            num_heads: H.
         """
         key = ("gather", stride, num_heads)
         if key not in self._memory:
@@ -115,12 +105,7 @@ class SharedRows:
     )
 
     def attention_mask(self, dtype: torch.dtype, *, causal: bool, reach: int | None) -> Tensor:
-        """Return the mask to add to the scores, (G, Q, S); see ``visibility.attention_mask``.
-
-        Args:
-            causal: a query sees only keys at its own position and before.
-            reach: a query sees only keys at most this many positions away; None for no limit.
-        """
+        """Return the mask to add to the scores, (G, Q, S); see ``visibility.attention_mask``."""
         key = (dtype, causal, reach)
         if key not in self._memory:
             hidden_GQS = self.apart_GQS
@@ -135,9 +120,7 @@ class SharedRows:
         """Lay out B sequences.
 
         Args:
-            lengths: number of keys of each sequence.
             counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
-            device: device of the indices.
         """
         width = -(-max(lengths) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
         row_B = _shared_rows(lengths, width)
@@ -199,13 +182,6 @@ def shared_row_attention(
     reach: int | None = None,
 ) -> Tensor:
     """Compute softmax(q k^T / sqrt(K)) v within each sequence.
-
-    Args:
-        key_THK: packed keys.
-        value_THK: packed values.
-        rows: which sequences share a row.
-        causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None for no limit.
 
     Returns:
         (N, H, K).
@@ -316,13 +292,6 @@ def long_attention(
     reach: int | None = None,
 ) -> Tensor:
     """Compute softmax(q k^T / sqrt(K)) v within each sequence.
-
-    Args:
-        key_THK: packed keys.
-        value_THK: packed values.
-        ranges: one range per sequence.
-        causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None for no limit.
 
     Returns:
         (T, H, K).

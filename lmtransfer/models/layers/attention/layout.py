@@ -31,8 +31,6 @@ class Layout:
         lengths: number of packed keys of each of the B sequences.
         counts: number of packed queries of each sequence, if only some tokens are queries; None if every token is a
             query. ``counts`` requires attention in which every query sees its whole sequence.
-        device: device of the indices.
-        causal: a query sees only keys at its own position and before.
         num_causal: the first ``num_causal`` sequences are causal and the others are not; ``causal`` is then ignored. If
             None, ``causal`` applies to all sequences.
         flash: the layout for the flash kernel; None if the device does not have it, or if there are two kinds of
@@ -137,7 +135,6 @@ def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layo
 
     Args:
         batch: the rows; ``num_causal`` may state how many of them are causal.
-        device: device of the layout.
         causal: a token sees only itself and the tokens before it; ignored if the batch has ``num_causal``.
     """
     own: Layout | None = getattr(batch, "layout", None)
@@ -147,12 +144,7 @@ def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layo
 
 
 class AttentionLayer(nn.Module):
-    """A layer in which the tokens of a sequence see one another.
-
-    Args:
-        dim: width of the queries and keys over all heads.
-        window: a token sees only tokens at most this many positions away; None for no limit.
-    """
+    """A layer in which the tokens of a sequence see one another."""
 
     def __init__(self, *, dim: int, window: int | None = None) -> None:
         super().__init__()

@@ -58,8 +58,6 @@ def rotation(positions_T: Tensor, *, head_dim: int, theta: float) -> Rotation:
     """Compute the angles ``position * theta ** (-2 p / K)``.
 
     Args:
-        positions_T: position of each token in its own sequence, int64.
-        head_dim: K, even.
         theta: base of the angles. With a larger ``theta``, the slowest pair rotates more slowly, so attention can
             distinguish longer distances.
     """
@@ -81,10 +79,7 @@ def attention(
     """Compute softmax(q k^T / sqrt(K)) v within each sequence.
 
     Args:
-        key_THK: packed keys.
-        value_THK: packed values.
         layout: which queries and keys form a sequence, and which sequences are causal.
-        reach: a query sees only keys at most this many positions away; None for no limit.
         dropout: probability of dropping an attention weight; above 0, it selects the dense blocks, which alone support
             it.
 
@@ -172,15 +167,10 @@ class SelfAttention(AttentionLayer):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2) with one fused projection.
 
     Args:
-        dim: width D.
-        num_heads: heads H; must divide ``dim``.
         dropout: probability of dropping an attention weight. The default is 0, unlike 0.1 in the papers: the flash
             kernels have no dropout, so attention with dropout uses the slower dense blocks.
-        window: a token sees only tokens at most this many positions away; None for no limit.
-        bias: whether to add biases to the projections.
         query_key_norm: whether to normalize the queries and keys of each head by their root mean square, with a gain
             (Henry et al. 2020; one gain per feature as in Qwen3), so that scores cannot grow without bound.
-        norm_eps: epsilon of this norm.
     """
 
     def __init__(
