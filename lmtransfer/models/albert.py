@@ -14,10 +14,8 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.bert import Pooler, pooler_head
-from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
-from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
-from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
+from lmtransfer.models.layers.building_blocks import Activation, InputEmbeddings, truncated_normal_
+from lmtransfer.models.transformer import NormPlace, TransformerEncoder, TransformerSettings, TransformerStack
 
 #: Which weights all layers share (Lan et al. 2020, table 4).
 Sharing = Literal["all", "attention", "ffn", "none"]
@@ -61,26 +59,11 @@ class AlbertEncoder(TransformerEncoder):
             dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
         )
         self.embeddings = InputEmbeddings(
-            vocab_size=vocab_size,
-            dim=embedding_dim,
-            max_length=max_length,
-            num_segments=num_segments,
-            norm=True,
-            norm_eps=norm_eps,
-            dropout=dropout,
+            vocab_size, embedding_dim, max_length, num_segments, norm=True, norm_eps=norm_eps, dropout=dropout
         )
         self.projection = nn.Linear(embedding_dim, dim)
         self.stack = stack = TransformerStack(
-            TransformerSettings(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            ),
+            TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
         )
         share_layers(stack, share)

@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.models.base import FamilyHead
-from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
-from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
-from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
+from lmtransfer.models.layers.building_blocks import Activation, InputEmbeddings, truncated_normal_
+from lmtransfer.models.transformer import NormPlace, TransformerEncoder, TransformerSettings, TransformerStack
 
 
 class Pooler(nn.Module):
@@ -70,25 +68,10 @@ class BertEncoder(TransformerEncoder):
             dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
         )
         self.embeddings = InputEmbeddings(
-            vocab_size=vocab_size,
-            dim=dim,
-            max_length=max_length,
-            num_segments=num_segments,
-            norm=norm == "post",
-            norm_eps=norm_eps,
-            dropout=dropout,
+            vocab_size, dim, max_length, num_segments, norm=norm == "post", norm_eps=norm_eps, dropout=dropout
         )
         self.stack = TransformerStack(
-            TransformerSettings(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            ),
+            TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
         )
         self.pooler = Pooler(dim) if pooler else None

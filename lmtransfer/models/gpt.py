@@ -17,10 +17,14 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
-from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
-from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
-from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
+from lmtransfer.models.layers.building_blocks import Activation, InputEmbeddings, truncated_normal_
+from lmtransfer.models.transformer import (
+    NormPlace,
+    TransformerEncoder,
+    TransformerLayer,
+    TransformerSettings,
+    TransformerStack,
+)
 
 
 class GptEncoder(TransformerEncoder):
@@ -53,25 +57,10 @@ class GptEncoder(TransformerEncoder):
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         self.embeddings = InputEmbeddings(
-            vocab_size=vocab_size,
-            dim=dim,
-            max_length=max_length,
-            num_segments=1,
-            norm=False,
-            norm_eps=norm_eps,
-            dropout=dropout,
+            vocab_size, dim, max_length, 1, norm=False, norm_eps=norm_eps, dropout=dropout
         )
         self.stack = TransformerStack(
-            TransformerSettings(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            ),
+            TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
         )
         self.apply(truncated_normal_)

@@ -6,7 +6,7 @@ Shape legend: T tokens, N output positions, D width.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -17,7 +17,7 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import FamilyHead, OutputPositions
-from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copyable, copy_weights, generator_shape
+from lmtransfer.models.generator import GeneratorEncoder, generator_settings
 from lmtransfer.models.layers.attention.layout import Layout, layout_of
 from lmtransfer.models.layers.attention.self_attention import Rotation, SelfAttention, rotation
 from lmtransfer.models.layers.building_blocks import (
@@ -240,18 +240,10 @@ class ModernEncoder(TransformerEncoder):
 
     @override
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> GeneratorEncoder:
-        """Return None: generators are ELECTRA's idea, and ModernBERT has none."""
-        settings = self._settings
-        shape = generator_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
-        stack = ModernStack(replace(settings, **shape._asdict()), num_layers=self.num_layers)
+        settings = generator_settings(self._settings, size=size, copied_layers=copied_layers)
+        stack = ModernStack(settings, num_layers=self.num_layers)
         if copied_layers:
-            check_copyable(shape, GeneratorShape(self.dim, settings.num_heads, settings.hidden_dim))
-            copy_weights({stack: self.get_submodule("stack")})
+            stack.load_state_dict(self.get_submodule("stack").state_dict())
         return GeneratorEncoder(
-            encoder=self,
-            embeddings=self.embeddings,
-            stack=stack,
-            dim=shape.dim,
-            bias=settings.bias,
-            own_embeddings=own_embeddings,
+            encoder=self, stack=stack, dim=settings.dim, bias=settings.bias, own_embeddings=own_embeddings
         )

@@ -6,6 +6,7 @@ sequences, M memory rows, D width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,8 +15,65 @@ from typing_extensions import override
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 from lmtransfer.models.layers.building_blocks import Dropout, ResidualStream
-from lmtransfer.models.layers.relative_attention import Keys, RelativeBiases, RelativeLayer, RelativeLayout, sinusoids
-from lmtransfer.models.layers.transformer import TransformerSettings
+from lmtransfer.models.layers.relative_attention import (
+    Keys,
+    RelativeAttention,
+    RelativeBiases,
+    RelativeLayout,
+    sinusoids,
+)
+from lmtransfer.models.transformer import TransformerSettings
+
+#: The states of the queries, and the keys that they see.
+Stream = tuple[Tensor, RelativeLayout]
+
+
+class RelativeLayer(nn.Module):
+    """Relative attention and feed-forward, each with a residual connection and LayerNorm; "post" norms as published.
+
+    Args:
+        biases: biases of this layer; None if each call passes them.
+    """
+
+    def __init__(self, settings: TransformerSettings, *, biases: RelativeBiases | None) -> None:
+        super().__init__()
+        self.pre_norm = settings.norm == "pre"
+        self.attention = RelativeAttention(
+            dim=settings.dim, num_heads=settings.num_heads, dropout=settings.attention_dropout
+        )
+        self.biases = biases
+        self.attention_norm = settings.layer_norm()
+        self.feed_forward = settings.feed_forward()
+        self.feed_forward_norm = settings.layer_norm()
+        self.dropout = Dropout(settings.dropout)
+
+    def forward(
+        self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None
+    ) -> list[Tensor]:
+        """Compute the next states (N, D) of each stream.
+
+        Args:
+            biases: biases of the queries, if the layer has no biases.
+        """
+        biases = self.biases or biases
+        assert biases is not None
+        normed_XD = self.attention_norm(keys_XD) if self.pre_norm else keys_XD
+        key_value = self.attention.key_value(normed_XD)
+        by_distance_PD = self.attention.position(distances_PD)
+        outputs = []
+        for hidden_ND, at in streams:
+            normed_ND = hidden_ND
+            if self.pre_norm:
+                normed_ND = self.attention_norm(hidden_ND) if at.layout.has_selected_queries else normed_XD
+            attended_ND = self.dropout(self.attention(normed_ND, key_value, by_distance_PD, biases, at))
+            if self.pre_norm:
+                hidden_ND = hidden_ND + attended_ND
+                hidden_ND = hidden_ND + self.dropout(self.feed_forward(self.feed_forward_norm(hidden_ND)))
+            else:
+                hidden_ND = self.attention_norm(hidden_ND + attended_ND)
+                hidden_ND = self.feed_forward_norm(hidden_ND + self.dropout(self.feed_forward(hidden_ND)))
+            outputs.append(hidden_ND)
+        return outputs
 
 
 class RelativeStack(nn.Module):

@@ -15,8 +15,8 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.layers.building_blocks import Activation, Dropout, normal_
-from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
+from lmtransfer.models.transformer import NormPlace, TransformerSettings
 
 
 class TransformerXlEncoder(RelativeEncoder):
@@ -62,16 +62,7 @@ class TransformerXlEncoder(RelativeEncoder):
             raise ConfigError("model.same_length=true needs a memory, but model.memory_length=0: raise it")
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.stack = RelativeStack(
-            TransformerSettings(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            ),
+            TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
             causal=True,
             own_biases=False,

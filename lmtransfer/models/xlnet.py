@@ -15,8 +15,8 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, Wh
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.layers.building_blocks import Activation, Dropout, normal_
-from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
+from lmtransfer.models.transformer import NormPlace, TransformerSettings
 
 
 class XlnetEncoder(RelativeEncoder):
@@ -67,16 +67,7 @@ class XlnetEncoder(RelativeEncoder):
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.query = nn.Parameter(0.02 * torch.randn(dim))
         self.stack = RelativeStack(
-            TransformerSettings(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            ),
+            TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
             causal=False,
             own_biases=True,

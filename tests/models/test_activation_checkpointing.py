@@ -16,8 +16,7 @@ from support.refusals import refuses
 from lmtransfer.data.stream import PlannedStream
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.activation_checkpointing import checkpoint_activations
-from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.models.execution import checkpoint_activations, compile_blocks
 from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.objectives.learner import PretrainingLearner
 

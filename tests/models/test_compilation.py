@@ -10,10 +10,10 @@ import pytest
 import torch
 from fakes.tasks import bert, labels_head, random_examples
 
-from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.models.execution import compile_blocks
 from lmtransfer.models.layers.attention.layout import Layout
-from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.transformer import TransformerLayer
+from lmtransfer.models.layers.building_blocks import InputEmbeddings
+from lmtransfer.models.transformer import TransformerLayer
 from lmtransfer.tasks.source import TaskSource, coarse_size
 from lmtransfer.transfer.method import TransferMethod
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmtransfer.models.layers.attention.dense import long_attention, row_ranges
+from lmtransfer.models.layers.attention.cpu import long_attention, row_ranges
 from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.models.layers.attention.self_attention import _dense, attention
 from lmtransfer.models.layers.cross_entropy import cross_entropy_sum

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.models.base import OutputPositions
-from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.models.execution import compile_blocks
 from lmtransfer.models.layers.attention.flash import FlashLayout, can_run_flash
 from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.models.layers.attention.self_attention import _dense, attention

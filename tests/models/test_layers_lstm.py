@@ -14,7 +14,7 @@ from fakes.objectives import elmo
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import pack
-from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.models.execution import compile_blocks
 from lmtransfer.models.layers import lstm
 from lmtransfer.models.layers import lstm as module
 from lmtransfer.models.layers.char_cnn import PADDING_CHARACTER, CharacterCnn, distinct_rows

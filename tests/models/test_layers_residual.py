@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import encoders_in
-from lmtransfer.models.layers.building_blocks import ResidualNorm, keep_residual
+from lmtransfer.models.execution import keep_residual
+from lmtransfer.models.layers.building_blocks import ResidualNorm
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 

@@ -15,12 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch, upload
-from lmtransfer.models.layers.attention.blocks import Slots, from_blocks, to_blocks
-from lmtransfer.models.layers.attention.dense import attention_mask
+from lmtransfer.models.layers.attention.blocks import Slots, attention_mask, from_blocks, to_blocks
 from lmtransfer.models.layers.attention.layout import AttentionLayer, Layout
-from lmtransfer.models.layers.building_blocks import Dropout, StackedLinear
+from lmtransfer.models.layers.building_blocks import StackedLinear
 from lmtransfer.models.layers.building_blocks import dropout as drop
-from lmtransfer.models.layers.transformer import TransformerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +204,6 @@ def _pairs(
     ]
 
 
-#: The states of the queries, and the keys that they see.
-Stream = tuple[Tensor, RelativeLayout]
-
-
 class RelativeBiases(nn.Module):
     """Learned biases of the queries: u for the product with keys, v with distances, s with segments.
 
@@ -380,51 +374,3 @@ class _AddShifted(torch.autograd.Function):
             by_distance = grad.new_zeros(ctx.shape)
         _shifted(by_distance, grad.shape[-1], ctx.offset).copy_(grad)
         return grad, by_distance, None
-
-
-class RelativeLayer(nn.Module):
-    """Relative attention and feed-forward, each with a residual connection and LayerNorm.
-
-    Args:
-        biases: biases of this layer; None if each call passes them.
-    """
-
-    def __init__(self, settings: TransformerSettings, *, biases: RelativeBiases | None) -> None:
-        super().__init__()
-        self.pre_norm = settings.norm == "pre"
-        self.attention = RelativeAttention(
-            dim=settings.dim, num_heads=settings.num_heads, dropout=settings.attention_dropout
-        )
-        self.biases = biases
-        self.attention_norm = settings.layer_norm()
-        self.feed_forward = settings.feed_forward()
-        self.feed_forward_norm = settings.layer_norm()
-        self.dropout = Dropout(settings.dropout)
-
-    def forward(
-        self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None
-    ) -> list[Tensor]:
-        """Compute the next states (N, D) of each stream.
-
-        Args:
-            biases: biases of the queries, if the layer has no biases.
-        """
-        biases = self.biases or biases
-        assert biases is not None
-        normed_XD = self.attention_norm(keys_XD) if self.pre_norm else keys_XD
-        key_value = self.attention.key_value(normed_XD)
-        by_distance_PD = self.attention.position(distances_PD)
-        outputs = []
-        for hidden_ND, at in streams:
-            normed_ND = hidden_ND
-            if self.pre_norm:
-                normed_ND = self.attention_norm(hidden_ND) if at.layout.has_selected_queries else normed_XD
-            attended_ND = self.dropout(self.attention(normed_ND, key_value, by_distance_PD, biases, at))
-            if self.pre_norm:
-                hidden_ND = hidden_ND + attended_ND
-                hidden_ND = hidden_ND + self.dropout(self.feed_forward(self.feed_forward_norm(hidden_ND)))
-            else:
-                hidden_ND = self.attention_norm(hidden_ND + attended_ND)
-                hidden_ND = self.feed_forward_norm(hidden_ND + self.dropout(self.feed_forward(hidden_ND)))
-            outputs.append(hidden_ND)
-        return outputs

@@ -159,6 +159,26 @@ def _layout(slots: list[np.ndarray], num_rows: int, device: torch.device | str) 
     return Slots(sizes, moves)
 
 
+def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tensor:
+    """Return True where a query (row) may not see a key (column) of its sequence, (S, S)."""
+    ahead = positions_S[None, :] - positions_S[:, None]
+    unseen = torch.zeros_like(ahead, dtype=torch.bool)
+    if causal:
+        unseen |= ahead > 0
+    if reach is not None:
+        unseen |= ahead.abs() > reach
+    return unseen
+
+
+def attention_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Build a mask to add to attention scores: a large negative number where ``hidden`` is True, else 0.
+
+    On a CPU, adding a mask is several times faster than filling with it. The number is finite because some queries see
+    no key; with minus infinity, 0/0 would enter the gradients. Such a query gives all keys the same weight.
+    """
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)
+
+
 def to_blocks(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
     """Move packed rows into the slots of each dense block."""
     if slots.moves is not None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.layers.attention.blocks import DenseBlock, DenseBlocks, Slots
-from lmtransfer.models.layers.attention.dense import RowRange, SharedRows, row_ranges
+from lmtransfer.models.layers.attention.cpu import RowRange, SharedRows, row_ranges
 from lmtransfer.models.layers.attention.flash import FlashLayout, has_kernel
 
 #: A CPU computes sequences one by one if the longest is longer than this and the mean length is at least half of it;

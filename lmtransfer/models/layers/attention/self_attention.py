@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.models.layers.attention.blocks import DenseBlock, from_blocks, to_blocks
-from lmtransfer.models.layers.attention.dense import attention_mask, long_attention, shared_row_attention, unseen_keys
+from lmtransfer.models.layers.attention.blocks import DenseBlock, attention_mask, from_blocks, to_blocks, unseen_keys
+from lmtransfer.models.layers.attention.cpu import long_attention, shared_row_attention
 from lmtransfer.models.layers.attention.flash import can_run_flash, flash_attention
 from lmtransfer.models.layers.attention.layout import AttentionLayer, Layout
 from lmtransfer.models.layers.building_blocks import StackedLinear

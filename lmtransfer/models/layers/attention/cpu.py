@@ -1,14 +1,16 @@
-"""Attention over long sequences on a CPU, computed separately for each sequence on views of the packed rows.
+"""Attention over ragged sequences on a CPU: short sequences share rows, long sequences are computed separately.
 
-A CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences, so blocks gain
-nothing. Without blocks, no row is copied, and almost no spare slot is computed or masked. On two AVX512-BF16 cores,
-forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms; in blocks 93 ms.
+Shared rows: all rows have the same width, and a mask hides the keys of the other sequences of a row.
 
-A sequence is computed in a range of rows. A CPU builds a kernel for each shape of a bfloat16 product, so the number of
-rows is rounded up. The range then extends into neighboring sequences: their keys are hidden, and the attention weights
-of their queries are set to 0.
+Ranges: a CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences. Computed
+separately, on views of the packed rows, no row is copied, and almost no spare slot is computed or masked. On two
+AVX512-BF16 cores, forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms; in blocks
+93 ms. A CPU builds a kernel for each shape of a bfloat16 product, so the number of rows of a sequence is rounded up.
+Its range then extends into neighboring sequences: their keys are hidden, and the attention weights of their queries are
+set to 0.
 
-Shape legend: T packed rows, H heads, K head width, P rows of a range.
+Shape legend: T packed keys, N packed queries, B sequences, H heads, K head width, G shared rows, Q and S query and key
+slots of a shared row, P rows of a range.
 """
 
 from __future__ import annotations
@@ -22,26 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
-def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tensor:
-    """Return True where a query (row) may not see a key (column) of its sequence, (S, S)."""
-    ahead = positions_S[None, :] - positions_S[:, None]
-    unseen = torch.zeros_like(ahead, dtype=torch.bool)
-    if causal:
-        unseen |= ahead > 0
-    if reach is not None:
-        unseen |= ahead.abs() > reach
-    return unseen
-
-
-def attention_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """Build a mask to add to attention scores: a large negative number where ``hidden`` is True, else 0.
-
-    On a CPU, adding a mask is several times faster than filling with it. The number is finite because some queries see
-    no key; with minus infinity, 0/0 would enter the gradients. Such a query gives all keys the same weight.
-    """
-    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)
-
+from lmtransfer.models.layers.attention.blocks import attention_mask, unseen_keys
 
 #: A row is as wide as the longest sequence, rounded up to a multiple of this (to a smaller multiple for a selection of
 #: queries). The number of rows is rounded up to an even number. A CPU builds a kernel for each shape of a bfloat16
