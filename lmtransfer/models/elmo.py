@@ -23,7 +23,7 @@ from lmtransfer.models.layers.char_cnn import CharacterCnn, CharActivation
 from lmtransfer.models.layers.lstm import LstmState, ProjectedLstm, TimeMajor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LstmSettings:
     """The settings that the layers of both directions share.
 
@@ -225,15 +225,7 @@ class ElmoEncoder(BilmEncoder):
         proj_clip: float | None = 3.0,
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
-        settings = LstmSettings(
-            dim=dim,
-            num_layers=num_layers,
-            cell_dim=cell_dim,
-            skip_connections=skip_connections,
-            dropout=dropout,
-            cell_clip=cell_clip,
-            proj_clip=proj_clip,
-        )
+        settings = LstmSettings(dim, num_layers, cell_dim, skip_connections, dropout, cell_clip, proj_clip)
         self.characters = CharacterCnn(
             char_dim=char_dim, filters=filters, num_highway=num_highway, output_dim=dim // 2, activation=activation
         )
@@ -283,15 +275,7 @@ class ElmoSubwordEncoder(BilmEncoder):
         proj_clip: float | None = None,
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
-        settings = LstmSettings(
-            dim=dim,
-            num_layers=num_layers,
-            cell_dim=cell_dim,
-            skip_connections=skip_connections,
-            dropout=dropout,
-            cell_clip=cell_clip,
-            proj_clip=proj_clip,
-        )
+        settings = LstmSettings(dim, num_layers, cell_dim, skip_connections, dropout, cell_clip, proj_clip)
         self.token_embedding = nn.Embedding(vocab_size, dim // 2)
         nn.init.normal_(self.token_embedding.weight, std=(dim // 2) ** -0.5)
         self.lstms = BidirectionalLstm(settings)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmtransfer.models.layers.attention.cpu import long_attention, row_ranges
+from lmtransfer.models.layers.attention.cpu import LongAttention, row_ranges
 from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.models.layers.attention.self_attention import _dense, attention
 from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
@@ -65,7 +65,7 @@ def test_sequences_one_by_one_and_their_gradients_equal_a_loop(
     lengths: list[int], causal: bool, window: int | None
 ) -> None:
     _check_against_loop(
-        lambda q, k, v: long_attention(q, k, v, row_ranges(lengths), causal=causal, reach=window),
+        lambda q, k, v: LongAttention.apply(q, k, v, row_ranges(lengths), causal, window),
         lengths,
         causal,
         window,
@@ -129,17 +129,17 @@ def test_short_sequences_of_different_lengths_share_few_full_rows() -> None:
 def test_several_blocks_are_used_and_their_spare_slots_bounded() -> None:
     lengths = np.random.default_rng(0).integers(2, 400, 60).tolist()
     layout = Layout.of(lengths)
-    slots = sum(layout.keys.sizes)
-    assert len(layout.blocks) > 1
-    assert slots < 1.25 * sum(lengths) + 256 * len(layout.blocks)
-    assert sum(block.size for block in layout.blocks) == 60
+    slots = sum(layout.dense.keys.sizes)
+    assert len(layout.dense.blocks) > 1
+    assert slots < 1.25 * sum(lengths) + 256 * len(layout.dense.blocks)
+    assert sum(block.size for block in layout.dense.blocks) == 60
 
 
 def test_equal_lengths_need_no_copy_into_slots() -> None:
     layout = Layout.of([16] * 8)
-    assert layout.keys.moves is None
-    assert len(layout.blocks) == 1
-    assert layout.blocks[0].key_mask is None
+    assert layout.dense.keys.moves is None
+    assert len(layout.dense.blocks) == 1
+    assert layout.dense.blocks[0].key_mask is None
 
 
 def test_attention_dropout_keeps_the_mean_and_drops_its_share() -> None:

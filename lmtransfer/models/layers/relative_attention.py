@@ -138,13 +138,13 @@ class RelativeLayout:
             assert positions_N is not None
             starts_B = np.cumsum((0, *keys.lengths[:-1]))
             of_query = positions_N + upload(np.repeat(starts_B, counts), keys.device)
-        positions = None if positions_N is None else _slotted(positions_N, layout.queries)
+        positions = None if positions_N is None else _slotted(positions_N, layout.dense.queries)
         pairs = [
             None if per_token_T is None else _pairs(keys, layout, per_token_T, of_query, memory)
             for per_token_T, memory in ((segments_T, 0), (order_T, -1))
         ]
         blocks = []
-        for place, block in enumerate(layout.blocks):
+        for place, block in enumerate(layout.dense.blocks):
             num_tokens = block.num_keys - keys.memory
             hidden = None if block.key_mask is None else ~block.key_mask[:, None, :]
             if causal:
@@ -176,7 +176,7 @@ class RelativeLayout:
     def distances_of(self, block: int) -> slice:
         """Return the slice of ``distances`` that a block needs: from its first key's distance down to the nearest."""
         zero = self.layout.max_keys - 1
-        most_distant = self.layout.blocks[block].num_keys - 1
+        most_distant = self.layout.dense.blocks[block].num_keys - 1
         return slice(zero - most_distant, zero - self._nearest(self.blocks[block].num_tokens) + 1)
 
     def _nearest(self, num_tokens: int) -> int:
@@ -197,10 +197,10 @@ def _pairs(
     per_query = per_token_T if of_query is None else per_token_T[of_query]
     memory_RM = per_token_T.new_full((keys.num_real, keys.memory), memory)
     per_key = keys.with_memory(memory_RM, per_token_T)
-    queries, keys_in_slots = _slotted(per_query, layout.queries), _slotted(per_key, layout.keys)
+    queries, keys_in_slots = _slotted(per_query, layout.dense.queries), _slotted(per_key, layout.dense.keys)
     return [
         (q.view(block.size, -1), k.view(block.size, -1))
-        for block, q, k in zip(layout.blocks, queries, keys_in_slots, strict=True)
+        for block, q, k in zip(layout.dense.blocks, queries, keys_in_slots, strict=True)
     ]
 
 
@@ -275,20 +275,20 @@ class RelativeAttention(AttentionLayer):
         at: RelativeLayout,
     ) -> Tensor:
         dtype, layout, width = query_ND.dtype, at.layout, self.dim // self.num_heads
-        if not layout.blocks:
+        if not layout.dense.blocks:
             return query_ND  # there are no queries
-        if dtype == torch.bfloat16 and query_ND.device.type == "cpu" and layout.keys.moves is not None:
+        if dtype == torch.bfloat16 and query_ND.device.type == "cpu" and layout.dense.keys.moves is not None:
             # As in layers.attention: ragged blocks rarely repeat a shape, and each new shape needs a bfloat16 kernel.
             query_ND, key_value_X2D, by_distance_PD = query_ND.float(), key_value_X2D.float(), by_distance_PD.float()
         counts_segments = biases.segment is not None and any(block.differs is not None for block in at.blocks)
         content_D = biases.content if counts_segments else biases.content + biases.unused_segment_term()
-        queries_u = to_blocks(_biased(query_ND, content_D, width), layout.queries)
-        queries_v = to_blocks(_biased(query_ND, biases.position, width), layout.queries)
-        keys_values = to_blocks(key_value_X2D, layout.keys)
+        queries_u = to_blocks(_biased(query_ND, content_D, width), layout.dense.queries)
+        queries_v = to_blocks(_biased(query_ND, biases.position, width), layout.dense.queries)
+        keys_values = to_blocks(key_value_X2D, layout.dense.keys)
         if biases.segment is not None and counts_segments:
-            slotted_s = to_blocks(_biased(query_ND, biases.segment, width), layout.queries)
+            slotted_s = to_blocks(_biased(query_ND, biases.segment, width), layout.dense.queries)
         outputs = []
-        for place, (block, relative) in enumerate(zip(layout.blocks, at.blocks, strict=True)):
+        for place, (block, relative) in enumerate(zip(layout.dense.blocks, at.blocks, strict=True)):
             shape = (block.size, block.num_queries, self.num_heads, width)
             key, value = keys_values[place].view(block.size, block.num_keys, 2, self.num_heads, width).unbind(2)
             scores_GHQS = queries_u[place].view(shape).transpose(1, 2) @ key.permute(0, 2, 3, 1)
@@ -305,7 +305,7 @@ class RelativeAttention(AttentionLayer):
                 weights_GHQS = drop(weights_GHQS, self.attention_dropout)
             outputs.append((weights_GHQS @ value.transpose(1, 2)).transpose(1, 2).reshape(-1, self.dim))
         output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).to(dtype)
-        return from_blocks(output, layout.queries)
+        return from_blocks(output, layout.dense.queries)
 
     def _add_positions(self, scores_GHQS: Tensor, query: Tensor, row_PD: Tensor, relative: RelativeBlock) -> Tensor:
         """Add (q + v) r to the scores; ``row_PD`` holds the block's distances."""

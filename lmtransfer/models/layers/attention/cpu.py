@@ -88,7 +88,7 @@ class SharedRows:
     )
 
     def attention_mask(self, dtype: torch.dtype, *, causal: bool, reach: int | None) -> Tensor:
-        """Return the mask to add to the scores, (G, Q, S); see ``visibility.attention_mask``."""
+        """Return the mask to add to the scores, (G, Q, S)."""
         key = (dtype, causal, reach)
         if key not in self._memory:
             hidden_GQS = self.apart_GQS
@@ -100,11 +100,7 @@ class SharedRows:
 
     @classmethod
     def of(cls, lengths: Sequence[int], counts: Sequence[int] | None, device: torch.device) -> SharedRows:
-        """Lay out B sequences.
-
-        Args:
-            counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
-        """
+        """Lay out B sequences; see ``Layout``."""
         width = -(-max(lengths) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
         row_B = _shared_rows(lengths, width)
         num_rows = int(row_B.max()) + 1
@@ -155,27 +151,12 @@ def _slots(counts_B: np.ndarray, row_B: np.ndarray, num_rows: int, size: int, de
     )
 
 
-def shared_row_attention(
-    query_NHK: Tensor,
-    key_THK: Tensor,
-    value_THK: Tensor,
-    rows: SharedRows,
-    *,
-    causal: bool = False,
-    reach: int | None = None,
-) -> Tensor:
-    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
+class SharedRowAttention(torch.autograd.Function):
+    """Computes softmax(q k^T / sqrt(K)) v within each sequence, (N, H, K); the mask is ``rows.attention_mask``."""
 
-    Returns:
-        (N, H, K).
-    """
-    mask_GQS = rows.attention_mask(query_NHK.dtype, causal=causal, reach=reach)
-    return _SharedRowAttention.apply(query_NHK, key_THK, value_THK, rows, mask_GQS)
-
-
-class _SharedRowAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: SharedRows, mask_GQS: Tensor) -> Tensor:
+        """Attend in all rows at once."""
         heads, width = query.shape[1:]
         q, k, v = _as_slots(query, rows.queries), _as_slots(key, rows.keys), _as_slots(value, rows.keys)
         q = q.mul_(width**-0.5)
@@ -188,6 +169,7 @@ class _SharedRowAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of queries, keys and values."""
         q, k, v, weights = ctx.saved_tensors
         queries, keys, heads, width = ctx.rows.queries, ctx.rows.keys, ctx.heads, q.shape[2]
         g = torch.zeros_like(q)  # spare slots stay 0
@@ -265,25 +247,11 @@ def row_ranges(lengths: Sequence[int]) -> list[RowRange]:
     return ranges
 
 
-def long_attention(
-    query_THK: Tensor,
-    key_THK: Tensor,
-    value_THK: Tensor,
-    ranges: Sequence[RowRange],
-    *,
-    causal: bool = False,
-    reach: int | None = None,
-) -> Tensor:
-    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
+class LongAttention(torch.autograd.Function):
+    """Computes softmax(q k^T / sqrt(K)) v within each sequence, (T, H, K), on the range of each.
 
-    Returns:
-        (T, H, K).
+    It is one node of the autograd graph for all sequences; per sequence, backward needs only the attention weights.
     """
-    return _LongAttention.apply(query_THK, key_THK, value_THK, ranges, causal, reach)
-
-
-class _LongAttention(torch.autograd.Function):
-    """One node of the autograd graph for all sequences; per sequence, backward needs only the attention weights."""
 
     @staticmethod
     def forward(
@@ -295,6 +263,7 @@ class _LongAttention(torch.autograd.Function):
         causal: bool,
         reach: int | None,
     ) -> Tensor:
+        """Attend in one range after the other."""
         query = query * query.shape[-1] ** -0.5
         output = torch.empty_like(query)
         unseen: dict[int, Tensor] = {}
@@ -320,6 +289,7 @@ class _LongAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of queries, keys and values."""
         query, key, value, *weights = ctx.saved_tensors
         grads = [torch.empty_like(rows) for rows in (query, key, value)]
         for around, weights_HPP in zip(ctx.ranges, weights, strict=True):

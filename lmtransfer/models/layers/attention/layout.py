@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.layers.attention.blocks import DenseBlock, DenseBlocks, Slots
+from lmtransfer.models.layers.attention.blocks import DenseBlocks
 from lmtransfer.models.layers.attention.cpu import RowRange, SharedRows, row_ranges
 from lmtransfer.models.layers.attention.flash import FlashLayout, has_kernel
 
@@ -54,7 +54,7 @@ class Layout:
         causal: bool = False,
         num_causal: int | None = None,
     ) -> Layout:
-        """Lay out B sequences; the arguments are described at the class's attributes."""
+        """Lay out B sequences; see the attributes."""
         counts = None if num_queries is None else tuple(int(count) for count in num_queries)
         if num_causal in (0, len(num_keys)):
             causal, num_causal = num_causal != 0, None
@@ -114,28 +114,11 @@ class Layout:
         """The range of packed rows around each sequence, for computing each sequence separately."""
         return row_ranges(self.lengths)
 
-    @property
-    def queries(self) -> Slots:
-        """The slots of the queries in the dense blocks."""
-        return self.dense.queries
-
-    @property
-    def keys(self) -> Slots:
-        """The slots of the keys in the dense blocks."""
-        return self.dense.keys
-
-    @property
-    def blocks(self) -> tuple[DenseBlock, ...]:
-        """The dense blocks."""
-        return self.dense.blocks
-
 
 def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layout:
     """Return the attention layout of a batch: the one that it contains (``PaddedRows``), or one built from its lengths.
 
-    Args:
-        batch: the rows; ``num_causal`` may state how many of them are causal.
-        causal: a token sees only itself and the tokens before it; ignored if the batch has ``num_causal``.
+    ``causal`` is ignored if the batch states ``num_causal``, the number of its causal rows.
     """
     own: Layout | None = getattr(batch, "layout", None)
     if own is not None:
