@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import ConfigError
 from lmtransfer.models.bert import Pooler, pooler_head
 from lmtransfer.models.layers.building_blocks import Activation, InputEmbeddings, truncated_normal_
 from lmtransfer.models.transformer import NormPlace, TransformerEncoder, TransformerSettings, TransformerStack
@@ -84,8 +83,6 @@ def share_layers(stack: TransformerStack, share: Sharing) -> None:
         "ffn": ("feed_forward", "feed_forward_norm"),
         "none": (),
     }
-    if share not in parts:
-        raise ConfigError(f"model.share={share} is not allowed: use {', '.join(parts)}")
     first, *layers = stack.layers
     for layer in layers:
         for part in parts[share]:

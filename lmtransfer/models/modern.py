@@ -196,7 +196,7 @@ class ModernEncoder(TransformerEncoder):
         hidden_dim: Count,
         max_length: Count = 8192,
         window: int = 128,
-        global_every: int = 3,
+        global_every: SmallCount = 3,
         global_theta: float = 160_000.0,
         local_theta: float = 10_000.0,
         normalise_first_input: bool = False,
@@ -215,8 +215,6 @@ class ModernEncoder(TransformerEncoder):
             )
         if window < 2 or window % 2:
             raise ConfigError(f"model.window={window} is not allowed: use an even number of at least 2")
-        if global_every < 1:
-            raise ConfigError(f"model.global_every={global_every} is not allowed: use 1 (all layers global) or more")
         self.embeddings = NormalizedEmbeddings(
             vocab_size=vocab_size, dim=dim, bias=bias, norm_eps=norm_eps, dropout=dropout
         )

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative, Positive
+from lmtransfer.config.types import Count, NonNegative, Positive, PositiveProb
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.token_prediction import check_num_sampled, vocabulary_losses
+from lmtransfer.objectives.token_prediction import vocabulary_losses
 from lmtransfer.training.learner import Loss
 
 
@@ -48,13 +48,13 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
         *,
         weight: NonNegative = 7.0,
         generator_weight: NonNegative = 1.0,
-        generator_size: float = 0.25,
+        generator_size: PositiveProb = 0.25,
         embedding_sharing: EmbeddingSharing = "tied",
         generator_start: GeneratorStart = "random",
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
         activation: Activation = "gelu",
         norm_eps: Positive = 1e-12,
-        num_sampled: int | None = None,
+        num_sampled: Count | None = None,
     ) -> None:
         super().__init__(
             weight=weight,
@@ -66,7 +66,7 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
             activation=activation,
             norm_eps=norm_eps,
         )
-        self.num_sampled = check_num_sampled(self.name, num_sampled)
+        self.num_sampled = num_sampled
         self.head = MaskedLanguageModel(num_sampled=num_sampled, activation=activation, norm_eps=norm_eps)
         self.head.head_reads = self.head.output_reads = "all"
 

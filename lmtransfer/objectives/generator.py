@@ -6,16 +6,16 @@ Shape legend: T tokens of a packed batch, M prediction positions, V vocabulary, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative, Positive
+from lmtransfer.config.types import NonNegative, Positive, PositiveProb
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.building_blocks import Activation
+from lmtransfer.models.layers.building_blocks import Activation, activation_module
 from lmtransfer.models.layers.cross_entropy import cross_entropy_sum_and_samples
 from lmtransfer.models.layers.disentangled import disentangle, merge
 from lmtransfer.objectives.base import Objective
@@ -87,28 +87,17 @@ class GeneratorObjective(Objective):
     def __init__(
         self,
         *,
-        weight: NonNegative,
-        generator_weight: NonNegative,
-        generator_size: float,
-        embedding_sharing: EmbeddingSharing,
-        generator_start: GeneratorStart,
-        temperature: float,
-        activation: Activation,
-        norm_eps: Positive,
+        weight: NonNegative = 50.0,
+        generator_weight: NonNegative = 1.0,
+        generator_size: PositiveProb = 0.25,
+        embedding_sharing: EmbeddingSharing = "tied",
+        generator_start: GeneratorStart = "random",
+        temperature: Positive = 1.0,
+        activation: Activation = "gelu",
+        norm_eps: Positive = 1e-12,
     ) -> None:
         super().__init__(weight=weight)
         key = f"objective.losses.{self.name}"
-        if temperature <= 0:
-            raise ConfigError(f"{key}.temperature={temperature} is not allowed: use a number above 0 (published: 1)")
-        if not 0 < generator_size <= 1:
-            raise ConfigError(
-                f"{key}.generator_size={generator_size} is not a share of the encoder's width: use a number above 0 "
-                f"and at most 1 (published values: 0.25 for small and large, 0.333 for base)"
-            )
-        settings = {"embedding_sharing": embedding_sharing, "generator_start": generator_start}
-        for (name, value), ways in zip(settings.items(), (EmbeddingSharing, GeneratorStart), strict=True):
-            if value not in get_args(ways):
-                raise ConfigError(f"{key}.{name}={value} is not allowed: use one of {', '.join(get_args(ways))}")
         if generator_start == "encoder" and generator_size != 1:
             raise ConfigError(
                 f"{key}.generator_start=encoder copies the encoder's layers into the generator, which has "
@@ -118,6 +107,7 @@ class GeneratorObjective(Objective):
         self.embedding_sharing, self.generator_start = embedding_sharing, generator_start
         if generator_start == "encoder":
             self.borrowed_heads = {"generator_head": MaskedLanguageModel.name}
+        self.activation = activation_module(activation)
         self.generator_head = MaskedLanguageModel(activation=activation, norm_eps=norm_eps)
 
     @override

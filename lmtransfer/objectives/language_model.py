@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative
+from lmtransfer.config.types import Count, NonNegative
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
-from lmtransfer.objectives.token_prediction import TokenPrediction, check_num_sampled, vocabulary_loss
+from lmtransfer.objectives.token_prediction import TokenPrediction, vocabulary_loss
 from lmtransfer.training.learner import Loss
 
 #: The token after or before a token. Contiguous rows have a label of this name: the token beyond the row's edge.
@@ -224,9 +224,9 @@ class BidirectionalLanguageModel(Objective):
     predicts = "unmasked"
     vocabulary_tensors: tuple[str, ...] = ("output.bias",)
 
-    def __init__(self, *, weight: NonNegative = 1.0, num_sampled: int | None = None) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0, num_sampled: Count | None = None) -> None:
         super().__init__(weight=weight)
-        self.num_sampled = check_num_sampled(self.name, num_sampled)
+        self.num_sampled = num_sampled
 
     @override
     def bind(self, encoder: Encoder) -> None:

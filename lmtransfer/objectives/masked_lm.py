@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative, Positive
+from lmtransfer.config.types import Count, NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import Activation, activation_module, truncated_normal_
@@ -58,7 +58,7 @@ class MaskedLanguageModel(TokenPrediction):
         norm_eps: Positive = 1e-12,
         predict: Literal["same", "next"] = "same",
         tie_output: bool = True,
-        num_sampled: int | None = None,
+        num_sampled: Count | None = None,
     ) -> None:
         super().__init__(weight=weight, tie_output=tie_output, num_sampled=num_sampled)
         self.norm_eps = norm_eps

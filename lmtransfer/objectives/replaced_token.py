@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.building_blocks import Activation, activation_module, truncated_normal_
+from lmtransfer.models.layers.building_blocks import truncated_normal_
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart
+from lmtransfer.objectives.generator import GeneratorObjective
 from lmtransfer.training.learner import Loss
 
 
@@ -33,30 +32,6 @@ class ReplacedTokenDetection(GeneratorObjective):
     name = "rtd"
     title = "replaced tokens"
     selection_loss = "rtd"  # the total includes the loss of the generator, but no task uses the generator
-
-    def __init__(
-        self,
-        *,
-        weight: NonNegative = 50.0,
-        generator_weight: NonNegative = 1.0,
-        generator_size: float = 0.25,
-        embedding_sharing: EmbeddingSharing = "tied",
-        generator_start: GeneratorStart = "random",
-        temperature: float = 1.0,
-        activation: Activation = "gelu",
-        norm_eps: Positive = 1e-12,
-    ) -> None:
-        super().__init__(
-            weight=weight,
-            generator_weight=generator_weight,
-            generator_size=generator_size,
-            embedding_sharing=embedding_sharing,
-            generator_start=generator_start,
-            temperature=temperature,
-            activation=activation,
-            norm_eps=norm_eps,
-        )
-        self.activation = activation_module(activation)
 
     @override
     def bind(self, encoder: Encoder) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lmtransfer.config.types import Count, NonNegative, Positive
-from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import Activation, activation_module, truncated_normal_
 from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
@@ -44,14 +43,11 @@ class SpanBoundaryObjective(Objective):
         *,
         weight: NonNegative = 1.0,
         position_dim: Count = 200,
-        num_positions: int = 20,
+        num_positions: Count = 20,
         activation: Activation = "gelu",
         norm_eps: Positive = 1e-12,
     ) -> None:
         super().__init__(weight=weight)
-        for name, value in (("position_dim", position_dim), ("num_positions", num_positions)):
-            if value < 1:
-                raise ConfigError(f"objective.losses.sbo.{name}={value} is not allowed: use 1 or more")
         self.norm_eps = norm_eps
         self.position = nn.Embedding(num_positions, position_dim)
         self.activation = activation_module(activation)

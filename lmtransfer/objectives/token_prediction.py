@@ -10,8 +10,7 @@ from types import MappingProxyType
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative
-from lmtransfer.errors import ConfigError
+from lmtransfer.config.types import Count, NonNegative
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import truncated_normal_
 from lmtransfer.models.layers.cross_entropy import (
@@ -38,10 +37,10 @@ class TokenPrediction(Objective):
 
     published_arguments = MappingProxyType({"tie_output": True})
 
-    def __init__(self, *, weight: NonNegative = 1.0, tie_output: bool = True, num_sampled: int | None = None) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0, tie_output: bool = True, num_sampled: Count | None = None) -> None:
         super().__init__(weight=weight)
         self.ties_embedding = tie_output
-        self.num_sampled = check_num_sampled(self.name, num_sampled)
+        self.num_sampled = num_sampled
 
     @override
     def bind(self, encoder: Encoder) -> None:
@@ -59,13 +58,6 @@ class TokenPrediction(Objective):
     @override
     def output_weights(self) -> int:
         return self.entries_read(self.output_embedding.weight)
-
-
-def check_num_sampled(name: str, num_sampled: int | None) -> int | None:
-    """Return the number of sampled classes of an objective, if it is valid."""
-    if num_sampled is not None and num_sampled < 1:
-        raise ConfigError(f"objective.losses.{name}.num_sampled={num_sampled} is not allowed: use 1 or more, or null")
-    return num_sampled
 
 
 def vocabulary_loss(

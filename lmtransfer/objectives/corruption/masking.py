@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.config.types import PositiveProb
+from lmtransfer.config.types import Count, PositiveProb
 from lmtransfer.data.token_shares import token_information
 from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
@@ -226,7 +226,7 @@ class TokenMasking(Corruption):
         mask_prob: PositiveProb = 0.15,
         mask_share: float = 0.8,
         random_share: float = 0.1,
-        max_predictions: int | None = None,
+        max_predictions: Count | None = None,
         selection: Selection | None = None,
         shared_replacement: bool = False,
         static_masking: bool = False,
@@ -239,15 +239,6 @@ class TokenMasking(Corruption):
             raise ConfigError(
                 f"objective.causal_share={causal_share} is not allowed: use a number from 0 to below 1; to read all "
                 "rows left to right, use objective=lm"
-            )
-        if weighting not in get_args(Weighting):
-            ways = ", ".join(get_args(Weighting))
-            raise ConfigError(f"objective.corruption.weighting={weighting} is not allowed: use one of {ways}")
-        if not 0 < mask_prob <= 1:
-            raise ConfigError(f"objective.mask_prob={mask_prob} is not allowed: use a number above 0 and at most 1")
-        if max_predictions is not None and max_predictions < 1:
-            raise ConfigError(
-                f"objective.corruption.max_predictions={max_predictions} is not allowed: use 1 or more, or null"
             )
         self.mask_prob, self.max_predictions = mask_prob, max_predictions
         self.static_masking, self.causal_share = static_masking, causal_share

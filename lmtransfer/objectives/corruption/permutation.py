@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
+from lmtransfer.config.types import Count, NgramWords
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.masking import Choice, CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row
@@ -44,8 +45,8 @@ class PermutationTargets(Corruption):
         *,
         alpha: float = 6.0,
         beta: float = 1.0,
-        max_ngram: int = 5,
-        max_predictions: int | None = None,
+        max_ngram: NgramWords = 5,
+        max_predictions: Count | None = None,
         static_masking: bool = False,
         tokenizer: Tokenizer,
     ) -> None:
@@ -54,9 +55,6 @@ class PermutationTargets(Corruption):
                 f"objective.corruption.alpha={alpha} and objective.corruption.beta={beta} are not allowed: beta of "
                 f"every alpha tokens are predicted, so use 0 < beta < alpha (XLNet uses alpha=6, beta=1)"
             )
-        for name, value in (("max_ngram", max_ngram), ("max_predictions", max_predictions)):
-            if value is not None and value < 1:
-                raise ConfigError(f"objective.corruption.{name}={value} is not allowed: use 1 or more")
         self.context, self.max_ngram, self.max_predictions = alpha / beta, max_ngram, max_predictions
         self.static_masking = static_masking
         self.maskable = ~tokenizer.is_special

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
+from lmtransfer.config.types import Count, Positive, SmallCount
 from lmtransfer.data.token_shares import keep_probabilities, token_shares
 from lmtransfer.data.token_store import MixedStore, TokenStore
-from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.masking import CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
@@ -65,20 +65,13 @@ class ContextWindows(Corruption):
     def __init__(
         self,
         *,
-        window: int = 5,
-        num_negatives: int = 5,
+        window: Count = 5,
+        num_negatives: SmallCount = 5,
         noise_power: float = 0.75,
-        subsample: float | None = None,
+        subsample: Positive | None = None,
         static_masking: bool = False,
         tokenizer: Tokenizer,
     ) -> None:
-        for name, value in (("window", window), ("num_negatives", num_negatives)):
-            if value < 1:
-                raise ConfigError(f"objective.corruption.{name}={value} is not allowed: use 1 or more")
-        if subsample is not None and not subsample > 0:
-            raise ConfigError(
-                f"objective.corruption.subsample={subsample} is not allowed: use a number above 0, or null"
-            )
         self.window, self.num_negatives, self.noise_power = window, num_negatives, noise_power
         self._names = (*self.provides, *(f"negative_{k}" for k in range(num_negatives)))
         self.subsample, self.static_masking = subsample, static_masking

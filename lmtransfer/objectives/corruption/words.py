@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.config.types import Prob
+from lmtransfer.config.types import NgramWords, PositiveProb, Prob
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.masking import Choice, Selection, sample_order
 from lmtransfer.tokenizers.base import Tokenizer
@@ -132,9 +132,7 @@ class NGrams(Selection):
 
     supports_weights = True
 
-    def __init__(self, *, max_words: int = 3) -> None:
-        if max_words < 1:
-            raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
+    def __init__(self, *, max_words: NgramWords = 3) -> None:
         shares = 1 / np.arange(1, max_words + 1)
         self.cumulative = np.cumsum(shares / shares.sum())[:-1]
 
@@ -167,14 +165,7 @@ class Spans(Selection):
     provides = ("left", "right")
     supports_weights = True
 
-    def __init__(self, *, stop_prob: Prob = 0.2, max_words: int = 10) -> None:
-        if not 0 < stop_prob <= 1:
-            raise ConfigError(
-                f"objective.corruption.selection.stop_prob={stop_prob} is not allowed: use a number above 0 and at "
-                f"most 1 (0.2 in SpanBERT)"
-            )
-        if max_words < 1:
-            raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
+    def __init__(self, *, stop_prob: PositiveProb = 0.2, max_words: NgramWords = 10) -> None:
         shares = (1 - stop_prob) ** np.arange(max_words)
         self.cumulative = np.cumsum(shares / shares.sum())[:-1]
 
@@ -253,13 +244,7 @@ class Entities(Selection):
 
     supports_weights = True
 
-    def __init__(self, *, entity_share: float = 0.5, max_words: int = 6) -> None:
-        if not 0 <= entity_share <= 1:
-            raise ConfigError(
-                f"objective.corruption.selection.entity_share={entity_share} is not allowed: use a number from 0 to 1"
-            )
-        if max_words < 1:
-            raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
+    def __init__(self, *, entity_share: Prob = 0.5, max_words: NgramWords = 6) -> None:
         self.entity_share, self.max_words = entity_share, max_words
         self._forms: dict[tuple[int, ...], WordForm] = {}
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Count, Prob
 from lmtransfer.data.token_store import TokenStore
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import DataError
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows, check_not_empty, text_capacity
 from lmtransfer.randomness import Uniforms, generator
 from lmtransfer.tokenizers.base import Tokenizer
@@ -32,12 +32,6 @@ _MOST_SENTENCES = 1024
 _NEAR = 12
 #: Number of parts that are read at the same time; their arrays fit in a core's cache.
 _PARTS_AT_ONCE = 1 << 16
-
-
-def check_probability(name: str, value: float) -> None:
-    """Reject a number that is not a probability."""
-    if not 0 <= value <= 1:
-        raise ConfigError(f"objective.rows.{name}={value} is not a probability: use a number from 0 to 1")
 
 
 def build_pair_row(
@@ -287,8 +281,6 @@ class OrderedPairs(Rows):
     ) -> None:
         self.max_length = max_length
         self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
-        check_probability("short_seq_prob", short_seq_prob)
-        check_probability("swap_prob", swap_prob)
         self.short_seq_prob, self.swap_prob = short_seq_prob, swap_prob
         self.lone_with_other_document = lone_with_other_document
         self.tokenizer = tokenizer
@@ -373,8 +365,6 @@ class SentencePairs(Rows):
     ) -> None:
         self.max_length = max_length
         self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
-        check_probability("short_seq_prob", short_seq_prob)
-        check_probability("random_prob", random_prob)
         self.short_seq_prob, self.random_prob = short_seq_prob, random_prob
         self.tokenizer = tokenizer
 
