@@ -29,7 +29,9 @@ class _Lookup(Encoder):
     ) -> EncoderOutput:
         self.check_length(batch)
         tokens = batch.tokens_T if output_positions is None else batch.tokens_T[output_positions.positions_N]
-        return EncoderOutput(layers=(self.token_embedding(tokens),))
+        table = self.token_embedding
+        assert table is not None
+        return EncoderOutput(layers=(table(tokens),))
 
 
 class WordEmbeddings(_Lookup):
