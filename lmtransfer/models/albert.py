@@ -29,7 +29,6 @@ class AlbertEncoder(TransformerEncoder):
             "none".
         norm: "post" is the published model; "pre" trains at higher learning rates. The embeddings are normalized in
             both.
-        pooler: add the tanh layer over [CLS]; without it a classifier gets a new layer of the same form.
     """
 
     attention = "bidirectional"

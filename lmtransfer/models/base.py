@@ -28,8 +28,6 @@ class FamilyHead:
     """How a family's published classifier reads the last layer of a sequence.
 
     Attributes:
-        token: the state that it reads: that of the first token, that of the last token, or the mean of all.
-        uses_pooler: whether to apply the encoder's own ``pooler`` to this state.
         hidden_activation: activation of a new dense layer of the encoder's width before the output layer; None for no
             such layer.
     """
@@ -44,7 +42,6 @@ class OutputPositions:
     """The positions at which the last layer is needed; an encoder need not compute it elsewhere.
 
     Attributes:
-        positions_N: indices into T, int64, ascending (and therefore grouped by sequence).
         counts: number of these positions in each of the B sequences, as Python integers.
     """
 
@@ -89,20 +86,16 @@ class Encoder(nn.Module):
 
     Args:
         dim: width D of every layer that it returns.
-        num_segments: number of segment ids (1 means no segments).
 
     Attributes:
         attention: which tokens a token may see, unless the batch states this for each row; see ``attend``.
         attentions: the values that ``attend`` can set, starting with the class's default; empty if ``attention`` cannot
             be changed.
-        family_head: how the family's published classifier reads the last layer.
         token_embedding: the input embedding, which objectives may tie; None if the encoder reads words as characters.
         pooler: the published pooler of the family over [CLS] (a module (B, D) -> (B, D)), or None.
         reads_characters: whether it reads words as characters, ``PackedBatch.chars_TC``.
         reads_padded: whether it can read ``models.padded.PaddedRows``, with the same results as for packed sequences,
             as an exported graph requires.
-        compiles: whether ``torch.compile`` can compile each of its ``blocks``.
-        has_two_streams: whether it defines ``two_stream``.
     """
 
     attention: Direction
@@ -198,7 +191,6 @@ class Encoder(nn.Module):
             order_T: rank of each token in the order, int64. All tokens see the tokens of rank 0; a token of rank k is
                 seen by itself and by tokens of higher rank.
             output_positions: positions of the query stream, which do not see themselves.
-            recurrent_state: see ``forward``.
 
         Returns:
             The layers of the content stream below the last layer, (T, D) each; then the last layer of the query stream,
@@ -220,11 +212,7 @@ class Encoder(nn.Module):
         )
 
     def input_rows(self, token: int, character_ids: np.ndarray | None) -> tuple[nn.Embedding, list[int]] | None:
-        """Return a token's input table and its rows in that table, in order; None if the encoder has no table.
-
-        Args:
-            character_ids: ids of the token's characters, if the tokenizer provides characters.
-        """
+        """Return a token's input table and its rows in that table, in order; None if the encoder has no table."""
         return None if self.token_embedding is None else (self.token_embedding, [token])
 
 

@@ -76,9 +76,6 @@ class LstmStack(nn.Module):
     ) -> tuple[list[Tensor], tuple[LstmState, ...]]:
         """Read sequences.
 
-        Args:
-            states: state of each layer before the first token (in this direction) of each sequence; None for zeros.
-
         Returns:
             The output of each layer, (T, P) in time-major order; and the state of each layer after the last token of
             each sequence.
@@ -115,10 +112,6 @@ class BidirectionalLstm(nn.Module):
     ) -> tuple[tuple[Tensor, ...], tuple[LstmState, ...], tuple[LstmState, ...]]:
         """Read sequences.
 
-        Args:
-            forward_states: states of the forward layers before the first tokens; None for zeros.
-            output_positions: where the last layer is needed; None for everywhere.
-
         Returns:
             The layers: the word vectors twice, then both directions of each LSTM layer side by side, (T, D) each; the
             last is (N, D) with ``output_positions``. Then the states of the forward layers after the last tokens, and
@@ -144,9 +137,6 @@ class BilmEncoder(Encoder):
 
     Layer 0 is the word vector twice, so that all layers have the width D = 2 P. The recurrent state holds the states
     of the forward layers. A subclass creates ``lstms`` in ``__init__``.
-
-    Attributes:
-        lstms: the LSTMs of both directions.
     """
 
     attention = "concatenated"
@@ -198,8 +188,6 @@ class ElmoEncoder(BilmEncoder):
 
     Args:
         vocab_size: number of words in the softmax of the objective; the encoder can read any word.
-        dim: width D of both directions together; even.
-        filters: (width in characters, number of filters) of each convolution.
         cell_clip: largest magnitude of a cell, 3 in the published models; None for no limit, and the fused LSTM on
             CUDA.
     """
@@ -254,9 +242,6 @@ class ElmoSubwordEncoder(BilmEncoder):
     """``ElmoEncoder`` with a token embedding of width D / 2 instead of characters; this variant is our own.
 
     The embedding is initialized from a normal distribution of variance 2 / D, so that it can also be the output matrix.
-
-    Args:
-        cell_clip: largest magnitude of a cell; None for no limit, and the fused LSTM on CUDA.
     """
 
     token_embedding: nn.Embedding

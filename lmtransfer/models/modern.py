@@ -88,7 +88,6 @@ class ModernLayer(nn.Module):
 
         Args:
             layout: layout of the batch; with ``reads_N`` and without a window, layout of the batch and these positions.
-            rotation: rotation of all T tokens.
             reads_N: positions to compute; None for all.
         """
         normed_TD = self.attention_norm(hidden_TD)
@@ -175,8 +174,6 @@ class ModernEncoder(TransformerEncoder):
         window: number of positions that a token sees in a local layer: half of them on each side, and itself.
         global_every: layer 0 and every ``global_every``-th layer after it see the whole sequence; 1 means that all
             layers do.
-        global_theta: base of the rotary angles of the global layers.
-        local_theta: base of the rotary angles of the local layers.
         normalise_first_input: normalize the input of attention in the first layer, although the embeddings are already
             normalized; ModernBERT does not.
         query_key_norm: normalize queries and keys (see ``SelfAttention``); ModernBERT does not.

@@ -50,11 +50,7 @@ class RelativeLayer(nn.Module):
     def forward(
         self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None
     ) -> list[Tensor]:
-        """Compute the next states (N, D) of each stream.
-
-        Args:
-            biases: biases of the queries, if the layer has no biases.
-        """
+        """Compute the next states (N, D) of each stream."""
         biases = self.biases or biases
         assert biases is not None
         normed_XD = self.attention_norm(keys_XD) if self.pre_norm else keys_XD
@@ -87,10 +83,6 @@ class RelativeStack(nn.Module):
         own_biases: whether each layer has its own biases (XLNet); otherwise all layers share one pair, as in the
             equations of Dai et al. 2019, section 3.3.
         segments: whether to use relative segments; requires ``own_biases``.
-        memory_length: maximum number of memory rows of a sequence; 0 for no memory.
-        clamp_length: larger distances are treated as this distance; None for no limit.
-        same_length: with causal layers, each token sees at most ``memory_length`` tokens, including itself, so that the
-            last token of a window has no more context than the first.
     """
 
     def __init__(
@@ -161,8 +153,6 @@ class RelativeStack(nn.Module):
 
         Args:
             query_D: start of the query stream, the same at each output position.
-            order_T: rank of each token in the factorization order, int64; all tokens see the tokens of rank 0.
-            output_positions: the positions of the query stream.
         """
         embedded_TD = self.residual.begin(embedded_TD)
         keys = self._keys(batch, recurrent_state)

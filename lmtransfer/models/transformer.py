@@ -27,7 +27,6 @@ class TransformerSettings:
 
     Attributes:
         num_heads: must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
         norm: "post" normalizes each residual sum (Vaswani et al. 2017; BERT); "pre" normalizes the input of each
             branch (GPT-2; Xiong et al. 2020), and the encoder normalizes once at the end.
         dropout: probability of dropping a feature of the embeddings or of a branch.

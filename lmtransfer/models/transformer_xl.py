@@ -33,7 +33,6 @@ class TransformerXlEncoder(RelativeEncoder):
         memory_length: maximum number of tokens in the memory; 0 for no memory.
         clamp_length: larger distances are treated as this distance; None for no limit.
         same_length: each token sees at most ``memory_length`` tokens, including itself.
-        norm: "post" is the published model; "pre" trains at higher learning rates.
     """
 
     attention = "causal"

@@ -83,7 +83,6 @@ def standardize(table: nn.Embedding, *, center: bool, deviation: float | None) -
     """Scale a table of vectors to match a randomly initialized table, in place.
 
     Args:
-        center: whether to subtract the mean vector, so that the mean of each column is 0.
         deviation: standard deviation of all V x D numbers afterwards; None keeps the scale.
     """
     vectors_VD = table.weight.cpu().double()  # on the CPU: not every device has float64

@@ -36,7 +36,6 @@ class XlnetEncoder(RelativeEncoder):
             whether two segments are the same.
         memory_length: maximum number of tokens in the memory; 0 for no memory.
         clamp_length: larger distances are treated as this distance; None for no limit.
-        norm: "post" is the published model; "pre" trains at higher learning rates.
     """
 
     attention = "bidirectional"

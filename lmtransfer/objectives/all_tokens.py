@@ -33,7 +33,6 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
     replaced tokens are added (see ``GeneratorObjective``): a token counts as detected if the gate is below one half.
 
     Args:
-        generator_size: width of the generator divided by the width of the encoder.
         num_sampled: number of classes of a sampled softmax in training, for the encoder but not for the generator; see
             ``TokenPrediction``.
     """

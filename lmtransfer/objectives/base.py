@@ -66,7 +66,6 @@ class Objective(nn.Module):
     whose defaults do not fit. Other code depends only on these attributes, never on the name or type of an objective.
 
     Attributes:
-        name: name of its loss in logs, and of its weights in checkpoints.
         title: a readable name of what it predicts; empty if ``name`` is clear enough.
         directions: supported attentions; an encoder must have one of them, or support it in ``attend``.
         output_positions: the positions at which it needs the last layer.
@@ -76,8 +75,6 @@ class Objective(nn.Module):
         label_rows: the file in ``conf/objective/rows`` whose rows have this label.
         needs: names of the numbers per target or per token that the corruption must provide.
         needs_from: the file in ``conf/objective/corruption`` that provides these numbers.
-        uses_pooler: whether it trains the encoder's pooler.
-        ties_embedding: whether its output matrix is the encoder's token embedding.
         supports_contiguous_rows: whether it supports contiguous rows, which continue each other from step to step.
         supports_mixed_attention: whether it can learn from the rows with its own attention in a batch whose other rows
             have a different attention.

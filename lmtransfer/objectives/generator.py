@@ -37,7 +37,6 @@ class Replacements:
 
     Attributes:
         packed: the original text with the generator's samples at the masked positions; no [MASK].
-        is_replaced_T: where a token differs from the original token, bool, (T,).
     """
 
     packed: PackedBatch
@@ -73,9 +72,6 @@ class GeneratorObjective(Objective):
     differs from the original. Metrics of detecting these replaced tokens: "<name>_precision", "<name>_recall" and
     "<name>_base_rate". The base rate is the share of replaced tokens among all real tokens, which is the precision of
     guessing.
-
-    Args:
-        generator_size: width of the generator divided by the width of the encoder.
     """
 
     directions = ("bidirectional",)

@@ -24,9 +24,6 @@ class ReplacedTokenDetection(GeneratorObjective):
     losses and the metrics of detecting replaced tokens are added (see ``GeneratorObjective``): a token counts as
     detected if the head gives it a probability above one half. "rtd_found" is recall times "rtd_replaced", which
     earlier versions logged.
-
-    Args:
-        generator_size: width of the generator divided by the width of the encoder.
     """
 
     name = "rtd"

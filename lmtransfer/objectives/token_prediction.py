@@ -75,7 +75,6 @@ def vocabulary_loss(
     Args:
         num_sampled: number of classes to sample for this call, with the device's global generator, like dropout masks;
             there are then no predictions, and the second result is None. None gives the full softmax.
-        corrects_target: use ELMo's sampled loss; see ``sampled_cross_entropies``.
     """
     if num_sampled is not None:
         losses_M, _ = vocabulary_losses(

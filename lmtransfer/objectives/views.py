@@ -17,14 +17,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """One row of a batch.
-
-    Attributes:
-        key: description of its corpus tokens.
-        original: its tokens in the corpus, int64, shape (n,).
-        inputs: its tokens as the encoder sees them, int64, shape (n,).
-        is_hidden: True at tokens to predict, bool, shape (n,).
-    """
+    """One row of a batch."""
 
     key: str
     original: np.ndarray
@@ -53,11 +46,7 @@ def row_views(batch: PretrainingBatch) -> Iterator[RowView]:
 
 @dataclass(slots=True)
 class RowCounts:
-    """Counts over a number of rows.
-
-    Attributes:
-        num_special_hidden: number of special tokens to predict; always 0 unless there is a bug.
-    """
+    """Counts over a number of rows."""
 
     rows: int = 0
     tokens: int = 0

@@ -35,11 +35,6 @@ class Contexts:
     """The words of a batch that have context, end to end, so that the context words of a word are adjacent to it.
 
     Attributes:
-        positions_N: indices of the words into T, int64.
-        words_N: ids of the words, int64.
-        left_N: number of context words on the left, int64.
-        right_N: number of context words on the right, int64.
-        noise_NK: ids of the noise words, int64.
         reach: the maximum number of context words on one side.
     """
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.models.execution import compile_blocks
-from lmtransfer.models.layers import lstm
 from lmtransfer.models.layers import lstm as module
 from lmtransfer.models.layers.char_cnn import PADDING_CHARACTER, CharacterCnn, distinct_rows
 from lmtransfer.models.layers.lstm import ProjectedLstm, Recurrence, TimeMajor
@@ -132,14 +131,16 @@ def _compiled_on(device: str) -> set[bool]:
     """Whether the time steps of a compiled ELMo are compiled on a device."""
     found: set[bool] = set()
 
-    def note(gates: Tensor, hidden: Tensor, cells: Tensor, *_: Any, compiled: bool, **__: Any) -> Any:
-        found.add(compiled)
-        return gates[:, : hidden.shape[1]], hidden, cells
+    class Note:
+        @staticmethod
+        def apply(gates: Tensor, hidden: Tensor, cells: Tensor, *others: Any) -> Any:
+            found.add(others[-1])
+            return gates[:, : hidden.shape[1]], hidden, cells
 
     encoder = elmo(cell_clip=3.0)
     compile_blocks(encoder)
     with pytest.MonkeyPatch.context() as patch, fake_tensors():
-        patch.setattr(lstm, "recurrence", note)
+        patch.setattr(module, "Recurrence", Note)
         if device == "cuda":
             to_device(encoder)
         encoder(pack([np.arange(4, 9), np.arange(4, 7)]).to(device))

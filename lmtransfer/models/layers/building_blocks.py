@@ -124,7 +124,6 @@ class InputEmbeddings(nn.Module):
     """The sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), optionally normalized.
 
     Args:
-        num_segments: number of rows of the segment embedding; 1 means no segments.
         position_offset: number of rows at the front of the position embedding that no token uses.
         type_row: whether to add one learned row to every token if there are no segments.
     """

@@ -178,6 +178,16 @@ def loss_inputs(hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> 
     return hidden_MD.detach(), weight_VD.detach(), None if bias_V is None else bias_V.detach()
 
 
+def _prepare(
+    ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None
+) -> tuple[Tensor, Tensor | None, torch.dtype, bool]:
+    """Return weight and bias in the dtype of the states, the dtype of sums, and whether a gradient is needed."""
+    ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
+    dtype = hidden_MD.dtype
+    bias = None if bias_V is None else bias_V.to(dtype)
+    return weight_VD.to(dtype), bias, torch.promote_types(dtype, torch.float32), any(ctx.needs_input_grad[:3])
+
+
 class _CrossEntropySum(torch.autograd.Function):
     """Forward computes the gradient of the logits while they are in cache; backward only multiplies matrices."""
 
@@ -191,12 +201,8 @@ class _CrossEntropySum(torch.autograd.Function):
         weights_M: Tensor,
         read_logits: ReadLogits | None = None,
     ) -> tuple[Tensor, Tensor]:
-        dtype = hidden_MD.dtype
-        weight = weight_VD.to(dtype)
-        bias = None if bias_V is None else bias_V.to(dtype)
-        size, vocabulary = len(targets_M), len(weight)
-        needs_gradient = any(ctx.needs_input_grad[:3])
-        accumulate = torch.promote_types(dtype, torch.float32)
+        weight, bias, accumulate, needs_gradient = _prepare(ctx, hidden_MD, weight_VD, bias_V)
+        size, vocabulary, dtype = len(targets_M), len(weight), hidden_MD.dtype
         losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
         hits_M = torch.empty(size, dtype=torch.bool, device=hidden_MD.device)
         gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
@@ -209,7 +215,6 @@ class _CrossEntropySum(torch.autograd.Function):
             if chunk.bias_gradient is not None:
                 bias_gradient_V += chunk.bias_gradient
         ctx.save_for_backward(hidden_MD, weight, gradient_MV, bias_gradient_V)
-        ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
         ctx.mark_non_differentiable(hits_M)
         return (losses_M * weights_M).sum(), hits_M
 
@@ -240,11 +245,7 @@ class _LargeCrossEntropySum(torch.autograd.Function):
         weights_M: Tensor,
         read_logits: ReadLogits | None = None,
     ) -> tuple[Tensor, Tensor]:
-        dtype = hidden_MD.dtype
-        weight = weight_VD.to(dtype)
-        bias = None if bias_V is None else bias_V.to(dtype)
-        accumulate = torch.promote_types(dtype, torch.float32)
-        needs_gradient = any(ctx.needs_input_grad[:3])
+        weight, bias, accumulate, needs_gradient = _prepare(ctx, hidden_MD, weight_VD, bias_V)
         total = torch.zeros((), dtype=accumulate, device=hidden_MD.device)
         hits_M = torch.empty(len(targets_M), dtype=torch.bool, device=hidden_MD.device)
         grad_hidden = torch.empty_like(hidden_MD) if needs_gradient else None
@@ -258,11 +259,10 @@ class _LargeCrossEntropySum(torch.autograd.Function):
                 continue
             if grad_bias is not None and chunk.bias_gradient is not None:
                 grad_bias += chunk.bias_gradient
-            gradient = chunk.gradient.to(dtype)
+            gradient = chunk.gradient.to(weight.dtype)
             grad_hidden[part] = gradient @ weight
             grad_weight += gradient.T @ hidden_MD[part]
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
-        ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
         ctx.mark_non_differentiable(hits_M)
         return total, hits_M
 
@@ -293,9 +293,6 @@ def cross_entropy_sum(
     """Compute the sum of softmax cross entropies (nats) of ``hidden @ weight.T + bias``, in chunks that stay in cache.
 
     Under autocast, the logits have its dtype; the softmax and the sum are float32 (float64 for float64 inputs).
-
-    Args:
-        read_logits: also reads the logits of each chunk; None if nothing else reads them.
 
     Returns:
         The weighted sum, a scalar with gradient; and whether each target was the most probable id, bool (M,).
@@ -345,12 +342,9 @@ class _CrossEntropies(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
     ) -> tuple[Tensor, Tensor]:
-        dtype = hidden_MD.dtype
-        weight = weight_VD.to(dtype)
-        bias = None if bias_V is None else bias_V.to(dtype)
-        size, vocabulary = len(targets_M), len(weight)
-        needs_gradient = any(ctx.needs_input_grad[:3])
-        losses_M = torch.empty(size, dtype=torch.promote_types(dtype, torch.float32), device=hidden_MD.device)
+        weight, bias, accumulate, needs_gradient = _prepare(ctx, hidden_MD, weight_VD, bias_V)
+        size, vocabulary, dtype = len(targets_M), len(weight), hidden_MD.dtype
+        losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
         best_M = torch.empty_like(targets_M)
         gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
         for part, chunk in _chunks_of_logits(hidden_MD, weight, bias, targets_M, needs_gradient=needs_gradient):
@@ -358,7 +352,6 @@ class _CrossEntropies(torch.autograd.Function):
             if chunk.gradient is not None:
                 gradient_MV[part] = chunk.gradient
         ctx.save_for_backward(hidden_MD, weight, gradient_MV)
-        ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
         ctx.mark_non_differentiable(best_M)
         return losses_M, best_M
 

@@ -37,7 +37,6 @@ def disentangle(table: nn.Embedding, base: nn.Embedding) -> nn.Embedding:
 
     Args:
         table: the table, changed in place. The difference is 0 where ``table`` equals ``base``.
-        base: the other table, of the same shape.
 
     Returns:
         The difference, (V, E), which is the parameter to train instead of the table.

@@ -53,7 +53,6 @@ class LoraLinear(StackedLinear):
     The layer's tensors keep their names; those of the updates are ``updates.<number of the matrix>.*``.
 
     Args:
-        layer: the layer; its weights are shared.
         updates: the updates by the number of their matrix in the stack; 0 for a layer with a single matrix.
     """
 

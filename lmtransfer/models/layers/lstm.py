@@ -208,7 +208,6 @@ class TimeMajor:
     Attributes:
         order_T: index of the packed token at each place in that order, int64.
         restore_T: place of each packed token in that order, int64.
-        sorted_B: indices of the sequences, longest first, int64.
         rank_B: place of each sequence in ``sorted_B``, int64.
         batch_sizes: number of sequences that have a token at each time step.
     """

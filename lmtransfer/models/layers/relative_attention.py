@@ -27,7 +27,6 @@ class Keys:
 
     Attributes:
         memory: number of memory rows of each sequence, the same for all sequences.
-        lengths: number of tokens of each of the B sequences.
         num_real: R, the number of real sequences; the memories of filler are zeros.
         order_X: for each packed key, its row in [all memories; all tokens]; None if all sequences have the same length,
             because concatenation then suffices.
@@ -251,15 +250,11 @@ class RelativeAttention(AttentionLayer):
         biases: RelativeBiases,
         at: RelativeLayout,
     ) -> Tensor:
-        """Compute relative attention.
+        """Compute relative attention, (N, D).
 
         Args:
             key_value_X2D: ``self.key_value`` of the states at the keys.
             by_distance_PD: ``self.position`` of the sinusoids of ``at.distances()``.
-            at: which keys each query sees.
-
-        Returns:
-            (N, D).
         """
         query_ND = self.query(queries_ND)
         with torch.autocast(query_ND.device.type, enabled=False):

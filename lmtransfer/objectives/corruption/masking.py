@@ -68,9 +68,9 @@ class Corruption(ABC):
     def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
         """Return the corrupted row; it depends only on the row and ``rng``, and special tokens never change."""
 
-    @abstractmethod
     def expected_targets(self, num_tokens: int) -> int:
         """Return the expected number of predictions in rows with ``num_tokens`` tokens in total, for static shapes."""
+        return 0
 
 
 class NoCorruption(Corruption):
@@ -78,20 +78,15 @@ class NoCorruption(Corruption):
 
     hides = False
 
+    @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
-        """Return the unchanged row, without tokens to predict."""
         return CorruptedRow(row.tokens, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
-
-    def expected_targets(self, num_tokens: int) -> int:
-        """Return 0, because it predicts no masked tokens."""
-        return 0
 
 
 class Choice(NamedTuple):
     """Positions to mask.
 
     Attributes:
-        positions: indices into the row, int64, ascending, shape (m,).
         units: number of the unit of each position, from 0 in order, int64, shape (m,).
         per_target: further numbers for each position by name, int64, shape (m,) each.
     """
@@ -119,7 +114,6 @@ class Selection(ABC):
     """Chooses units of a row until a token budget is used up.
 
     Attributes:
-        provides: names in ``Choice.per_target``.
         supports_weights: whether it supports ``token_weights``.
         token_weights: weight of each id, above 0; a unit's weight is the mean of its tokens'. None for equal weights.
     """
@@ -199,7 +193,6 @@ class TokenMasking(Corruption):
     units, it is an upper limit, and as many whole units are masked as fit.
 
     Args:
-        mask_prob: share of the tokens of a row to mask, above 0, at most 1.
         mask_share: share of the masked tokens that become [MASK].
         random_share: share of the masked tokens that become random tokens; the rest stay unchanged.
         max_predictions: maximum number of tokens to mask in a row; null for no limit (20 at 128 tokens in the

@@ -121,7 +121,3 @@ class ContextWindows(Corruption):
         per_token = dict(zip(self._names, numbers, strict=True))
         nothing = np.zeros(0, dtype=np.int64)
         return CorruptedRow(tokens, nothing, tokens[nothing], per_token=per_token)
-
-    def expected_targets(self, num_tokens: int) -> int:
-        """Return 0, because it predicts no masked tokens."""
-        return 0

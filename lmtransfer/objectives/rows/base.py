@@ -41,7 +41,6 @@ class RowPlan(ABC):
     """The positions of one epoch's rows in the corpus; the rows themselves are read on request.
 
     Attributes:
-        lengths: number of tokens in each row, including special tokens, int32, shape (N,).
         text: the source that rows are read from, as returned by ``Rows.text``; None in a plan from ``take``.
     """
 
@@ -69,8 +68,6 @@ class Rows(ABC):
 
     Attributes:
         max_length: maximum row length in tokens, including special tokens.
-        frame: the special tokens around a row.
-        num_segments: 2 if rows are pairs of texts, else 1.
         label_names: the labels of each row, and the meaning of their values 0, 1, ...
         contiguous: whether row k + 1 continues row k, and batches must keep that order, so that an encoder can carry
             its recurrent state. Rows then have the labels "next_token" and "previous_token": the ids after and before
@@ -128,9 +125,6 @@ class JoinedDocuments:
     """A ring of text: document, separator, document, separator, ...; the first document follows the last separator.
 
     A place is the index of a token or separator in the ring. The text itself stays on disk.
-
-    Args:
-        separator_id: token id of the separator.
 
     Attributes:
         size: number of places in the ring: tokens plus documents.

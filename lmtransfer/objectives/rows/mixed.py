@@ -29,9 +29,6 @@ class MixedPlan(RowPlan):
     token weights, with or without caps (see ``data.corpora.sampling.Sampling``). The rows of a part come pass after
     pass, each pass in its own random order. An epoch continues where the previous epoch ended: no row of a part is
     repeated before all its other rows were used. A row belongs to a single part, and so do both texts of a pair.
-
-    Attributes:
-        parts: number of the part of each row, int64, shape (N,).
     """
 
     def __init__(self, rows: Rows, store: MixedStore, *, seed: int, epoch: int) -> None:
@@ -92,9 +89,6 @@ class MixedPlan(RowPlan):
 
 def quotas(lengths: Mapping[str, np.ndarray], sampling: Sampling) -> dict[str, int]:
     """Return each part's number of rows in an epoch: its amount of rows, rounded by the largest remainders.
-
-    Args:
-        lengths: number of tokens in each row of a part's first pass, by part.
 
     Returns:
         The numbers by part, at least one row for each. Without caps, their sum is the number of all rows.

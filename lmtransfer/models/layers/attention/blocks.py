@@ -43,7 +43,6 @@ class Slots:
     """The positions of packed rows in the dense blocks.
 
     Attributes:
-        sizes: number of slots of each block.
         moves: indices that move rows into slots; None if the packed rows already form the blocks.
     """
 
@@ -71,11 +70,7 @@ class DenseBlock:
 
 @dataclass(frozen=True, slots=True)
 class DenseBlocks:
-    """Packed queries over packed keys in dense blocks.
-
-    Attributes:
-        queries, keys: slots of the queries and of the keys.
-    """
+    """Packed queries over packed keys in dense blocks."""
 
     queries: Slots
     keys: Slots

@@ -76,7 +76,6 @@ class SharedRows:
     """G rows, each with several sequences side by side.
 
     Attributes:
-        queries, keys: slots of the queries and of the keys.
         apart_GQS: True where a query and a key belong to different sequences; spare slots count as one more sequence.
     """
 
@@ -212,7 +211,6 @@ class RowRange:
 
     Attributes:
         start, stop: first row of the sequence and first row after it, counted over all packed rows.
-        first: the first row of the range.
         size: P, the number of rows of the range.
     """
 

@@ -124,13 +124,7 @@ def _of_equal_length(query: Tensor, key: Tensor, value: Tensor, length: int, *, 
 
 
 def _reuse(number: int, in_use: list[int], *, spare: int, start: int) -> int:
-    """Return an upper bound on a number: a bound in use that is not far too large, or a new bound.
-
-    Args:
-        number: number of sequences, or length of the longest one.
-        spare: how much larger a new bound is at least.
-        start: smallest new bound.
-    """
+    """Return an upper bound on a number: a bound in use that is not far too large, or a new bound."""
     candidates = [bound for bound in in_use if number <= bound <= max(8 * number, 2 * start)]
     if not candidates:
         candidates = [_double(number + spare, start=start)]

@@ -55,12 +55,7 @@ class Rotation(NamedTuple):
 
 
 def rotation(positions_T: Tensor, *, head_dim: int, theta: float) -> Rotation:
-    """Compute the angles ``position * theta ** (-2 p / K)``.
-
-    Args:
-        theta: base of the angles. With a larger ``theta``, the slowest pair rotates more slowly, so attention can
-            distinguish longer distances.
-    """
+    """Compute the angles ``position * theta ** (-2 p / K)``."""
     device = positions_T.device
     exponents_P = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
     angles_TP = positions_T.float()[:, None] * (1.0 / theta**exponents_P)
@@ -76,15 +71,11 @@ def attention(
     reach: int | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
+    """Compute softmax(q k^T / sqrt(K)) v within each sequence, (N, H, K), in the dtype of the queries.
 
     Args:
-        layout: which queries and keys form a sequence, and which sequences are causal.
         dropout: probability of dropping an attention weight; above 0, it selects the dense blocks, which alone support
             it.
-
-    Returns:
-        (N, H, K), in the dtype of the queries.
     """
     flash = layout.flash
     if flash is not None and dropout == 0.0 and len(query_NHK) and can_run_flash(query_NHK, key_THK, value_THK):
@@ -194,15 +185,11 @@ class SelfAttention(AttentionLayer):
     def forward(
         self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None, rotation: Rotation | None = None
     ) -> Tensor:
-        """Compute self-attention.
+        """Compute self-attention, (T, D), or (N, D) with ``reads_N``.
 
         Args:
             layout: layout of the batch; with ``reads_N``, layout of the batch and these positions.
             reads_N: positions to compute; None for all, as required by causal attention and by windows.
-            rotation: rotates the queries and keys; None if the states already contain the positions.
-
-        Returns:
-            (T, D), or (N, D) with ``reads_N``.
         """
         if reads_N is None:
             query, key, value = self.query_key_value(hidden_TD).view(-1, 3, self.num_heads, self.head_dim).unbind(1)
