@@ -17,7 +17,7 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.layers.building_blocks import truncated_normal_
-from lmtransfer.models.transformer import Stack, TransformerEncoder
+from lmtransfer.models.transformer import LayerStack, TransformerEncoder
 
 #: Width of a head if the generator is at least that wide (google-research/electra, pretrain/pretrain_helpers.py).
 _HEAD_DIM = 64
@@ -75,7 +75,7 @@ class GeneratorEncoder(Encoder):
         self,
         *,
         encoder: TransformerEncoder,
-        stack: Stack,
+        stack: LayerStack,
         dim: Count,
         bias: bool,
         own_embeddings: bool = False,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,19 +16,18 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import FamilyHead, OutputPositions
+from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.generator import GeneratorEncoder, generator_settings
-from lmtransfer.models.layers.attention.layout import Layout, layout_of
+from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.models.layers.attention.self_attention import Rotation, SelfAttention, rotation
 from lmtransfer.models.layers.building_blocks import (
     Activation,
     Dropout,
     GatedFeedForward,
     ResidualNorm,
-    ResidualStream,
     truncated_normal_,
 )
-from lmtransfer.models.transformer import TransformerEncoder
+from lmtransfer.models.transformer import LayerStack, TransformerEncoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +100,12 @@ class ModernLayer(nn.Module):
         return residual + self.dropout(self.feed_forward(self.feed_forward_norm(residual)))
 
 
-class ModernStack(nn.Module):
+class ModernStack(LayerStack):
     """The layers; the first and then every ``global_every``-th layer see the whole sequence."""
 
     def __init__(self, settings: ModernSettings, *, num_layers: int) -> None:
-        super().__init__()
+        super().__init__((ModernLayer(settings, number) for number in range(num_layers)), settings.layer_norm())
         self.settings = settings
-        self.layers = nn.ModuleList(ModernLayer(settings, number) for number in range(num_layers))
-        self.final_norm = settings.layer_norm()
-        self.residual = ResidualStream()
         self.apply(truncated_normal_)
         with torch.no_grad():  # the layers' sum starts on the scale of one (GPT-2; Warner et al., appendix A)
             for module in self.modules():
@@ -118,35 +114,15 @@ class ModernStack(nn.Module):
                 if isinstance(module, GatedFeedForward):
                     module.contract.weight.div_(math.sqrt(2 * num_layers))
 
-    def forward(
-        self,
-        embedded_TD: Tensor,
-        batch: PackedBatch,
-        output_positions: OutputPositions | None = None,
-        *,
-        causal: bool = False,
-    ) -> tuple[Tensor, ...]:
-        """Return all layer outputs, (T, D) each, embeddings first; with ``output_positions``, the last is (N, D)."""
-        device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
-        layout = layout_of(batch, device, causal=causal)
+    @override
+    def layer_inputs(self, batch: PackedBatch) -> list[tuple[Any, ...]]:
+        """Return the rotation of each layer."""
         head_dim = self.settings.dim // self.settings.num_heads
-        everywhere = rotation(batch.positions_T, head_dim=head_dim, theta=self.settings.global_theta)
-        nearby = rotation(batch.positions_T, head_dim=head_dim, theta=self.settings.local_theta)
-        outputs, hidden_TD = [embedded_TD], embedded_TD
-        *lower, top = [cast(ModernLayer, layer) for layer in self.layers]
-        for layer in lower:
-            hidden_TD = layer(hidden_TD, layout, everywhere if layer.window is None else nearby)
-            outputs.append(hidden_TD)
-        turned = everywhere if top.window is None else nearby
-        if output_positions is None:
-            last = top(hidden_TD, layout, turned)
-        elif layout.attends_to_all:
-            if top.window is None:
-                layout = Layout.of(batch.lengths, output_positions.counts, device=device)
-            last = top(hidden_TD, layout, turned, output_positions.positions_N)
-        else:
-            last = top(hidden_TD, layout, turned)[output_positions.positions_N]
-        return (*outputs, self.residual.end(self.final_norm(last)))
+        everywhere, nearby = (
+            rotation(batch.positions_T, head_dim=head_dim, theta=theta)
+            for theta in (self.settings.global_theta, self.settings.local_theta)
+        )
+        return [(everywhere if cast(ModernLayer, layer).window is None else nearby,) for layer in self.layers]
 
 
 class NormalizedEmbeddings(nn.Module):

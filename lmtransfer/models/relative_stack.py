@@ -120,8 +120,8 @@ class RelativeStack(nn.Module):
     ) -> EncoderOutput:
         """Return the outputs of all layers, the embeddings first; the last only at any ``output_positions``."""
         embedded_TD = self.residual.begin(embedded_TD)
-        keys = self._keys(batch, recurrent_state)
-        segments_T = self._segments(batch)
+        keys = Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
+        segments_T = None if batch.one_segment or not self.segments else batch.segments_T
         everywhere = self._layout(keys, segments_T)
         outputs, distances_PD = [embedded_TD], self._distances(everywhere, embedded_TD)
         memory: list[Tensor] = []
@@ -155,8 +155,8 @@ class RelativeStack(nn.Module):
             query_D: start of the query stream, the same at each output position.
         """
         embedded_TD = self.residual.begin(embedded_TD)
-        keys = self._keys(batch, recurrent_state)
-        segments_T = self._segments(batch)
+        keys = Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
+        segments_T = None if batch.one_segment or not self.segments else batch.segments_T
         content = self._layout(keys, segments_T, order_T)
         queries = self._layout_of_reads(keys, batch, output_positions, segments_T, order_T)
         distances_PD = self._distances(content, embedded_TD)
@@ -169,13 +169,6 @@ class RelativeStack(nn.Module):
             outputs += after
         last_ND = self.dropout(self.residual.end(self.final_norm(query_ND)))
         return EncoderOutput((*outputs, last_ND), tuple(memory) if self.memory_length else None)
-
-    def _keys(self, batch: PackedBatch, recurrent_state: tuple[Tensor, ...] | None) -> Keys:
-        if recurrent_state is not None and len(recurrent_state[0]) != batch.num_real:
-            raise ValueError(
-                f"a memory of {len(recurrent_state[0])} sequences does not fit a batch of {batch.num_real}"
-            )
-        return Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
 
     def _with_memory(
         self,
@@ -190,9 +183,6 @@ class RelativeStack(nn.Module):
         if self.memory_length:
             memory.append(keys.last_keys(keys_XD, self.memory_length))
         return keys_XD
-
-    def _segments(self, batch: PackedBatch) -> Tensor | None:
-        return None if batch.one_segment or not self.segments else batch.segments_T
 
     def _layout(self, keys: Keys, segments_T: Tensor | None, order_T: Tensor | None = None) -> RelativeLayout:
         num_seen = max(self.memory_length, 1) if self.same_length else None
@@ -246,14 +236,4 @@ class RelativeEncoder(Encoder):
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
         self.check_length(batch)
-        return self.stack(
-            self.embed(batch), batch, recurrent_state=self.as_memory(recurrent_state), output_positions=output_positions
-        )
-
-    def as_memory(self, recurrent_state: Any) -> tuple[Tensor, ...] | None:
-        """Check that a recurrent state is a memory, and return it as a tuple; None stays None."""
-        if recurrent_state is None:
-            return None
-        if not isinstance(recurrent_state, tuple | list) or len(recurrent_state) != self.num_layers:
-            raise ValueError(f"the recurrent state is not a memory of {self.num_layers} layers")
-        return tuple(recurrent_state)
+        return self.stack(self.embed(batch), batch, recurrent_state=recurrent_state, output_positions=output_positions)

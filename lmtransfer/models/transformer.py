@@ -5,6 +5,7 @@ Shape legend: T tokens, N output positions, D width, E width of the embeddings.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -65,6 +66,8 @@ class TransformerSettings:
 class TransformerLayer(nn.Module):
     """Self-attention and feed-forward, each with a residual connection and LayerNorm."""
 
+    window: int | None = None
+
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
         self.pre_norm = settings.norm == "pre"
@@ -86,14 +89,18 @@ class TransformerLayer(nn.Module):
         return self.feed_forward_norm(residual + self.dropout(self.feed_forward(residual)))
 
 
-class TransformerStack(nn.Module):
-    """Transformer layers, with a final LayerNorm if they are pre-norm."""
+class LayerStack(nn.Module):
+    """Layers over embedded tokens, and the norm of the last output; a subclass creates them."""
 
-    def __init__(self, settings: TransformerSettings, *, num_layers: int) -> None:
+    def __init__(self, layers: Iterable[nn.Module], final_norm: nn.Module) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(TransformerLayer(settings) for _ in range(num_layers))
-        self.final_norm = settings.final_norm()
+        self.layers = nn.ModuleList(layers)
+        self.final_norm = final_norm
         self.residual = ResidualStream()
+
+    def layer_inputs(self, batch: PackedBatch) -> list[tuple[Any, ...]]:
+        """Return what each layer reads besides states and layout."""
+        return [()] * len(self.layers)
 
     def forward(
         self,
@@ -111,18 +118,26 @@ class TransformerStack(nn.Module):
         device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
         layout = layout_of(batch, device, causal=causal)
         outputs, hidden_TD = [embedded_TD], embedded_TD
-        *lower, top = self.layers
-        for layer in lower:
-            hidden_TD = layer(hidden_TD, layout)
+        *lower, (top, inputs) = zip(self.layers, self.layer_inputs(batch), strict=True)
+        for layer, more in lower:
+            hidden_TD = layer(hidden_TD, layout, *more)
             outputs.append(hidden_TD)
         if output_positions is None:
-            last = top(hidden_TD, layout)
+            last = top(hidden_TD, layout, *inputs)
         elif layout.attends_to_all:
-            reads = Layout.of(batch.lengths, output_positions.counts, device=device)
-            last = top(hidden_TD, reads, output_positions.positions_N)
+            if top.window is None:
+                layout = Layout.of(batch.lengths, output_positions.counts, device=device)
+            last = top(hidden_TD, layout, *inputs, output_positions.positions_N)
         else:
-            last = top(hidden_TD, layout)[output_positions.positions_N]
+            last = top(hidden_TD, layout, *inputs)[output_positions.positions_N]
         return (*outputs, self.residual.end(self.final_norm(last)))
+
+
+class TransformerStack(LayerStack):
+    """Transformer layers, with a final LayerNorm if they are pre-norm."""
+
+    def __init__(self, settings: TransformerSettings, *, num_layers: int) -> None:
+        super().__init__((TransformerLayer(settings) for _ in range(num_layers)), settings.final_norm())
 
 
 class TokenEmbeddings(Protocol):
@@ -132,21 +147,6 @@ class TokenEmbeddings(Protocol):
 
     def __call__(self, tokens_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
         """Embed tokens, given their ids, positions and segments, int64 (T,) each -> (T, E)."""
-        ...
-
-
-class Stack(Protocol):
-    """Layers over embedded tokens."""
-
-    def __call__(
-        self,
-        embedded_TD: Tensor,
-        batch: PackedBatch,
-        output_positions: OutputPositions | None = None,
-        *,
-        causal: bool = False,
-    ) -> tuple[Tensor, ...]:
-        """Return the outputs of all layers; see ``TransformerStack``."""
         ...
 
 
@@ -160,7 +160,7 @@ class TransformerEncoder(Encoder):
     compiles = True
     reads_padded = True
     embeddings: TokenEmbeddings
-    stack: Stack
+    stack: LayerStack
 
     @property
     def token_embedding(self) -> nn.Embedding:

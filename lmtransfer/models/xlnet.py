@@ -94,5 +94,5 @@ class XlnetEncoder(RelativeEncoder):
             batch,
             order_T=order_T,
             output_positions=output_positions,
-            recurrent_state=self.as_memory(recurrent_state),
+            recurrent_state=recurrent_state,
         )
