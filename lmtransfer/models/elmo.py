@@ -221,7 +221,6 @@ class ElmoEncoder(BilmEncoder):
 
     @override
     def input_rows(self, token: int, character_ids: np.ndarray | None) -> tuple[nn.Embedding, list[int]]:
-        """Return the table of characters and the rows of the characters of the token."""
         assert character_ids is not None
         return self.characters.embedding, character_ids.tolist()
 
@@ -234,7 +233,6 @@ class ElmoEncoder(BilmEncoder):
     @property
     @override
     def word_network(self) -> CharacterCnn:
-        """The character CNN, whose vectors have the width D / 2."""
         return self.characters
 
 

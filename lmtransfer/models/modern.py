@@ -116,7 +116,6 @@ class ModernStack(LayerStack):
 
     @override
     def layer_inputs(self, batch: PackedBatch) -> list[tuple[Any, ...]]:
-        """Return the rotation of each layer."""
         head_dim = self.settings.dim // self.settings.num_heads
         everywhere, nearby = (
             rotation(batch.positions_T, head_dim=head_dim, theta=theta)

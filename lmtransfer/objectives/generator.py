@@ -130,22 +130,18 @@ class GeneratorObjective(Objective):
 
     @override
     def inner(self) -> dict[str, Objective]:
-        """Return the generator's head."""
         return {"generator": self.generator_head}
 
     @override
     def fold_weights(self) -> None:
-        """Turn a token embedding that is a sum into an ordinary one."""
         merge(self.encoder)
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of real tokens."""
         return batch.original.num_tokens
 
     @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """Count masked tokens for the generator and real tokens for the discriminator."""
         return {
             "generator_mlm": batch.num_targets,
             "generator_accuracy": batch.num_targets,

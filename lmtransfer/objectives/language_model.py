@@ -56,14 +56,9 @@ class OneWayLanguageModel(TokenPrediction):
         """The head that reads the states."""
         return self
 
-    def score(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the weighted sum of cross entropies and the weight of the correct predictions."""
-        hidden_ME, output_VE = self.project(hidden_MD), self.output_embedding.weight
-        return vocabulary_loss(hidden_ME, output_VE, None, targets_M, weights_M, num_sampled=self.active_num_sampled)
-
-    def softmax(self, hidden_MD: Tensor) -> Softmax:
-        """Return the distributions over the vocabulary."""
-        return Softmax(self.project(hidden_MD), self.output_embedding.weight)
+    @override
+    def transform(self, hidden_MD: Tensor) -> Tensor:
+        return self.project(hidden_MD)
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
@@ -80,7 +75,6 @@ class OneWayLanguageModel(TokenPrediction):
 
     @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """Predict a token from the state before it, or from the state after it."""
         step = -1 if self.neighbor == "next_token" else 1
         if self.encoder.attention not in self.directions:
             packed = replace(packed, num_causal=packed.num_sequences)
@@ -114,7 +108,6 @@ class LanguageModel(OneWayLanguageModel):
 
     @override
     def receive_all(self, objectives: Sequence[Objective]) -> None:
-        """Share the head of another objective that predicts the next token."""
         self._shared = tuple(head for objective in objectives if (head := objective.next_token_head()) is not None)
         for head in self._shared:
             self.ties_embedding = True  # a separate output matrix would not be trained
@@ -272,7 +265,6 @@ class BidirectionalLanguageModel(Objective):
 
     @override
     def output_weights(self) -> int:
-        """Return the number of entries for both directions together."""
         return 2 * self.entries_read(self.output.weight)
 
     def _direction(self, hidden_TH: Tensor, targets_T: Tensor, weights_T: Tensor) -> tuple[Tensor, Tensor | None]:

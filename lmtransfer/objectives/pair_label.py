@@ -41,7 +41,6 @@ class PairLabel(Objective):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of rows."""
         return batch.inputs.num_real
 
     @override

@@ -56,7 +56,6 @@ class PermutationLanguageModel(Objective):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of chosen tokens."""
         return batch.num_targets
 
     @override

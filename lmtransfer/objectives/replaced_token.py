@@ -44,7 +44,6 @@ class ReplacedTokenDetection(GeneratorObjective):
 
     @override
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
-        """Return the logit of each token being a replacement: (T, D) -> (T,)."""
         return self.output(self.activation(self.dense(hidden_TD))).squeeze(-1)
 
     @override

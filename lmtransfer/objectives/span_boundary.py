@@ -76,7 +76,6 @@ class SpanBoundaryObjective(Objective):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of masked tokens."""
         return batch.num_targets
 
     @override

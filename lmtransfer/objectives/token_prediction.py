@@ -20,6 +20,7 @@ from lmtransfer.models.layers.cross_entropy import (
     sampled_cross_entropies,
 )
 from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.softmax import Softmax
 
 
 class TokenPrediction(Objective):
@@ -54,6 +55,26 @@ class TokenPrediction(Objective):
     def output_embedding(self) -> nn.Embedding:
         """The output matrix."""
         return self.tied_embedding if self.ties_embedding else self.output
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """The bias of the output matrix; None for no bias."""
+        return None
+
+    def transform(self, hidden_MD: Tensor) -> Tensor:
+        """Compute the input of the output matrix: (M, D) -> (M, E)."""
+        raise NotImplementedError
+
+    def score(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the weighted sum of cross entropies and the weight of the correct predictions."""
+        hidden_ME, output_VE = self.transform(hidden_MD), self.output_embedding.weight
+        return vocabulary_loss(
+            hidden_ME, output_VE, self.output_bias, targets_M, weights_M, num_sampled=self.active_num_sampled
+        )
+
+    def softmax(self, hidden_MD: Tensor) -> Softmax:
+        """Return the distributions over the vocabulary."""
+        return Softmax(self.transform(hidden_MD), self.output_embedding.weight, self.output_bias)
 
     @override
     def output_weights(self) -> int:

@@ -128,7 +128,6 @@ class SkipGram(NegativeSampling):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of pairs of a word and a context word."""
         return int(np.add(*_sides(batch)).sum())
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
@@ -162,7 +161,6 @@ class ContinuousBagOfWords(NegativeSampling):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of words with context."""
         return int(np.count_nonzero(np.add(*_sides(batch))))
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
@@ -235,7 +233,6 @@ class BagOfWords(Objective):
 
     @override
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """Read the frequencies of the words."""
         self._set_information(token_information(store, size=len(self.bias)))
 
     @torch.no_grad()
@@ -246,7 +243,6 @@ class BagOfWords(Objective):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of rows."""
         return batch.original.num_real
 
     def pool(self, batch: PretrainingBatch, encode: Encode) -> Tensor:

@@ -154,37 +154,6 @@ Weighting = Literal["uniform", "rare"]
 _LEAST_INFORMATION = 1.0
 
 
-class Replacement:
-    """BERT's 80 / 10 / 10 replacement, or any other split (Devlin et al. 2019, section 3.1)."""
-
-    def __init__(
-        self, *, mask_share: float, random_share: float, random_from_specials: bool, tokenizer: Tokenizer
-    ) -> None:
-        if min(mask_share, random_share) < 0 or mask_share + random_share > 1 + 1e-9:
-            raise ConfigError(
-                f"objective.corruption.mask_share={mask_share} and objective.corruption.random_share={random_share} "
-                f"are not allowed: use numbers from 0 to 1 with a sum of at most 1 (BERT uses 0.8 and 0.1)"
-            )
-        self.mask_share, self.random_share = mask_share, random_share
-        self.mask_id = np.int32(tokenizer.mask_id)
-        pieces = np.arange(tokenizer.num_pieces, dtype=np.int32)
-        self.drawable = pieces if random_from_specials else pieces[~tokenizer.is_special[: len(pieces)]]
-
-    def draw(self, tokens: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw replacements for ``tokens``: one kind of replacement per unit, one random token per token.
-
-        Args:
-            units: number of the unit of each token, from 0, shape (m,).
-        """
-        kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
-        replaced = np.where(kind < self.mask_share, self.mask_id, tokens)
-        is_random = (kind >= self.mask_share) & (kind < self.mask_share + self.random_share)
-        (places,) = is_random.nonzero()
-        if len(places):
-            replaced[places] = self.drawable[rng.integers(len(self.drawable), size=len(places))]
-        return replaced
-
-
 class TokenMasking(Corruption):
     """Masks some tokens of each row (Devlin et al. 2019, section 3.1; create_pretraining_data.py).
 
@@ -233,7 +202,13 @@ class TokenMasking(Corruption):
                 f"objective.causal_share={causal_share} is not allowed: use a number from 0 to below 1; to read all "
                 "rows left to right, use objective=lm"
             )
+        if min(mask_share, random_share) < 0 or mask_share + random_share > 1 + 1e-9:
+            raise ConfigError(
+                f"objective.corruption.mask_share={mask_share} and objective.corruption.random_share={random_share} "
+                f"are not allowed: use numbers from 0 to 1 with a sum of at most 1 (BERT uses 0.8 and 0.1)"
+            )
         self.mask_prob, self.max_predictions = mask_prob, max_predictions
+        self.mask_share, self.random_share = mask_share, random_share
         self.static_masking, self.causal_share = static_masking, causal_share
         self.maskable = ~tokenizer.is_special
         self.selection: Selection = selection or SingleTokens()
@@ -247,12 +222,9 @@ class TokenMasking(Corruption):
             )
         self.provides = self.selection.provides
         self.shared_replacement = shared_replacement
-        self.replacement = Replacement(
-            mask_share=mask_share,
-            random_share=random_share,
-            random_from_specials=random_from_specials,
-            tokenizer=tokenizer,
-        )
+        self.mask_id = np.int32(tokenizer.mask_id)
+        pieces = np.arange(tokenizer.num_pieces, dtype=np.int32)
+        self.drawable = pieces if random_from_specials else pieces[~tokenizer.is_special[: len(pieces)]]
 
     @override
     def observe(self, store: TokenStore | MixedStore) -> None:
@@ -279,8 +251,17 @@ class TokenMasking(Corruption):
         targets = tokens[positions]
         units = choice.units if self.shared_replacement else np.arange(len(positions))
         corrupted = tokens.copy()
-        corrupted[positions] = self.replacement.draw(targets, units, rng)
+        corrupted[positions] = self._replace(targets, units, rng)
         return CorruptedRow(corrupted, positions, targets, choice.per_target)
+
+    def _replace(self, tokens: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw one kind of replacement per unit, and one random token per token."""
+        kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
+        replaced = np.where(kind < self.mask_share, self.mask_id, tokens)
+        (places,) = ((kind >= self.mask_share) & (kind < self.mask_share + self.random_share)).nonzero()
+        if len(places):
+            replaced[places] = self.drawable[rng.integers(len(self.drawable), size=len(places))]
+        return replaced
 
     @override
     def expected_targets(self, num_tokens: int) -> int:

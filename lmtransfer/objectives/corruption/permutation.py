@@ -63,7 +63,6 @@ class PermutationTargets(Corruption):
 
     @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
-        """Choose the targets and their order; the tokens are kept as they are."""
         maskable = np.flatnonzero(self.maskable[row.tokens])
         positions = maskable[self.choose(len(maskable), rng).positions]
         if len(positions) == len(row.tokens):  # a single token: there is no context to predict it from

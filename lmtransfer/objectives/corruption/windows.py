@@ -83,7 +83,6 @@ class ContextWindows(Corruption):
 
     @override
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """Read the word frequencies."""
         self.set_frequencies(token_shares(store))
 
     def set_frequencies(self, shares: np.ndarray) -> None:
@@ -103,7 +102,6 @@ class ContextWindows(Corruption):
 
     @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
-        """Add the context windows and noise words; the tokens are kept as they are."""
         tokens = row.tokens
         (words,) = (rng.random(len(tokens)) < self.keep[tokens]).nonzero()
         segment_of_word = np.cumsum(self.borders[tokens])[words]

@@ -155,7 +155,7 @@ def _layout(slots: list[np.ndarray], num_rows: int, device: torch.device | str) 
 
 
 def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tensor:
-    """Return True where a query (row) may not see a key (column) of its sequence, (S, S)."""
+    """Return True where a query may not see a key of its sequence, (S, S): a later one, or one beyond ``reach``."""
     ahead = positions_S[None, :] - positions_S[:, None]
     unseen = torch.zeros_like(ahead, dtype=torch.bool)
     if causal:

@@ -74,6 +74,7 @@ def attention(
     """Compute softmax(q k^T / sqrt(K)) v within each sequence, (N, H, K), in the dtype of the queries.
 
     Args:
+        reach: a query sees only keys at most this many positions away; None for no limit.
         dropout: probability of dropping an attention weight; above 0, it selects the dense blocks, which alone support
             it.
     """
