@@ -174,6 +174,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.fixture(scope="module")
+def unchanged_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unchanged")
+    write_texts(folder)
+    return folder
+
+
 @pytest.fixture
 def world(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write_texts(tmp_path)
@@ -246,7 +253,11 @@ def problems(cfg: DictConfig, command: str) -> list[str]:
 @pytest.mark.parametrize(
     "words", list(dict.fromkeys(tuple(words) for page in PAGES for words in shown(page))), ids=shlex.join
 )
-def test_every_command_of_the_manual_is_understood(words: tuple[str, ...], world: Path) -> None:
+def test_every_command_of_the_manual_is_understood(
+    words: tuple[str, ...], unchanged_world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(unchanged_world)
+    monkeypatch.setenv("LMTRANSFER_DATA", str(unchanged_world / "data"))
     command, *overrides = words
     if command == "help" or "-cd" in words:  # tested with the classes of the guide to extending
         return

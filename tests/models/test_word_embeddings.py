@@ -9,7 +9,7 @@ from torch import nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.models.albert import AlbertEncoder
-from lmtransfer.models.token_vectors import TokenVectors, standardize
+from lmtransfer.models.word_embeddings import TokenVectors, standardize
 
 
 def _albert() -> AlbertEncoder:

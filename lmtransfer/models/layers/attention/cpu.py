@@ -1,14 +1,16 @@
-"""Attention over long sequences on a CPU, computed separately for each sequence on views of the packed rows.
+"""Attention over ragged sequences on a CPU: short sequences share rows, long sequences are computed separately.
 
-A CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences, so blocks gain
-nothing. Without blocks, no row is copied, and almost no spare slot is computed or masked. On two AVX512-BF16 cores,
-forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms; in blocks 93 ms.
+Shared rows: all rows have the same width, and a mask hides the keys of the other sequences of a row.
 
-A sequence is computed in a range of rows. A CPU builds a kernel for each shape of a bfloat16 product, so the number of
-rows is rounded up. The range then extends into neighboring sequences: their keys are hidden, and the attention weights
-of their queries are set to 0.
+Ranges: a CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences. Computed
+separately, on views of the packed rows, no row is copied, and almost no spare slot is computed or masked. On two
+AVX512-BF16 cores, forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms; in blocks
+93 ms. A CPU builds a kernel for each shape of a bfloat16 product, so the number of rows of a sequence is rounded up.
+Its range then extends into neighboring sequences: their keys are hidden, and the attention weights of their queries are
+set to 0.
 
-Shape legend: T packed rows, H heads, K head width, P rows of a range.
+Shape legend: T packed keys, N packed queries, B sequences, H heads, K head width, G shared rows, Q and S query and key
+slots of a shared row, P rows of a range.
 """
 
 from __future__ import annotations
@@ -22,35 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
-def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tensor:
-    """Return True where a query (row) may not see a key (column) of its sequence, (S, S).
-
-    Args:
-        positions_S: position of each slot within the sequence.
-        causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None for no limit.
-    """
-    ahead = positions_S[None, :] - positions_S[:, None]
-    unseen = torch.zeros_like(ahead, dtype=torch.bool)
-    if causal:
-        unseen |= ahead > 0
-    if reach is not None:
-        unseen |= ahead.abs() > reach
-    return unseen
-
-
-def attention_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """Build a mask to add to attention scores: a large negative number where ``hidden`` is True, else 0.
-
-    On a CPU, adding a mask is several times faster than filling with it. The number is finite because some queries see
-    no key; with minus infinity, 0/0 would enter the gradients. Such a query gives all keys the same weight.
-
-    Args:
-        hidden: True at keys that a query may not see, of any shape.
-    """
-    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)
-
+from lmtransfer.models.layers.attention.blocks import attention_mask, unseen_keys
 
 #: A row is as wide as the longest sequence, rounded up to a multiple of this (to a smaller multiple for a selection of
 #: queries). The number of rows is rounded up to an even number. A CPU builds a kernel for each shape of a bfloat16
@@ -81,7 +55,6 @@ class RowSlots:
 
         Args:
             stride: distance from one packed row to the next, in head vectors.
-            num_heads: H.
         """
         key = ("gather", stride, num_heads)
         if key not in self._memory:
@@ -103,7 +76,6 @@ class SharedRows:
     """G rows, each with several sequences side by side.
 
     Attributes:
-        queries, keys: slots of the queries and of the keys.
         apart_GQS: True where a query and a key belong to different sequences; spare slots count as one more sequence.
     """
 
@@ -115,12 +87,7 @@ class SharedRows:
     )
 
     def attention_mask(self, dtype: torch.dtype, *, causal: bool, reach: int | None) -> Tensor:
-        """Return the mask to add to the scores, (G, Q, S); see ``visibility.attention_mask``.
-
-        Args:
-            causal: a query sees only keys at its own position and before.
-            reach: a query sees only keys at most this many positions away; None for no limit.
-        """
+        """Return the mask to add to the scores, (G, Q, S)."""
         key = (dtype, causal, reach)
         if key not in self._memory:
             hidden_GQS = self.apart_GQS
@@ -132,13 +99,7 @@ class SharedRows:
 
     @classmethod
     def of(cls, lengths: Sequence[int], counts: Sequence[int] | None, device: torch.device) -> SharedRows:
-        """Lay out B sequences.
-
-        Args:
-            lengths: number of keys of each sequence.
-            counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
-            device: device of the indices.
-        """
+        """Lay out B sequences; see ``Layout``."""
         width = -(-max(lengths) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
         row_B = _shared_rows(lengths, width)
         num_rows = int(row_B.max()) + 1
@@ -189,34 +150,12 @@ def _slots(counts_B: np.ndarray, row_B: np.ndarray, num_rows: int, size: int, de
     )
 
 
-def shared_row_attention(
-    query_NHK: Tensor,
-    key_THK: Tensor,
-    value_THK: Tensor,
-    rows: SharedRows,
-    *,
-    causal: bool = False,
-    reach: int | None = None,
-) -> Tensor:
-    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
+class SharedRowAttention(torch.autograd.Function):
+    """Computes softmax(q k^T / sqrt(K)) v within each sequence, (N, H, K); the mask is ``rows.attention_mask``."""
 
-    Args:
-        key_THK: packed keys.
-        value_THK: packed values.
-        rows: which sequences share a row.
-        causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None for no limit.
-
-    Returns:
-        (N, H, K).
-    """
-    mask_GQS = rows.attention_mask(query_NHK.dtype, causal=causal, reach=reach)
-    return _SharedRowAttention.apply(query_NHK, key_THK, value_THK, rows, mask_GQS)
-
-
-class _SharedRowAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: SharedRows, mask_GQS: Tensor) -> Tensor:
+        """Attend in all rows at once."""
         heads, width = query.shape[1:]
         q, k, v = _as_slots(query, rows.queries), _as_slots(key, rows.keys), _as_slots(value, rows.keys)
         q = q.mul_(width**-0.5)
@@ -229,6 +168,7 @@ class _SharedRowAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of queries, keys and values."""
         q, k, v, weights = ctx.saved_tensors
         queries, keys, heads, width = ctx.rows.queries, ctx.rows.keys, ctx.heads, q.shape[2]
         g = torch.zeros_like(q)  # spare slots stay 0
@@ -271,7 +211,6 @@ class RowRange:
 
     Attributes:
         start, stop: first row of the sequence and first row after it, counted over all packed rows.
-        first: the first row of the range.
         size: P, the number of rows of the range.
     """
 
@@ -306,32 +245,11 @@ def row_ranges(lengths: Sequence[int]) -> list[RowRange]:
     return ranges
 
 
-def long_attention(
-    query_THK: Tensor,
-    key_THK: Tensor,
-    value_THK: Tensor,
-    ranges: Sequence[RowRange],
-    *,
-    causal: bool = False,
-    reach: int | None = None,
-) -> Tensor:
-    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
+class LongAttention(torch.autograd.Function):
+    """Computes softmax(q k^T / sqrt(K)) v within each sequence, (T, H, K), on the range of each.
 
-    Args:
-        key_THK: packed keys.
-        value_THK: packed values.
-        ranges: one range per sequence.
-        causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None for no limit.
-
-    Returns:
-        (T, H, K).
+    It is one node of the autograd graph for all sequences; per sequence, backward needs only the attention weights.
     """
-    return _LongAttention.apply(query_THK, key_THK, value_THK, ranges, causal, reach)
-
-
-class _LongAttention(torch.autograd.Function):
-    """One node of the autograd graph for all sequences; per sequence, backward needs only the attention weights."""
 
     @staticmethod
     def forward(
@@ -343,6 +261,7 @@ class _LongAttention(torch.autograd.Function):
         causal: bool,
         reach: int | None,
     ) -> Tensor:
+        """Attend in one range after the other."""
         query = query * query.shape[-1] ** -0.5
         output = torch.empty_like(query)
         unseen: dict[int, Tensor] = {}
@@ -368,6 +287,7 @@ class _LongAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of queries, keys and values."""
         query, key, value, *weights = ctx.saved_tensors
         grads = [torch.empty_like(rows) for rows in (query, key, value)]
         for around, weights_HPP in zip(ctx.ranges, weights, strict=True):

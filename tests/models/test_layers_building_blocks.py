@@ -1,11 +1,11 @@
-"""Dropout: its rate, its scale, its gradient and its seed."""
+"""Dropout: its rate, its scale, its gradient and its seed; the gated layer."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from lmtransfer.models.layers.building_blocks import Dropout, dropout
+from lmtransfer.models.layers.building_blocks import Dropout, GatedFeedForward, dropout
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
@@ -52,3 +52,13 @@ def test_nothing_is_dropped_in_evaluation_or_at_zero_and_all_at_one() -> None:
     assert Dropout(0.5).eval()(values) is values
     assert Dropout(0.0)(values) is values
     assert Dropout(1.0)(values).sum() == 0
+
+
+def test_the_gated_layer_is_its_formula() -> None:
+    torch.manual_seed(0)
+    layer, x = GatedFeedForward(dim=6, hidden_dim=5, activation="gelu", bias=True), torch.randn(4, 6)
+    torch.nn.init.normal_(layer.expand.bias)
+    a, b = layer.expand.weight.chunk(2)
+    c, d = layer.expand.bias.chunk(2)
+    expected = (torch.nn.functional.gelu(x @ a.T + c) * (x @ b.T + d)) @ layer.contract.weight.T + layer.contract.bias
+    torch.testing.assert_close(layer(x), expected)
