@@ -39,9 +39,6 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         cfg: the config; its phases are completed in place. With ``init``, its model becomes the continued run's model,
             and its losses get the head arguments of that run.
         primary: name of the command.
-
-    Raises:
-        ConfigError: settings are invalid; the message lists all problems at once.
     """
     expand_parts(cfg)
     expand_overlap(cfg)

@@ -30,9 +30,6 @@ def continue_from(saved: SavedRun, cfg: DictConfig) -> None:
 
     Args:
         cfg: the config; changed in place.
-
-    Raises:
-        ConfigError: the user overrides the model or the tokenizer, which are both taken from the run.
     """
     typed_keys = command_line_keys()
     model = dict(saved.config["model"])

@@ -211,9 +211,6 @@ class CountedEmbeddings:
         deviation: standard deviation of all numbers in the table, whose columns are centered; random embeddings have
             0.02.
         output_bias: whether the output biases over the vocabulary start from the log frequencies of the tokens.
-
-    Raises:
-        ConfigError: a value is out of range, or there is no view.
     """
 
     def __init__(
@@ -432,9 +429,6 @@ def count_first(
         fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
         budget: the run's budget in seconds. Counting takes at most about half of a short budget: it begins with little
             text, and counts more as long as there is time.
-
-    Raises:
-        ConfigError: counting even a little text takes more than half of the budget.
     """
     embeddings, start_time = cast(CountedEmbeddings, build(node)), perf_counter()
     shares_V, vectors_VP = token_shares(store), None

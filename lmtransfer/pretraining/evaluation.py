@@ -67,11 +67,7 @@ class Measurement:
 
 
 def read_lengths(cfg: DictConfig) -> list[int] | None:
-    """Return the memory lengths to measure, sorted, or None if none are given.
-
-    Raises:
-        ConfigError: a value is not a number of tokens, or a setting requires ``memory_lengths``, which is not set.
-    """
+    """Return the memory lengths to measure, sorted, or None if none are given."""
     numbers = ("segment_length", "clamp_length", "eval_tokens")
     wrong = {key: cfg[key] for key in numbers if cfg[key] is not None and not _is_count(cfg[key], least=1)}
     if wrong:
@@ -99,10 +95,6 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
 
     All losses are measured on the same tokens. The text is cut into a few contiguous streams of windows of
     ``segment_length`` tokens. The first windows of a stream only fill the longest memory and are not counted.
-
-    Raises:
-        ConfigError: the model has no memory, or ``segment_length`` is longer than the model allows.
-        DataError: there is too little held-out text.
     """
     encoder = measurement.learner.encoder
 

@@ -67,11 +67,7 @@ def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[PretrainingParts
 
 
 def parts_of_phases(cfg: DictConfig, last: PretrainingParts, tokenizer: Tokenizer) -> list[PretrainingParts]:
-    """Build the parts of every phase, given those of the last phase.
-
-    Raises:
-        ConfigError: parts do not fit one another.
-    """
+    """Build the parts of every phase, given those of the last phase."""
     phases, of_phases = phases_of(cfg), [last]
     for phase, after in reversed(list(zip(phases, phases[1:], strict=False))):
         try:
@@ -113,9 +109,6 @@ def parts_over(
     Args:
         objective: its config node, with rows, corruption and losses.
         heads: weights of heads by name, for ``continued.take_heads``.
-
-    Raises:
-        ConfigError: parts do not fit one another, the encoder or the tokenizer.
     """
     parts = PretrainingParts(
         encoder=encoder,

@@ -157,10 +157,6 @@ def describe_phases(
         text: the tokenized corpus.
         train: budget, batch sizes, and how often to log, validate and save.
         hardware: device and number format.
-
-    Raises:
-        ConfigError: ``train.save_at`` is beyond a budget in epochs, or the run breaks a limit of its BabyLM track.
-        DataError: the text yields no rows for one of the phases.
     """
     phases = phases_of(cfg)
     transitions = transitions_of(cfg, phases, parts)
@@ -204,9 +200,6 @@ def find_phase(
     Args:
         run: the run to resume; None for a new run.
         start: result of counting token embeddings; None if they start at random.
-
-    Raises:
-        CheckpointError: the checkpoint has other phases than the run.
     """
     seconds = 0.0 if start is None else start.seconds
     state = TrainState(seconds=seconds, prepared=seconds)

@@ -156,11 +156,7 @@ def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> Ru
 
 
 def check_text(run: RunDirectory, text: Text) -> None:
-    """Check that the run is resumed with the text and the tokenizer with which it started.
-
-    Raises:
-        ConfigError: the settings are the same, but the text or the tokenizer has changed.
-    """
+    """Check that the run is resumed with the text and the tokenizer with which it started."""
     fingerprint = (run.read_versions().get("data") or {}).get("corpus")
     if fingerprint is not None and fingerprint != text.corpus.fingerprint():
         raise ConfigError(

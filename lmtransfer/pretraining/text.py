@@ -175,9 +175,6 @@ class Text:
 
         Args:
             stream: the training steps.
-
-        Raises:
-            ConfigError: the corpus is a mixture, which reads some parts more often than others.
         """
         if self.prepared.parts:
             raise ConfigError(
@@ -211,10 +208,6 @@ def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
     """Build ``cfg.corpus``; a single corpus or each part of a mixture gets ``data_root`` and ``cache_dir``.
 
     With ``cfg.screening``, the corpus, or each part of a mixture, is screened separately.
-
-    Raises:
-        ConfigError: a setting does not fit.
-        DataError: a source is missing; the message says how to get it.
     """
     arguments: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
     screening = build_screening(cfg, cache_dir=cache_dir)

@@ -262,11 +262,7 @@ def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed:
 
 
 def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> None:
-    """Raise an error if the run would resume with settings that change training.
-
-    Raises:
-        ConfigError: settings differ; the message names every such key.
-    """
+    """Raise an error if the run would resume with settings that change training."""
     problems = resume_conflicts(old, new, allowed=allowed)
     if problems:
         raise ConfigError(problems)

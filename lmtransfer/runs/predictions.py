@@ -94,11 +94,7 @@ def write_predictions(run: Path, predictions: Mapping[str, Predictions]) -> None
 
 
 def read_predictions(path: Path) -> Predictions:
-    """Read the predictions in a file.
-
-    Raises:
-        RunDirectoryError: the file is missing, damaged, or too large.
-    """
+    """Read the predictions in a file."""
     try:
         return _unpack(path)
     except (RunDirectoryError, *_DAMAGED) as error:

@@ -240,11 +240,7 @@ class JointResult(RunResult):
 
 
 def check_format(values: Mapping[str, Any], path: Path) -> None:
-    """Reject the result of another version.
-
-    Raises:
-        RunDirectoryError: the format is missing or different.
-    """
+    """Reject the result of another version."""
     number = values.get("format")
     if number != FORMAT:
         which = "no format" if number is None else f"the format {str(number)[:40]}"

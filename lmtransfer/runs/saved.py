@@ -84,9 +84,6 @@ class SavedRun:
         Args:
             key: dotted key, such as ``objective.rows``.
             supplied: names of the arguments that the command adds.
-
-        Raises:
-            RunDirectoryError: the node does not exist or cannot be built; the message gives file and field.
         """
         node = value_at(self.config, key)
         source = self.directory.config_path
@@ -131,13 +128,7 @@ class SavedRun:
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
 
     def checkpoint(self, name: CheckpointName | None = None) -> Path:
-        """Return the folder of the named checkpoint; by default of the revision, else ``best``, else ``last``.
-
-        Raises:
-            RunDirectoryError: the checkpoint does not exist or belongs to a phase before the last, or ``name`` is given
-                although the user chose a revision.
-            CheckpointError: the checkpoint's phase entry is damaged.
-        """
+        """Return the folder of the named checkpoint; by default of the revision, else ``best``, else ``last``."""
         folder = self.path / "checkpoints"
         seeds = seed_folders(self.path)
         if seeds and not folder.is_dir():
@@ -185,10 +176,6 @@ def read_saved(
         key: the configuration key that names the run, for messages.
         trust: whether the user trusts the run, whoever produced it.
         revision: the revision that the user chose, in tokens seen; None for the trained model.
-
-    Raises:
-        RunDirectoryError: the directory is not a run with a model.
-        CheckpointError: the tokenizer is damaged.
     """
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
@@ -207,11 +194,7 @@ def folders_with_checkpoints(path: Path) -> list[Path]:
 
 
 def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
-    """Return the run itself, or its seeds in order if it was pretrained with several seeds.
-
-    Raises:
-        RunDirectoryError: a seed is missing or has no checkpoint yet, or the seeds have different tokenizers.
-    """
+    """Return the run itself, or its seeds in order if it was pretrained with several seeds."""
     folders = seed_folders(run.path)
     if not folders or "task" in run.config or (run.path / "checkpoints").is_dir():
         return [run]

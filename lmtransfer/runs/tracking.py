@@ -20,11 +20,7 @@ from lmtransfer.training.trackers.service_guard import ServiceGuard
 
 
 def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
-    """Return the keys of the chosen trackers, each with the arguments that the command supplies.
-
-    Raises:
-        ConfigError: a tracker has no key of its own.
-    """
+    """Return the keys of the chosen trackers, each with the arguments that the command supplies."""
     chosen = cfg.get("tracker")
     if not isinstance(chosen, DictConfig) or not chosen:
         return {"tracker": set()}

@@ -96,9 +96,6 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
         run: the run directory, which may already exist.
         pretrains: whether ``hardware.compile=auto`` may compile and ``hardware.residual=auto`` may be bfloat16. With
             few labels, compiling takes longer than the training, and small differences count.
-
-    Raises:
-        ConfigError: ``setup`` rejects a setting, or the resumed run began in a format that this device lacks.
     """
     settings = HardwareSettings.from_config(cfg.hardware)
     started_in = _format_of(run) if settings.precision == "auto" else None

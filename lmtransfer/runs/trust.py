@@ -97,9 +97,6 @@ def restrict_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root
     Args:
         node: component node of the run's configuration.
         data_root: the data folder that the user set.
-
-    Raises:
-        RunDirectoryError: the node names files elsewhere.
     """
     named = {name: node[name] for name in _FILES if node.get(name)}
     roots = [Path.cwd(), *([] if data_root is None else [Path(data_root).expanduser()])]
@@ -115,9 +112,6 @@ def check_same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_
 
     Args:
         data_root: the data folder that the user set.
-
-    Raises:
-        RunDirectoryError: the text differs, is missing, is on the hub, or was screened.
     """
     if (config.get("screening") or {}).get("action") == "drop":
         raise RunDirectoryError(

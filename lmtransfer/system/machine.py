@@ -180,11 +180,7 @@ def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
 
 
 def default_cache_dir() -> Path:
-    """Return the path of the cache folder: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``.
-
-    Raises:
-        DataError: there is no home folder.
-    """
+    """Return the path of the cache folder: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``."""
     place = os.environ.get("LMTRANSFER_CACHE") or "~/.cache/lmtransfer"
     try:
         return Path(place).expanduser()

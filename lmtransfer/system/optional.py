@@ -42,9 +42,6 @@ def import_optional(package: str, *, work: str, error: type[LmtransferError]) ->
         package: the import name, one of ``EXTRAS``.
         work: the feature or file that needs the package, such as ``ONNX export``; the message begins with it.
         error: class of the error to raise; takes one message.
-
-    Raises:
-        LmtransferError: of the class ``error``: the package is not installed.
     """
     message = install_hint(package)
     if message is not None:

@@ -77,9 +77,6 @@ def weight_average(*, ema_decay: float | None, average_last: float | None) -> Ex
     Args:
         ema_decay: decay of an exponential moving average.
         average_last: last share of the budget whose weights are averaged.
-
-    Raises:
-        ConfigError: both kinds of average are set.
     """
     if ema_decay is not None and average_last is not None:
         raise ConfigError(

@@ -20,9 +20,6 @@ class Budget:
         seconds: wall-clock time since training began, including evaluation and saving, excluding interruptions.
         steps_per_epoch: optimizer steps per epoch; required with ``epochs``.
 
-    Raises:
-        ConfigError: there is no limit, a limit is not positive, or ``epochs`` is set without ``steps_per_epoch``.
-
     Attributes:
         lengthening: planned steps divided by the steps in ``epochs``: above 1 if ``min_steps`` is larger, else 1.
     """

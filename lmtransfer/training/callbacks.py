@@ -51,12 +51,7 @@ class NonFiniteGuard:
         self.in_a_row = 0
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """Process one step; see the class.
-
-        Raises:
-            TrainingError: the loss was not finite ``max_bad_steps`` times in a row, or the float16 gradients overflow
-                even with a loss scale below 1.
-        """
+        """Process one step; see the class."""
         if outcome.updated:
             self.in_a_row = 0
             return ()

@@ -104,11 +104,7 @@ def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open the checkpoint in ``folder``, which must be complete.
-
-    Raises:
-        CheckpointError: the checkpoint is missing, truncated or altered.
-    """
+    """Open the checkpoint in ``folder``, which must be complete."""
     problem = find_damage(folder)
     if problem is not None:
         raise CheckpointError(f"{problem}: choose another checkpoint, or restore the folder from a backup")
@@ -116,11 +112,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file to the CPU, after checking its header against the file.
-
-    Raises:
-        CheckpointError: the file cannot be read or is truncated, or its header is invalid.
-    """
+    """Read the tensors of a safetensors file to the CPU, after checking its header against the file."""
     check_tensor_file(path, error=CheckpointError)
     try:
         return load_file(path)
@@ -203,10 +195,6 @@ class Checkpoints:
             name: ``last``, ``best`` or a ``revision_name``.
             tensors: tensors by file name without suffix; no file is written for an empty mapping.
             state: plain numbers, strings, lists and dicts; must contain ``step``.
-
-        Raises:
-            CheckpointError: the disk is full or not writable, the folder is a link, or a file that the run needs was
-                deleted, such as its configuration or another checkpoint; the earlier checkpoint is unchanged.
         """
         final, staged = self.folder / name, self.folder / f".{name}.new"
         _check_no_link(self.folder)
@@ -242,9 +230,6 @@ class Checkpoints:
 
         Only the process that writes the run calls this, before it resumes. Otherwise a complete staged ``best`` would
         be ignored, and the run would keep the previous ``best`` unless a better one follows.
-
-        Raises:
-            CheckpointError: the folder is a link or not writable.
         """
         _check_no_link(self.folder)
         try:
@@ -296,9 +281,6 @@ class Checkpoints:
         """Return the newest complete checkpoint, and a sentence for each damaged checkpoint that was skipped.
 
         The checkpoint is None if the run was interrupted before its first save.
-
-        Raises:
-            CheckpointError: there are checkpoints, but none of them is complete.
         """
         checkpoints: list[Checkpoint] = []
         problems: list[str] = []
@@ -348,9 +330,6 @@ def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
         folder: the ``checkpoints`` folder of the run.
         num_bytes: size of one checkpoint.
         kept_bytes: total size of the revisions that will be kept.
-
-    Raises:
-        CheckpointError: checkpoints cannot be written, or the folder is a link.
     """
     _check_no_link(folder)
     try:

@@ -120,9 +120,6 @@ def shard(learner: Learner, device: torch.device) -> None:
 
     Args:
         learner: the learner; blocks to compile are already compiled.
-
-    Raises:
-        ConfigError: this PyTorch version skips parameters that no row of a rank needs.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard  # takes a second to import
 

@@ -113,9 +113,6 @@ class ModelSelection:
         higher_is_better: direction of the metric; False for losses.
         patience: training stops after this many evaluations in a row without a better value; None disables early
             stopping.
-
-    Raises:
-        ConfigError: ``patience`` is less than 1.
     """
 
     def __init__(self, *, metric: str = "loss", higher_is_better: bool = False, patience: int | None = None) -> None:
@@ -126,11 +123,7 @@ class ModelSelection:
         self.patience = patience
 
     def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:
-        """Record an evaluation in ``state``; return whether it is the best so far (False if not finite).
-
-        Raises:
-            TrainingError: the evaluation lacks the metric.
-        """
+        """Record an evaluation in ``state``; return whether it is the best so far (False if not finite)."""
         if self.metric not in metrics:
             raise TrainingError(
                 f"the metric {self.metric!r} must choose the best checkpoint, but the evaluation has only "

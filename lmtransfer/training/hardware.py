@@ -135,10 +135,6 @@ def setup(
         keep_threads: leave PyTorch's number of threads unchanged, for a caller that has set it.
         num_workers: number of processes that build batches for each rank; None for ``useful_workers``.
         shard: with several ranks, each rank holds only a part of every weight.
-
-    Raises:
-        ConfigError: the device does not exist or does not support the precision, or ``compile`` is true and a
-            requirement is missing, or ``residual`` is bfloat16 and the precision is not bf16.
     """
     selected = _device(device)
     number_format = fastest_format(selected) if precision == "auto" else Format(precision, "as set")

@@ -127,9 +127,5 @@ class BatchStream(Protocol):
         ...
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """Limit micro-batches to ``tokens`` from the next call of ``steps`` on; steps keep the same rows.
-
-        Raises:
-            LmtransferError: smaller micro-batches are not possible.
-        """
+        """Limit micro-batches to ``tokens`` from the next call of ``steps`` on; steps keep the same rows."""
         ...

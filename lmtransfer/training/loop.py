@@ -166,8 +166,6 @@ class Trainer:
 
         Raises:
             Interrupted: SIGTERM or Ctrl-C was received; the step was finished and everything was saved.
-            TrainingError: the loss was not finite for several consecutive steps, or the device ran out of memory.
-            CheckpointError: a checkpoint cannot be written.
         """
         state = self.state
         self.saver.check()

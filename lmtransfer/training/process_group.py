@@ -82,11 +82,7 @@ def _leave() -> None:
 
 @contextmanager
 def explain_lost_ranks() -> Iterator[None]:
-    """Explain errors in an exchange if the other ranks have ended.
-
-    Raises:
-        MachineError: the exchange failed.
-    """
+    """Explain errors in an exchange if the other ranks have ended."""
     try:
         yield
     except torch.OutOfMemoryError:

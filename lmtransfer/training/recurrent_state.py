@@ -49,9 +49,6 @@ def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> d
     Args:
         recurrent_states: recurrent states by position within the step.
         sizes: number of sequences in each micro-batch of the next step.
-
-    Raises:
-        TrainingError: the recurrent states have a different number of rows.
     """
     places = sorted(recurrent_states)
     rows = [_num_rows(recurrent_states[place]) for place in places]

@@ -94,12 +94,7 @@ class Snapshot:
         return 2 * parameters + averaged + sum(num_bytes(part) for part in parts.values())
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
-        """Restore a checkpoint and return messages for the user.
-
-        Raises:
-            CheckpointError: the checkpoint has another model, optimizer or precision, or its recurrent state is from
-                a different number of ranks.
-        """
+        """Restore a checkpoint and return messages for the user."""
         saved = checkpoint.state
         files = saved.get("files", ())
         missing = [name for name in files if not (checkpoint.folder / f"{name}.safetensors").is_file()]
@@ -237,9 +232,6 @@ class CheckpointSaver:
 
         If the newest checkpoint is ``best``, a crash happened before ``last`` was saved, possibly at the end of
         training. ``last`` is then saved now.
-
-        Raises:
-            CheckpointError: no checkpoint is complete, or the checkpoint does not fit the run.
         """
         if self.checkpoints is None:
             raise ValueError("a trainer without checkpoints cannot resume")

@@ -83,8 +83,6 @@ def accumulate(
 
     Raises:
         OutOfDeviceMemory: the device ran out of memory.
-        TrainingError: the device ran out of memory, but the other ranks cannot repeat the step.
-        MachineError: the exchange of gradients failed because another rank has ended.
     """
     counts = _step_counts(passes.learner, step)
     result = PassResults(counts=counts, tokens=int(counts.pop(_TOKENS)))
@@ -168,11 +166,7 @@ class StepSource:
         return next(self.steps)
 
     def split_again(self, step: Step, error: OutOfDeviceMemory) -> tuple[Step, str]:
-        """Return the same step in micro-batches of half the tokens, and a message for the user.
-
-        Raises:
-            TrainingError: the stream cannot build smaller micro-batches, for example because a row is longer.
-        """
+        """Return the same step in micro-batches of half the tokens, and a message for the user."""
         tokens = error.largest // 2
         if not tokens:
             raise TrainingError(

@@ -102,9 +102,6 @@ def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:
     Args:
         folder: folder of the checkpoint, such as ``<run>/checkpoints/best``; its hashes are verified.
         prefix: the prefix, such as ``"encoder."``.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged, or holds no weights under ``prefix``.
     """
     checkpoint = open_checkpoint(Path(folder))
     saved = checkpoint.tensors("model")

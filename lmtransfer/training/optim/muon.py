@@ -132,9 +132,6 @@ class MuonUpdate(torch.optim.Optimizer):
     With several ranks, the matrices of each shape are assigned to the ranks in turn. A rank keeps the means of its own
     matrices, orthogonalizes their updates, and sends the updates to the other ranks. Each rank keeps its part of the
     means of a sharded matrix, and the updates are gathered before they are orthogonalized.
-
-    Raises:
-        ConfigError: there are no coefficients for ``num_iterations``.
     """
 
     def __init__(

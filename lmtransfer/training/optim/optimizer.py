@@ -119,10 +119,6 @@ class Optimizer:
         Args:
             state: tensors with keys ``<parameter name>/<entry>``.
             source: name of the source in messages.
-
-        Raises:
-            CheckpointError: ``state`` has a parameter that is not trained here, a tensor has another shape, or an entry
-                is missing.
         """
         holders = {
             self.names[id(p)]: (part, p, bool(group.get("fused")))
@@ -278,10 +274,6 @@ def build_groups(
         rates: factor on the learning rate by kind of parameter, see ``RATED``; 1 for the others. All parameters in a
             head, of any kind, have the factor of "head".
         lr_scales: factor on the learning rate by parameter name (layer-wise rates); 1 for the others.
-
-    Raises:
-        ConfigError: ``no_decay`` or ``rates`` names a kind that does not exist, or a factor is not a finite number of
-            at least 0.
     """
     unknown = sorted(set(no_decay) - set(get_args(Kind)))
     if unknown:

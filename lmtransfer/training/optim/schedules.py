@@ -33,9 +33,6 @@ class Schedule(ABC):
             ``warmup_fraction``.
         warmup_fraction: length of the warm-up as a share of the budget, in [0, 1).
         final_factor: final rate of the decay, as a share of the peak.
-
-    Raises:
-        ConfigError: a value is out of range.
     """
 
     def __init__(

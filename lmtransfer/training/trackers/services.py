@@ -174,11 +174,7 @@ class Trackio(Service):
         self.trackio_run.log(dict(numbers), step=step)
 
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
-        """Log the result at the last step, and wait until everything is stored.
-
-        Raises:
-            TrainingError: some records are not stored, for which Trackio itself raises no error.
-        """
+        """Log the result at the last step, and wait until everything is stored."""
         if result:
             self.trackio_run.log(dict(result), step=step)
         self.trackio_run.finish()
@@ -232,11 +228,7 @@ class Wandb(Service):
         self.project, self.entity, self.mode = project, entity, mode
 
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
-        """Begin a wandb run, or resume the run with this id.
-
-        Raises:
-            TrainingError: no API key is available.
-        """
+        """Begin a wandb run, or resume the run with this id."""
         wandb: Any = import_optional("wandb", work="tracker=wandb", error=TrainingError)
         mode = self.mode or os.environ.get("WANDB_MODE", "online")
         if mode == "online" and not wandb.login(prompt=False, verify=False):
