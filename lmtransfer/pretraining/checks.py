@@ -38,7 +38,6 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     Args:
         cfg: the config; its phases are completed in place. With ``init``, its model becomes the continued run's model,
             and its losses get the head arguments of that run.
-        primary: name of the command.
     """
     expand_parts(cfg)
     expand_overlap(cfg)
@@ -133,9 +132,6 @@ class _UntrainedTokenizer:
     """A placeholder for a tokenizer that is not trained yet, with the right vocabulary size and one word per piece.
 
     It cannot encode text; it only serves to check that the parts can be built.
-
-    Args:
-        node: ``cfg.tokenizer``.
     """
 
     def __init__(self, node: DictConfig) -> None:

@@ -67,8 +67,6 @@ def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2)
     Args:
         matrix: (V, C), dense or sparse.
         columns: K; if the matrix has fewer rows or columns, the missing vectors are 0.
-        seed: seed of the projection.
-        rounds: number of rounds of subspace iteration.
 
     Returns:
         (V, K), float32.
@@ -105,7 +103,6 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
     """Return the segment (a document or a part of it) of each token of ``token_ids``, int64, shape (N,).
 
     Args:
-        most_tokens: as in ``token_ids``.
         longest: maximum number of tokens in a segment; longer documents are cut.
     """
     segment_lists, number = [], 0
@@ -141,9 +138,6 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
 
     Args:
         ranks_N: the text; each token is its rank by frequency.
-        window: number of tokens on each side.
-        vocab_size: V.
-        contexts: C, at most V.
 
     Returns:
         float32, (V, C).
@@ -247,16 +241,7 @@ class CountedEmbeddings:
     def fill(
         self, table: nn.Embedding, store: TokenStore | MixedStore, *, seed: int, most_tokens: int | None = None
     ) -> int:
-        """Write the vectors into a table in place; tokens that do not occur in the text keep their vectors.
-
-        Args:
-            table: the token embeddings, (V, E).
-            store: the text, as tokens.
-            most_tokens: a lower limit than ``max_tokens``.
-
-        Returns:
-            The number of counted tokens in the text.
-        """
+        """Write the vectors into a table in place, except of absent tokens; return the number of counted tokens."""
         most_tokens = min(self.max_tokens, most_tokens or self.max_tokens)
         ids_N = token_ids(store, most_tokens=most_tokens)
         counts_V = np.bincount(ids_N, minlength=table.num_embeddings)
@@ -331,7 +316,6 @@ def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP:
     for words that have no vector; here, this is the first layer of the model.
 
     Args:
-        network: the network; only its projection is changed.
         characters_VC: character ids of each word, int16.
         vectors_VP: the counted vectors, float32.
         shares_V: share of each word in the text; words with share 0 are omitted. May be shorter than V.
@@ -386,9 +370,6 @@ class Start:
         """Set an objective's biases over the vocabulary to log frequencies with mean 0.
 
         If the encoder reads characters, also set an output matrix of the same shape to the counted vectors.
-
-        Args:
-            objective: the objective, bound to its encoder.
         """
         if self.vectors_VP is not None:
             for name in objective.vocabulary_tensors:
@@ -422,10 +403,6 @@ def count_first(
     Call this before anything copies or ties the embedding table.
 
     Args:
-        node: ``embeddings`` of the config.
-        encoder: an encoder with token embeddings, or one that reads words as characters.
-        store: the training text.
-        characters_VC: character ids of each token id, if the tokenizer provides them.
         fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
         budget: the run's budget in seconds. Counting takes at most about half of a short budget: it begins with little
             text, and counts more as long as there is time.

@@ -28,18 +28,7 @@ _EVALUATION_STREAMS = 16
 
 
 class PretrainingData:
-    """The text as batches that suit the hardware: one size for compiled models, few sizes on a CPU.
-
-    Args:
-        text: the tokenized corpus.
-        parts: the rows and the corruption: how text is cut, and which tokens are masked.
-        train: batch sizes.
-        hardware: device and precision.
-        seed: seed of rows, masks and order.
-
-    Attributes:
-        stream: the optimizer steps of this rank.
-    """
+    """The text as batches that suit the hardware: one size for compiled models, few sizes on a CPU."""
 
     def __init__(
         self, text: Text, parts: PretrainingParts, *, train: TrainSettings, hardware: Hardware, seed: int
@@ -132,11 +121,6 @@ def validate(measure: Measure, held_out: TokenStore | MixedStore, *, most_tokens
     In a mixture, each part is measured separately, on an equal share of ``most_tokens``. ``mlm/fra`` is the loss
     ``mlm`` on the part ``fra``, and ``mlm`` is the mean over the parts, which all have the same weight, whatever their
     size.
-
-    Args:
-        measure: measures one store.
-        held_out: the validation part.
-        most_tokens: maximum total number of tokens in all parts; None uses all.
     """
     if isinstance(held_out, TokenStore):
         return measure(held_out, most_tokens)

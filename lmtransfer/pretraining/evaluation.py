@@ -52,10 +52,6 @@ class Measurement:
     """A trained model, and the text on which it is measured.
 
     Attributes:
-        learner: the model with the heads of its objectives, on its device.
-        parts: rows, corruption and objectives.
-        text: the corpus.
-        hardware: device and precision.
         most_tokens: maximum number of tokens to count for each loss; None counts all.
     """
 
@@ -187,14 +183,7 @@ _TRAIN = {"batch_tokens": 4096}
 
 
 def evaluate_pretrained(cfg: DictConfig) -> Path:
-    """Measure the losses of a pretraining run and write a run directory.
-
-    Args:
-        cfg: the checked config of ``evaluate``; its ``run`` is a pretraining run.
-
-    Returns:
-        The run directory.
-    """
+    """Measure the losses of the pretraining run ``cfg.run``, write a run directory and return its path."""
     saved = open_saved(cfg.run, key="run", trust=cfg.trust)
     lengths = read_lengths(cfg)
     hardware = eager_hardware(cfg)

@@ -29,13 +29,7 @@ from lmtransfer.training.state import TrainState
 def pretraining_result(
     pretraining: Pretraining, state: TrainState, *, flops: float | None, peak: int, revisions: Sequence[int]
 ) -> RunResult:
-    """Build the result of a finished pretraining run.
-
-    Args:
-        flops: FLOP of the training, if known.
-        peak: peak memory use, in bytes.
-        revisions: the checkpoints of ``train.save_at``, by tokens seen.
-    """
+    """Build the result of a finished pretraining run."""
     metrics = state.best_metrics  # of the checkpoint that all other commands load
     text, parts = pretraining.text, pretraining.phases[-1].parts
     average, entropy = pretraining.average, pretraining.entropy

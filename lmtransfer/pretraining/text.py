@@ -134,12 +134,7 @@ def _reason(line: Mapping[str, Any]) -> str:
 
 
 def keep_commits(corpus: Any, saved: Mapping[str, Any]) -> None:
-    """Set each ``revision=null`` in a resumed run to the commit with which the run began.
-
-    Args:
-        corpus: config node of the corpus; changed in place.
-        saved: the same node in the run's own configuration.
-    """
+    """Set each ``revision=null`` in a resumed run's corpus, in place, to the commit with which the run began."""
     if "revision" in corpus and corpus.revision is None:
         corpus.revision = saved.get("revision")
     for name, part in (corpus.get("parts") or {}).items():
@@ -159,9 +154,6 @@ class Text:
     """A corpus as token ids.
 
     Attributes:
-        corpus: the documents.
-        tokenizer: trained on the corpus, or taken from the continued run.
-        prepared: the tokens.
         notes: messages on words that were added to the tokenizer, and on the screening.
     """
 
@@ -171,11 +163,7 @@ class Text:
     notes: tuple[str, ...] = ()
 
     def tokens_per_word(self, stream: PlannedStream) -> float:
-        """Return the number of training tokens per word of the training text; special tokens count, as in the loop.
-
-        Args:
-            stream: the training steps.
-        """
+        """Return the number of training tokens per word of the training text; special tokens count, as in the loop."""
         if self.prepared.parts:
             raise ConfigError(
                 f"train.words and train.save_at_words need a single corpus, but corpus={self.corpus.name} is a "

@@ -28,11 +28,7 @@ _above: dict[Path, list[Path]] = {}
 
 
 class Busy(Exception):
-    """Another process is writing the run.
-
-    Args:
-        pid: id of that process; None if it is unknown.
-    """
+    """Another process, with this id if it is known, is writing the run."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(pid)
@@ -46,7 +42,6 @@ def hold(folder: Path) -> None:
 
     Raises:
         Busy: another process is writing the run.
-        OSError: the folder no longer exists or cannot be written.
     """
     if holds(folder):
         return
@@ -123,10 +118,6 @@ def create_run_folder(folder: Path, *, resume: bool) -> str | None:
 
     A folder left by a process that was killed before it wrote the configuration is not a run; it is cleared first.
 
-    Args:
-        folder: absolute path.
-        resume: whether to resume the run if it exists.
-
     Returns:
         An error message, or None on success.
     """
@@ -195,11 +186,7 @@ def remove_failed_starts() -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Create ``folder`` and its parents; on an error, leave none of them behind.
-
-    Raises:
-        OSError: the folder cannot be created.
-    """
+    """Create ``folder`` and its parents; on an error, leave none of them behind."""
     missing = [above for above in folder.parents if not above.exists()]
     try:
         folder.mkdir(parents=True)
@@ -244,7 +231,6 @@ def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed:
     """Return one message for every key whose value must not change on resume but did.
 
     Args:
-        old: the configuration with which the run started, as plain values.
         allowed: patterns of dotted keys that may change, besides the keys without effect on training.
     """
     before, after = _lists(flatten(old)), _lists(flatten(new))

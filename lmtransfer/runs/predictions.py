@@ -83,11 +83,7 @@ def is_kept(examples: ScoredExamples) -> bool:
 
 
 def write_predictions(run: Path, predictions: Mapping[str, Predictions]) -> None:
-    """Write predictions into a run directory, replacing older ones; write either all files or none.
-
-    Args:
-        predictions: predictions by file name, without suffix.
-    """
+    """Write predictions, by file name without suffix, into a run directory; either all files or none are replaced."""
     with staged_folder(run / FOLDER) as folder:
         for name, content in predictions.items():
             (folder / f"{name}{_SUFFIX}").write_bytes(_pack(content))
@@ -120,11 +116,7 @@ def prediction_files(run: Path) -> list[Path]:
 
 
 def file_name(predictions: Predictions, *, alone: bool) -> str:
-    """Return a file name without suffix: ``dev``, or ``test-control-seed-1`` if there are several files.
-
-    Args:
-        alone: whether the file is the only one in its folder.
-    """
+    """Return a file name without suffix: ``dev``, or ``test-control-seed-1`` if there are several files."""
     parts = [predictions.split]
     if not alone:
         parts += ["control"] if predictions.is_control else []

@@ -88,11 +88,7 @@ class _Versions(TypedDict, total=False):
 
 
 class RunDirectory:
-    """The files of one run; ``create`` makes the directory, ``open`` opens an existing one.
-
-    Attributes:
-        path: absolute path of the directory. No file inside it contains this path.
-    """
+    """The files of one run; ``create`` makes the directory, ``open`` opens an existing one. No file contains its path."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path).absolute()
@@ -104,8 +100,6 @@ class RunDirectory:
         Under ``torchrun``, rank 0 creates the directory, and every rank gets the same result.
 
         Args:
-            root: output root, such as ``runs``.
-            command: name of the command, such as ``pretrain``.
             name: name of the run; ``/`` separates nested folders (``imdb-ft/seed-0``).
             resume: whether to resume the run if it exists.
         """
@@ -274,11 +268,7 @@ class RunDirectory:
     @overload
     def read_result(self, kind: type[R]) -> R: ...
     def read_result(self, kind: type[RunResult] = RunResult) -> RunResult:
-        """Read the result.
-
-        Args:
-            kind: the expected class of the result.
-        """
+        """Read the result, which has the class ``kind``."""
         if not self.result_path.exists():
             raise RunDirectoryError(f"the run {self.path} has no result yet: continue it with resume=true")
         return kind.read(self.result_path)

@@ -39,12 +39,8 @@ class SavedRun:
     """A run directory that holds a model.
 
     Attributes:
-        directory: files of the run.
-        config: resolved configuration, plain values.
-        tokenizer: tokenizer of the run.
         trusted: whether files and data sets named in its configuration may be read, because the user produced the run
             or trusts it.
-        revision: the revision that the user chose, in tokens seen; None for the trained model.
     """
 
     directory: RunDirectory
@@ -79,12 +75,7 @@ class SavedRun:
         return self.component("model", "vocab_size")
 
     def component(self, key: str, *supplied: str) -> DictConfig:
-        """Return the component node at ``key`` of the configuration.
-
-        Args:
-            key: dotted key, such as ``objective.rows``.
-            supplied: names of the arguments that the command adds.
-        """
+        """Return the component node at a dotted key; ``supplied`` names the arguments that the command adds."""
         node = value_at(self.config, key)
         source = self.directory.config_path
         if not is_component(node):
@@ -104,10 +95,6 @@ class SavedRun:
 
         The module is first built on the meta device, without memory: a configuration may ask for any size, whereas a
         file's tensors have fixed sizes.
-
-        Args:
-            tensors: weights by name.
-            keys: the keys that determine the sizes, for messages.
         """
         self.check_fit(make, tensors, checkpoint=checkpoint, keys=keys)
         module = make()
@@ -169,14 +156,7 @@ class SavedRun:
 def read_saved(
     directory: RunDirectory, *, reference: str | Path, key: str, trust: bool = False, revision: int | None = None
 ) -> SavedRun:
-    """Read a run directory.
-
-    Args:
-        reference: the user's name for the run, for messages.
-        key: the configuration key that names the run, for messages.
-        trust: whether the user trusts the run, whoever produced it.
-        revision: the revision that the user chose, in tokens seen; None for the trained model.
-    """
+    """Read a run directory; messages name it by ``key`` and ``reference``."""
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
         raise RunDirectoryError(
@@ -237,11 +217,7 @@ def seed_folders(path: Path) -> list[Path]:
 
 
 def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:
-    """Build an encoder with random weights that depend only on ``seed``; torch's global generator does not change.
-
-    Args:
-        tokenizer: the tokenizer that provides the vocabulary size.
-    """
+    """Build an encoder with random weights that depend only on ``seed``; torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "initialisation"))
         encoder: Encoder = build(model_node, vocab_size=tokenizer.vocab_size)

@@ -92,12 +92,7 @@ def strip_data(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restrict_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> dict[str, Any]:
-    """Restrict the node of someone else's task to files in the allowed folders and to no requests to the hub.
-
-    Args:
-        node: component node of the run's configuration.
-        data_root: the data folder that the user set.
-    """
+    """Restrict the node of someone else's task to files in the allowed folders and to no requests to the hub."""
     named = {name: node[name] for name in _FILES if node.get(name)}
     roots = [Path.cwd(), *([] if data_root is None else [Path(data_root).expanduser()])]
     named = {name: value for name, value in named.items() if not all(_is_below(file, roots) for file in _names(value))}
@@ -108,11 +103,7 @@ def restrict_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root
 
 
 def check_same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> None:
-    """Check that the text of someone else's run is exactly the text that the run was trained on.
-
-    Args:
-        data_root: the data folder that the user set.
-    """
+    """Check that the text of someone else's run is exactly the text that the run was trained on."""
     if (config.get("screening") or {}).get("action") == "drop":
         raise RunDirectoryError(
             f"{directory.config_path}: screening.action=drop: the run was not produced here, or was changed since, and "

@@ -34,11 +34,7 @@ _READER_LEFT = signal.Signals.SIGPIPE if hasattr(signal, "SIGPIPE") else signal.
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when a signal arrives while no training step has to be finished.
-
-    Args:
-        number: number of the signal.
-    """
+    """Raised when a signal arrives while no training step has to be finished."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

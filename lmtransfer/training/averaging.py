@@ -27,7 +27,6 @@ class UpdateWeight(Protocol):
 
         Args:
             num: number of updates in the average so far; if ``num`` is 0, the share is 1.
-            fraction: share of the budget used up after the update.
         """
         ...
 
@@ -38,9 +37,6 @@ class ExponentialAverage:
 
     The average begins as the first weights. After that, d is ``min(decay, (1 + num) / (10 + num))``, the usual warm-up,
     so that the average of a short training run covers a short time.
-
-    Attributes:
-        decay: largest value of d.
     """
 
     decay: float
@@ -55,11 +51,7 @@ class ExponentialAverage:
 
 @dataclass(frozen=True, slots=True)
 class LastPartMean:
-    """The mean over all updates in the last part of the budget (Izmailov et al. 2018; LAWA: Kaddour 2022).
-
-    Attributes:
-        share: share of the budget.
-    """
+    """The mean over all updates in the last part of the budget (Izmailov et al. 2018; LAWA: Kaddour 2022)."""
 
     share: float
 
@@ -72,12 +64,7 @@ class LastPartMean:
 
 
 def weight_average(*, ema_decay: float | None, average_last: float | None) -> ExponentialAverage | LastPartMean | None:
-    """Return the kind of weight average with which training ends, or None for no average.
-
-    Args:
-        ema_decay: decay of an exponential moving average.
-        average_last: last share of the budget whose weights are averaged.
-    """
+    """Return the kind of weight average with which training ends, or None for no average."""
     if ema_decay is not None and average_last is not None:
         raise ConfigError(
             f"train.ema_decay={ema_decay:g} and train.average_last={average_last:g} are two different averages, but a "
@@ -89,15 +76,7 @@ def weight_average(*, ema_decay: float | None, average_last: float | None) -> Ex
 
 
 class Average:
-    """The average of some parameters.
-
-    Args:
-        parameters: the trainable parameters.
-        update_weight: share of the newest weights in the average.
-
-    Attributes:
-        num: number of updates in the average; while it is 0, the weights themselves are used.
-    """
+    """The average of some parameters over ``num`` updates; while ``num`` is 0, the weights themselves are used."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], update_weight: UpdateWeight) -> None:
         self.parameters: list[torch.Tensor] = list(parameters)
@@ -107,11 +86,7 @@ class Average:
 
     @torch.no_grad()
     def on_progress(self, *, fraction: float) -> None:
-        """Include the current weights in the average, after an update.
-
-        Args:
-            fraction: share of the budget used up.
-        """
+        """Include the current weights in the average, after an update."""
         weight = self.update_weight(num=self.num, fraction=fraction)
         if weight is None:
             return

@@ -15,10 +15,7 @@ class Budget:
     Args:
         steps: optimizer steps, including steps without an update (a non-finite loss, an fp16 overflow).
         tokens: real tokens trained on, over all ranks.
-        epochs: passes over the training rows; may be a fraction.
-        min_steps: minimum number of steps if ``epochs`` amounts to fewer.
         seconds: wall-clock time since training began, including evaluation and saving, excluding interruptions.
-        steps_per_epoch: optimizer steps per epoch; required with ``epochs``.
 
     Attributes:
         lengthening: planned steps divided by the steps in ``epochs``: above 1 if ``min_steps`` is larger, else 1.
@@ -67,9 +64,6 @@ class Budget:
         """Return the share of the budget used up, in [0, 1]; 1 means done.
 
         Args:
-            steps: steps taken so far.
-            tokens: real tokens trained on so far.
-            seconds: training time so far.
             prepared: the part of ``seconds`` before the first step, which is subtracted from the time and from the
                 budget.
         """
@@ -93,11 +87,8 @@ class Budget:
         mean, so the tokens and seconds of this update are used.
 
         Args:
-            fraction: share used up before the update.
-            steps: number of updates before this update.
             tokens: real tokens trained on, including this update.
             seconds: training time once the gradients of this update are known.
-            prepared: see ``fraction``.
         """
         if steps == 0:
             return self.fraction(steps=1, tokens=tokens, seconds=seconds, prepared=prepared)

@@ -24,7 +24,6 @@ class Callback(Protocol):
 
         Args:
             record: its log record, with ``step``, ``tokens`` and ``seconds`` after it; entries may be added.
-            fraction: share of the budget used up.
         """
         ...
 
@@ -38,11 +37,7 @@ class Callback(Protocol):
 
 
 class NonFiniteGuard:
-    """Reports every non-finite loss with the keys of its batch, and ends training after several in a row.
-
-    Args:
-        max_bad_steps: number of consecutive steps with such a loss that ends training.
-    """
+    """Reports every non-finite loss with the keys of its batch, and ends training after several in a row."""
 
     name = "non_finite_guard"
 
@@ -90,11 +85,7 @@ class NonFiniteGuard:
 
 
 class PhaseName:
-    """Adds the name of the phase of the run to every record.
-
-    Args:
-        phase: name of the phase.
-    """
+    """Adds the name of the phase of the run to every record."""
 
     name = "phase_name"
 
@@ -124,8 +115,6 @@ class UnigramPlateau:
     plateau while it is at most ``margin`` below the entropy.
 
     Args:
-        entropy: entropy of the distribution of target tokens, in nats.
-        loss: name of the monitored loss.
         margin: margin below the entropy, as a share of the entropy.
         warn_after: share of the budget after which a loss on the plateau triggers a warning.
         warns: whether to warn at all; pretrained weights may transfer well even before they leave the plateau.
@@ -201,7 +190,6 @@ class TokenForecast:
     """Reports how many tokens a run with a budget in seconds will see; a resumed run reports it again.
 
     Args:
-        seconds: the budget.
         meaning: returns additional lines to report, given the expected number of tokens and the tokens per second.
     """
 

@@ -54,12 +54,7 @@ class _Manifest(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One complete checkpoint.
-
-    Attributes:
-        folder: folder of the checkpoint.
-        state: content of ``state.json``.
-    """
+    """A complete checkpoint: its folder and the content of its ``state.json``."""
 
     folder: Path
     state: SavedState
@@ -79,7 +74,6 @@ def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]
     """Write a checkpoint to a new folder and flush it to disk; the manifest, written last, marks it as complete.
 
     Args:
-        folder: must not exist.
         tensors: tensors by file name without suffix; no file is written for an empty mapping.
         state: plain numbers, strings, lists and dicts; must contain ``step``.
 
@@ -163,11 +157,7 @@ def _size_and_hash(path: Path) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """The checkpoints of one run.
-
-    Args:
-        folder: the ``checkpoints`` folder of the run; the first save creates it.
-    """
+    """The checkpoints of one run, in its folder ``checkpoints``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -189,13 +179,7 @@ class Checkpoints:
             raise CheckpointError(explain_deletion(missing[0]))
 
     def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-        """Write the checkpoint ``name``; the previous one of that name is kept until the new one is complete.
-
-        Args:
-            name: ``last``, ``best`` or a ``revision_name``.
-            tensors: tensors by file name without suffix; no file is written for an empty mapping.
-            state: plain numbers, strings, lists and dicts; must contain ``step``.
-        """
+        """Write ``last``, ``best`` or a revision; the previous one of that name is kept until the new one is complete."""
         final, staged = self.folder / name, self.folder / f".{name}.new"
         _check_no_link(self.folder)
         if self._needed and not self.folder.parent.is_dir():
@@ -255,11 +239,7 @@ class Checkpoints:
         return {tokens: self.folder / revision_name(tokens) for tokens in sorted(_tokens_of(self.folder))}
 
     def drop_revisions(self, *, after: int) -> None:
-        """Remove the revisions of later steps, because a run that resumes from an earlier checkpoint saves them again.
-
-        Args:
-            after: the step of the checkpoint.
-        """
+        """Remove the revisions after a step, because a run that resumes from an earlier checkpoint saves them again."""
         for folder in self.revisions().values():
             with suppress(CheckpointError):  # a damaged revision is reported when it is used
                 if read_state(folder)["step"] > after:
@@ -324,13 +304,7 @@ def _tokens_of(folder: Path) -> list[int]:
 
 
 def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
-    """Check before training that checkpoints can be written: permissions and free disk space.
-
-    Args:
-        folder: the ``checkpoints`` folder of the run.
-        num_bytes: size of one checkpoint.
-        kept_bytes: total size of the revisions that will be kept.
-    """
+    """Check before training that checkpoints can be written: permissions and free disk space."""
     _check_no_link(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

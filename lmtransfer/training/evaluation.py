@@ -37,11 +37,7 @@ def iterate_batches(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _with_fillers(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield the batches and whether they count: a rank repeats one while others have more, for a sharded learner.
-
-    Raises:
-        StopDuringEvaluation: any rank received SIGTERM or Ctrl-C.
-    """
+    """Yield the batches and whether they count: a rank repeats one while others have more, for a sharded learner."""
     iterator = iter(batches)
     batch = next(iterator, None)
     filler = next((first for first in process_group.gather(batch) if first is not None), None)
@@ -63,15 +59,6 @@ def evaluate_losses(
 
     It runs in evaluation mode (restoring the mode afterwards), without gradients, and with a separate recurrent state
     that starts empty. Under ``torchrun``, each rank passes its own share of the batches.
-
-    Args:
-        learner: an ``nn.Module`` that is a ``Learner``.
-        batches: micro-batches.
-        device: device of the learner.
-        precision: number format; float32 by default.
-
-    Returns:
-        One number for each loss; losses with a count of 0 are omitted.
 
     Raises:
         StopDuringEvaluation: SIGTERM or Ctrl-C was received.
@@ -109,8 +96,6 @@ class ModelSelection:
     """Keeps track of the best value of one metric, the highest or the lowest.
 
     Args:
-        metric: name of the metric that decides.
-        higher_is_better: direction of the metric; False for losses.
         patience: training stops after this many evaluations in a row without a better value; None disables early
             stopping.
     """
@@ -162,7 +147,6 @@ class Validation:
     """How a learner is evaluated on held-out data during training.
 
     Attributes:
-        measure: returns the metrics, which are logged as ``validation/<name>``.
         every: steps between evaluations; None evaluates only at the end.
         selection: chooses the best evaluation and stops early; None saves no checkpoint ``best``.
     """

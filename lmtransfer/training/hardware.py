@@ -40,12 +40,7 @@ _MOST_WORKERS = 4
 
 
 def claim_gpu(names: Sequence[str], *, folder: Path | None = None) -> int:
-    """Return the index of a GPU that the fewest processes of this user have claimed; the claim ends with this process.
-
-    Args:
-        names: one name per GPU, the same in every process.
-        folder: folder of the lock files; None for the system's temporary folder.
-    """
+    """Return the index of a GPU that the fewest processes of this user have claimed; the claim ends with this process."""
     if tuple(names) in _held:
         return _held[tuple(names)][0]
     folder = folder or Path(tempfile.gettempdir()) / f"lmtransfer-gpus-{os.getuid()}"
@@ -71,17 +66,9 @@ class Hardware:
     """The choices of ``setup``.
 
     Attributes:
-        device: device to compute on.
-        precision: number format of every matrix product, for the trainer.
-        reason: reason for choosing this format.
-        threads: number of CPU threads in use.
-        compile: whether to compile the blocks.
-        activation_checkpointing: whether to recompute transformer layers in the backward pass.
         residual: number format of the residual streams in training, see ``layers.residual``.
         residual_set: whether ``residual`` was set explicitly, so that a model without a residual stream is an error.
         uncompiled: why blocks are not compiled on a GPU that might support it; empty if there is no reason.
-        num_workers: number of processes that build batches for this rank.
-        shard: whether each rank holds only a part of every weight; see ``data_parallel.shard``.
     """
 
     device: torch.device
@@ -124,17 +111,10 @@ def setup(
     """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, current GPU).
 
     Args:
-        device: ``auto`` selects the GPU of this rank if there is one, else the CPU.
-        precision: ``auto`` selects the fastest format of the hardware (``precision.fastest_format``).
-        threads: number of CPU threads; None for ``default_threads``.
-        compile: ``auto`` compiles on CUDA unless a requirement is missing (``missing_to_compile``).
-        activation_checkpointing: recompute transformer layers in the backward pass.
         residual: number format of the residual streams in training; ``auto`` selects bfloat16 on a GPU with the
             precision bf16, which bfloat16 requires.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
         keep_threads: leave PyTorch's number of threads unchanged, for a caller that has set it.
-        num_workers: number of processes that build batches for each rank; None for ``useful_workers``.
-        shard: with several ranks, each rank holds only a part of every weight.
     """
     selected = _device(device)
     number_format = fastest_format(selected) if precision == "auto" else Format(precision, "as set")
@@ -274,9 +254,6 @@ def tune_allocator() -> bool:
 
     Otherwise a returned block must be mapped again, with a page fault for each of its pages, which takes 10 to 20 % of
     the training step of a small encoder on a CPU. The disadvantage is that the process never returns this memory.
-
-    Returns:
-        Whether the settings were changed; only glibc has them.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

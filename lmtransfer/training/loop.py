@@ -34,18 +34,10 @@ class TrainerConfig:
     """Settings of the training loop, for any learner.
 
     Attributes:
-        budget: how long to train.
         until: share of the budget at which training ends; less than 1 if another training run continues from there.
-        schedule: factor on the learning rates.
-        schedule_start: number of steps before the schedule starts.
-        seed: seed of the run; also seeds dropout for each micro-batch.
-        device: device of the learner.
-        precision: number format.
-        max_grad_norm: upper bound to which the gradient norm is clipped; None disables clipping.
         save_every: steps between saves of ``last``, which is also saved at the end and on interruption.
         save_at: token counts, ascending, at which the model is kept as a revision.
         log_every: steps between log records; evaluations are always logged.
-        max_bad_steps: number of consecutive steps with a non-finite loss after which training fails.
     """
 
     budget: Budget
@@ -64,13 +56,7 @@ class TrainerConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A step whose numbers the host has not read yet.
-
-    Attributes:
-        pending: the pending step.
-        record: its log record, as far as it is known.
-        fraction: share of the budget used up after the step.
-    """
+    """A step whose numbers the host has not read yet."""
 
     pending: PendingStep
     record: dict[str, Any]
@@ -82,10 +68,7 @@ class Output:
     """The checkpoints, log records and screen output of a training run.
 
     Attributes:
-        checkpoints: where to save checkpoints; None disables saving.
         trackers: receivers of the log records, such as ``Jsonl``; the caller opens and closes them.
-        progress: the progress line on the screen.
-        callbacks: called after every step; they can extend its record and return messages for the user.
     """
 
     checkpoints: Checkpoints | None = None
@@ -98,16 +81,9 @@ class Trainer:
     """Trains a learner on a stream until the budget is used up.
 
     Args:
-        learner: the learner, already on its device.
-        stream: the optimizer steps of this rank.
-        optimizer: optimizer of the trainable parameters.
-        config: the settings.
-        validation: how to evaluate the learner on held-out data; None disables validation.
         average: average of the optimized parameters, which is evaluated and saved in their place; None disables
             averaging.
-        output: files and screen output; none by default.
         state: state of an earlier training run that this one continues; by default a fresh state.
-        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -221,11 +197,7 @@ class Trainer:
         )
 
     def _step(self, source: StepSource) -> str | None:
-        """Take one optimizer step; the device may still be computing the step when this returns.
-
-        Returns:
-            The name of a signal that requested any rank to stop, or None.
-        """
+        """Take one optimizer step, which the device may finish later; return a signal that asked any rank to stop."""
         start_time, state = self.clock(), self.state
         fraction = self._fraction()
         self.learner.on_progress(fraction)

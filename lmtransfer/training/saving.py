@@ -23,10 +23,6 @@ class Snapshot:
     """The parts of a run whose state is saved.
 
     Args:
-        updater: the updater, with the learner (weights and buffers, part by part), the optimizer (moments), the
-            recurrent states and the loss scale.
-        state: the state of the run; it is restored in place.
-        callbacks: the callbacks whose states are saved.
         average: the average of the weights, or None. Once the average has begun, it is saved as the model, and the
             trained weights are saved as "raw".
     """
@@ -174,13 +170,7 @@ class Snapshot:
 
 
 class CheckpointSaver:
-    """Saves the parts of a run; all ranks must call its methods, and the main rank writes the files.
-
-    Args:
-        snapshot: the parts of the run whose state is saved.
-        checkpoints: where to save them; None disables saving.
-        save_at: token counts, ascending, at which the model is kept as a revision.
-    """
+    """Saves the parts of a run; all ranks must call its methods, and the main rank writes the files."""
 
     def __init__(self, snapshot: Snapshot, checkpoints: Checkpoints | None, *, save_at: Sequence[int] = ()) -> None:
         self.snapshot, self.checkpoints, self.save_at = snapshot, checkpoints, save_at
@@ -197,11 +187,7 @@ class CheckpointSaver:
             )
 
     def save(self, name: str) -> None:
-        """Save everything that resuming needs.
-
-        Args:
-            name: ``last`` or ``best``.
-        """
+        """Save everything that resuming needs, as ``last`` or ``best``."""
         if self.checkpoints is None:
             return
         tensors, state = self.snapshot.take()

@@ -37,11 +37,7 @@ _ADVICE = "lower train.micro_batch_tokens or objective.max_length, or use a smal
 
 
 class OutOfDeviceMemory(Exception):
-    """A micro-batch did not fit on the device; weights and recurrent states have not changed.
-
-    Attributes:
-        largest: number of tokens in the largest micro-batch of the step.
-    """
+    """A micro-batch did not fit on the device; weights and recurrent states have not changed."""
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
@@ -54,9 +50,7 @@ class PassResults:
 
     Attributes:
         counts: the count of each loss over the whole step (all micro-batches and ranks), if known before the passes.
-        tokens: number of real tokens in the step over all ranks.
         losses: losses of each micro-batch of this rank, without gradients; empty for a filler.
-        recurrent_states: recurrent state after each micro-batch.
     """
 
     counts: dict[str, float]
@@ -76,10 +70,8 @@ def accumulate(
     the micro-batch, so they change with the split. Other random numbers of an objective belong to its rows.
 
     Args:
-        step: the micro-batches of this rank; every rank has the same number.
         recurrent_states: recurrent state before each micro-batch, by its position within the step.
         seed: seed of torch's generator, whose state depends only on this seed and the number of the micro-batch.
-        device: device of the learner.
 
     Raises:
         OutOfDeviceMemory: the device ran out of memory.
@@ -141,12 +133,7 @@ def _step_counts(learner: Learner, step: Step) -> dict[str, float]:
 
 
 class StepSource:
-    """Reads the steps of a stream; a step is a pure function of its number, so it can be split again without loss.
-
-    Args:
-        stream: the steps.
-        start: number of the first step.
-    """
+    """Reads the steps of a stream; a step is a pure function of its number, so it can be split again without loss."""
 
     def __init__(self, stream: BatchStream, *, start: int) -> None:
         self.stream = stream
@@ -204,11 +191,6 @@ class StepResult:
     Attributes:
         losses: mean of each named loss over the whole step (all micro-batches and ranks), before the update; losses
             with a count of 0 are omitted.
-        loss: weighted total of the losses.
-        tokens: number of real tokens in the step over all ranks.
-        gradient_norm: gradient norm before clipping.
-        factor: factor on the peak learning rates.
-        updated: whether the weights changed.
         overflowed: whether the float16 gradients overflowed, in which case only the loss scale changed.
         loss_scale: loss scale after the step; 1 except in float16.
         bad_keys: keys of the micro-batches, on any rank, whose loss was not finite.
@@ -230,16 +212,9 @@ class PendingStep:
     """A step whose numbers the device may still be computing.
 
     Attributes:
-        tokens: number of its real tokens over all ranks.
         counts: count of each loss over all micro-batches and ranks, if known before the passes.
-        losses: losses of each micro-batch of this rank.
-        keys: the rows or examples in each of these micro-batches.
         norm: gradient norm, multiplied by the loss scale.
         skipped: 1 if the weights did not change, else 0.
-        scale: loss scale of the step.
-        scale_after: loss scale after the step.
-        overflowed: see ``StepResult``.
-        factor: factor on the peak learning rates.
     """
 
     tokens: int
@@ -259,17 +234,6 @@ class Updater:
 
     The recurrent state of a learner belongs to a position within the step: micro-batch j of step k continues
     micro-batch j of step k - 1.
-
-    Args:
-        learner: computes the losses.
-        optimizer: optimizer of its parameters.
-        seed: seed of the run; it seeds dropout.
-        device: device of the learner.
-        precision: number format.
-        max_grad_norm: upper bound to which the gradient norm is clipped; None disables clipping.
-
-    Attributes:
-        asynchronous: whether the device works while the host does something else.
     """
 
     def __init__(
@@ -386,9 +350,6 @@ class _OfRank:
 
     Attributes:
         losses: name, sum and weight of each loss of each micro-batch, and the count if the pass computed it.
-        norm: gradient norm.
-        skipped: whether the weights did not change.
-        bad_keys: keys of the micro-batches with a non-finite loss.
     """
 
     losses: list[tuple[str, float, float, float | None]]

@@ -24,7 +24,6 @@ class Optimizer:
     tensors only, so that it is safe to load and does not depend on the order of the parameters.
 
     Args:
-        learner: the learner that owns the parameters.
         parts: the optimizers; the learning rate of the first is logged. A group's ``peak_lr`` (default: its ``lr``) is
             its learning rate at a factor of 1; ``base_lr`` is the same without layer-wise rates.
     """
@@ -59,12 +58,7 @@ class Optimizer:
         return None
 
     def multiply_in(self, dtype: torch.dtype) -> None:
-        """Set the dtype of the matrix products in an update; only Muon's update has matrix products.
-
-        Args:
-            dtype: bfloat16 if the hardware multiplies it natively, else float32. Weights and optimizer state keep their
-                dtype.
-        """
+        """Set the dtype of the matrix products in an update, bfloat16 or float32; only Muon has any."""
         for part in self.parts:
             if isinstance(part, MuonUpdate):
                 part.product_dtype = dtype
@@ -114,12 +108,7 @@ class Optimizer:
         return process_group.union(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-        """Restore the state from ``state_dict``; tensors are copied to the devices of the parameters.
-
-        Args:
-            state: tensors with keys ``<parameter name>/<entry>``.
-            source: name of the source in messages.
-        """
+        """Restore the state from ``state_dict``; tensors are copied to the devices of the parameters."""
         holders = {
             self.names[id(p)]: (part, p, bool(group.get("fused")))
             for part in self.parts
@@ -176,8 +165,6 @@ class NamedParameter:
     """One parameter of a learner.
 
     Attributes:
-        name: its first name in ``named_parameters()``.
-        parameter: the parameter itself.
         kind: ``hidden``: the matrix of a linear layer inside an encoder block; ``embedding``: one row per token (even
             if an output layer is tied to it), or any parameter of a network that computes embeddings; ``norm``: gain or
             offset of a normalization; ``bias``: any other vector or number; ``weight``: everything else.
@@ -224,11 +211,7 @@ def _gives_embeddings(module: nn.Module) -> bool:
 
 
 def classify(learner: nn.Module) -> list[NamedParameter]:
-    """List every trainable parameter once, with its kind, in the order of ``named_parameters()``.
-
-    The kinds are described at ``NamedParameter``. The linear matrices in the blocks of every encoder are ``hidden``,
-    including those of ELECTRA's generator. The matrices of a head are not.
-    """
+    """List every trainable parameter once, in the order of ``named_parameters()``."""
     hidden, embeddings = _hidden_linears(learner), _embeddings(learner)
     encoders = [module for module in learner.modules() if isinstance(module, HasBlocks)]
     of_encoders = {id(parameter) for encoder in encoders for parameter in encoder.parameters()}
@@ -266,14 +249,10 @@ def build_groups(
     """Build parameter groups for a ``torch.optim`` optimizer: every parameter is in exactly one group.
 
     Args:
-        parameters: the parameters, as ``classify`` returns them.
         learning_rate: peak rate, stored as ``base_lr``; multiplied by the factors of the parameter, it is ``peak_lr``
             and ``lr``.
-        weight_decay: weight decay of all kinds except ``no_decay``.
-        no_decay: the kinds without weight decay.
-        rates: factor on the learning rate by kind of parameter, see ``RATED``; 1 for the others. All parameters in a
+        rates: factor on the learning rate by kind of parameter, see ``RATE_KEYS``; 1 for the others. All parameters in a
             head, of any kind, have the factor of "head".
-        lr_scales: factor on the learning rate by parameter name (layer-wise rates); 1 for the others.
     """
     unknown = sorted(set(no_decay) - set(get_args(Kind)))
     if unknown:

@@ -20,11 +20,6 @@ class LambUpdate(torch.optim.Optimizer):
 
     The ratio ``|w| / |update|`` is 1 if either norm is 0, and in groups without weight decay, as in ALBERT's published
     code.
-
-    Args:
-        parameter_groups: groups with ``lr`` and ``weight_decay``.
-        betas: decay of the first and second moment.
-        eps: added to the root of the second moment.
     """
 
     def __init__(self, parameter_groups: list[dict[str, Any]], *, betas: Sequence[DropoutProb], eps: Positive) -> None:
@@ -72,15 +67,10 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019), fused.
 
     Args:
-        learner: the learner whose trainable parameters are optimized.
-        learning_rate: peak learning rate.
-        betas: decay of the first and second moment.
-        eps: added to the root of the second moment.
-        weight_decay: decoupled decay, times the learning rate.
-        no_decay: kinds of parameters without decay (see ``parameters.Kind``).
+        no_decay: kinds of parameters without decay (``NamedParameter.kind``).
         bias_correction: False omits the bias correction of the moments, as in the published BERT code
             (google-research/bert, optimization.py), although the Adam of the paper has it.
-        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
+        rates: factor on the learning rate by kind of parameter, and of the head (see ``RATE_KEYS``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
@@ -130,14 +120,8 @@ class Lamb(Optimizer):
     """LAMB for large batches (You et al. 2020, algorithm 2).
 
     Args:
-        learner: the learner whose trainable parameters are optimized.
-        learning_rate: peak learning rate.
-        betas: decay of the first and second moment.
-        eps: added to the root of the second moment.
         weight_decay: decay, added to the update before its norm is taken.
         no_decay: kinds of parameters without decay and, as in the published ALBERT code, without the trust ratio.
-        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
-        lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
     def __init__(
@@ -167,18 +151,8 @@ class Muon(Optimizer):
     """Muon for the matrices inside the encoder's blocks, AdamW for everything else (Jordan et al. 2024).
 
     Args:
-        learner: the learner whose trainable parameters are optimized.
-        learning_rate: peak learning rate of the matrices.
-        momentum: Nesterov momentum of the matrices' gradients.
         weight_decay: decoupled decay of the matrices, times their learning rate.
         num_iterations: number of Newton-Schulz iterations, 3 to 5.
-        adamw_learning_rate: peak learning rate of the other parameters.
-        adamw_betas: decay of the moments of the other parameters.
-        adamw_eps: added to the root of the second moment of the other parameters.
-        adamw_weight_decay: decoupled decay of the other parameters.
-        no_decay: kinds of parameters without decay (see ``parameters.Kind``).
-        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
-        lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
     def __init__(
@@ -232,14 +206,7 @@ class Adagrad(Optimizer):
     """Adagrad (Duchi et al. 2011) with ``torch.optim.Adagrad``; the settings are named as in that class.
 
     Args:
-        learner: the learner whose trainable parameters are optimized.
-        lr: peak learning rate.
         lr_decay: the rate of update n, from 0, is divided by ``1 + n * lr_decay``.
-        weight_decay: factor by which the weight is multiplied before it is added to its gradient.
-        initial_accumulator_value: initial value of the sums of squared gradients.
-        eps: added to the roots of these sums.
-        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
-        lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
     def __init__(

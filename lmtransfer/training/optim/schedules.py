@@ -52,13 +52,7 @@ class Schedule(ABC):
         self.final_factor = final_factor
 
     def __call__(self, *, step: int, fraction: float, fraction_after: float) -> float:
-        """Return the factor of one update.
-
-        Args:
-            step: number of the update, from 0.
-            fraction: share of the budget used up before the update, in [0, 1].
-            fraction_after: share of the budget used up after the update, in [0, 1].
-        """
+        """Return the factor of one update."""
         warmup = 1.0
         if self.warmup_steps is not None:
             warmup = min(1.0, (step + 1) / max(1, self.warmup_steps))
@@ -100,9 +94,6 @@ class WarmupStableDecay(Schedule):
 
     Args:
         decay_fraction: share of the budget over which the rate falls, in (0, 1].
-        warmup_steps: see ``Schedule``.
-        warmup_fraction: see ``Schedule``.
-        final_factor: see ``Schedule``.
     """
 
     def __init__(

@@ -25,7 +25,6 @@ class MLflow(Service):
     """Keeps records in an MLflow tracking store.
 
     Args:
-        project: name of the MLflow experiment.
         uri: the tracking store: address of a server, or ``sqlite:///<file>``; None for the value of
             ``MLFLOW_TRACKING_URI``, or else the file ``mlflow.db`` in ``output_root``.
     """
@@ -145,7 +144,6 @@ class Trackio(Service):
     """Keeps records in Trackio's own folder (``TRACKIO_DIR``), or in a Space.
 
     Args:
-        project: name of the project.
         space: name of a Space on the hub; None for this machine only.
     """
 
@@ -211,7 +209,6 @@ class Wandb(Service):
     A resumed offline run has one more folder there, with the same id.
 
     Args:
-        project: name of the project.
         entity: user or team; None for the user's default.
         mode: "online" or "offline"; None for the value of ``WANDB_MODE``, or else "online".
     """
