@@ -104,7 +104,7 @@ _ALIKE = 4.0
 
 
 def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
-    """Return the prediction of the measurements for a budget, as lines for the user; none for encoders of other sizes."""
+    """Return lines with the prediction of the measurements for a budget; none for encoders of other sizes."""
     nearest = min(TABLE, key=lambda row: abs(math.log(row.num_weights / max(1, num_weights))))
     if not 1 / _ALIKE <= nearest.num_weights / max(1, num_weights) <= _ALIKE:
         return ()

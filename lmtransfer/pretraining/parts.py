@@ -1,4 +1,4 @@
-"""The encoder, rows, corruption and objectives of a pretraining run, with random weights or those of a continued run."""
+"""The encoder, rows, corruption and objectives of a pretraining run, with random weights or those of ``init``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lmtransfer.training.weights import load_weights, read_weights
 
 @dataclass(frozen=True, slots=True)
 class PretrainingParts:
-    """Encoder, rows, corruption, and objectives with their heads; ``heads`` has the weights of the heads of ``init``."""
+    """Encoder, rows, corruption and objectives; ``heads`` are the weights of the heads of ``init``."""
 
     encoder: Encoder
     rows: Rows

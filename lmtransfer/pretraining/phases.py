@@ -164,7 +164,7 @@ def describe_phases(
 def find_phase(
     phases: Sequence[TrainingPhase], run: RunDirectory | None, *, start: Start | None
 ) -> tuple[TrainingPhase, TrainState]:
-    """Find the phase in which a run begins or resumes from its newest complete checkpoint, and the state before that."""
+    """Find the phase in which a run begins, or resumes from its newest complete checkpoint, and the state before."""
     seconds = 0.0 if start is None else start.seconds
     state = TrainState(seconds=seconds, prepared=seconds)
     newest = None if run is None or len(phases) == 1 else run.checkpoints.recover_newest()[0]

@@ -88,7 +88,7 @@ class _Versions(TypedDict, total=False):
 
 
 class RunDirectory:
-    """The files of one run; ``create`` makes the directory, ``open`` opens an existing one. No file contains its path."""
+    """The files of one run; ``create`` makes the directory, ``open`` opens an existing one."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path).absolute()

@@ -292,7 +292,7 @@ def value_at(values: Mapping[str, Any], key: str) -> Any:
 
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and value of every text, number, boolean and null in plain data, such as ``corpus.path[0]``."""
+    """Yield the dotted key (``corpus.path[0]``) and value of every text, number, boolean and null in plain data."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from leaves(item, f"{key}.{name}".removeprefix("."))

@@ -179,7 +179,7 @@ class Checkpoints:
             raise CheckpointError(explain_deletion(missing[0]))
 
     def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-        """Write ``last``, ``best`` or a revision; the previous one of that name is kept until the new one is complete."""
+        """Write ``last``, ``best`` or a revision; the previous one is kept until the new one is complete."""
         final, staged = self.folder / name, self.folder / f".{name}.new"
         _check_no_link(self.folder)
         if self._needed and not self.folder.parent.is_dir():

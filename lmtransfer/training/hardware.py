@@ -40,7 +40,7 @@ _MOST_WORKERS = 4
 
 
 def claim_gpu(names: Sequence[str], *, folder: Path | None = None) -> int:
-    """Return the index of a GPU that the fewest processes of this user have claimed; the claim ends with this process."""
+    """Return a GPU that the fewest processes of this user have claimed; the claim ends with this process."""
     if tuple(names) in _held:
         return _held[tuple(names)][0]
     folder = folder or Path(tempfile.gettempdir()) / f"lmtransfer-gpus-{os.getuid()}"

@@ -56,7 +56,7 @@ def aliases(module: nn.Module) -> dict[str, str]:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-    """Copy saved weights, which may have any of their names, into the module in place, so that tied tensors stay tied."""
+    """Copy saved weights, under any of their names, into the module in place, so that tied tensors stay tied."""
     for target, value in _fitting(module, saved, source):
         target.copy_(shard_like(target, value))
 

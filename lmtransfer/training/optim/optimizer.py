@@ -251,8 +251,7 @@ def build_groups(
     Args:
         learning_rate: peak rate, stored as ``base_lr``; multiplied by the factors of the parameter, it is ``peak_lr``
             and ``lr``.
-        rates: factor on the learning rate by kind of parameter, see ``RATE_KEYS``; 1 for the others. All parameters in a
-            head, of any kind, have the factor of "head".
+        rates: factor on the learning rate by kind (``RATE_KEYS``); all parameters in a head have the factor of "head".
     """
     unknown = sorted(set(no_decay) - set(get_args(Kind)))
     if unknown:
