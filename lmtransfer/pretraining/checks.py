@@ -87,7 +87,6 @@ def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
 
 
 def _check_characters(cfg: DictConfig) -> None:
-    """Raise if the model reads characters but the tokenizer provides none."""
     model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
     if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "provides_characters", False):
         raise ConfigError(

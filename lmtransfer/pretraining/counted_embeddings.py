@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.config.component import build
-from lmtransfer.config.types import LargeCount
+from lmtransfer.config.types import Count, LargeCount, Positive
 from lmtransfer.data.token_shares import keep_probabilities, token_shares
 from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
@@ -210,29 +210,18 @@ class CountedEmbeddings:
     def __init__(
         self,
         *,
-        windows: Sequence[int] = (2, 16),
+        windows: Sequence[Count] = (2, 16),
         documents: bool = True,
         segment_tokens: LargeCount = 1024,
-        subsample: float | None = 1e-3,
-        smoothing: float = 0.75,
-        contexts: int = 8192,
+        subsample: Positive | None = 1e-3,
+        smoothing: Positive = 0.75,
+        contexts: Count = 8192,
         max_tokens: LargeCount = 20_000_000,
-        deviation: float = 0.05,
+        deviation: Positive = 0.05,
         output_bias: bool = True,
     ) -> None:
-        problems = []
-        if any(window < 1 for window in windows):
-            problems.append(f"embeddings.windows={list(windows)}: each window must be at least 1")
         if not windows and not documents:
-            problems.append("embeddings.windows=[] and embeddings.documents=false leave nothing to count: set either")
-        for name, value in (("segment_tokens", segment_tokens), ("contexts", contexts), ("max_tokens", max_tokens)):
-            if value < 1:
-                problems.append(f"embeddings.{name}={value}: must be at least 1")
-        for name, number in (("subsample", subsample), ("smoothing", smoothing), ("deviation", deviation)):
-            if number is not None and not number > 0:
-                problems.append(f"embeddings.{name}={number}: must be greater than 0")
-        if problems:
-            raise ConfigError(problems)
+            raise ConfigError("embeddings.windows=[] and embeddings.documents=false leave nothing to count: set either")
         self.windows, self.documents, self.segment_tokens = tuple(windows), documents, segment_tokens
         self.subsample, self.smoothing, self.contexts = subsample, smoothing, contexts
         self.max_tokens, self.deviation, self.output_bias = max_tokens, deviation, output_bias

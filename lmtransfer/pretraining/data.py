@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.data.stream import PlannedStream, evaluation_batches
@@ -59,22 +58,18 @@ class PretrainingData:
         In a mixture, parts whose held-out text yields no rows are excluded from validation.
         """
         if not isinstance(self.held_out, MixedStore):
-            return self._has_rows(
-                self.held_out, lambda why: note(f"there is no validation, and so no best checkpoint: {why}")
-            )
+            return self._has_rows(self.held_out, ", and so no best checkpoint", note)
         parts = {
-            name: store
-            for name, store in self.held_out.parts.items()
-            if self._has_rows(store, partial(_note_of_part, note, name))
+            name: store for name, store in self.held_out.parts.items() if self._has_rows(store, f" on {name}", note)
         }
         self.held_out = MixedStore(parts, self.held_out.sampling)
         return bool(parts)
 
-    def _has_rows(self, store: TokenStore, note: Callable[[str], None]) -> bool:
+    def _has_rows(self, store: TokenStore, what: str, note: Callable[[str], None]) -> bool:
         try:
             return store.num_tokens > 0 and len(self._validation(store).plan(0).lengths) > 0
         except DataError as error:
-            note(str(error))
+            note(f"there is no validation{what}: {error}")
             return False
 
     def validate(self, learner: PretrainingLearner, *, most_tokens: int | None) -> dict[str, float]:
@@ -109,10 +104,6 @@ class PretrainingData:
             characters=self.characters,
             few_shapes=self.hardware.device.type == "cpu",
         )
-
-
-def _note_of_part(note: Callable[[str], None], part: str, why: str) -> None:
-    note(f"there is no validation on {part}: {why}")
 
 
 def validate(measure: Measure, held_out: TokenStore | MixedStore, *, most_tokens: int | None) -> dict[str, float]:

@@ -133,6 +133,5 @@ def block_weights(encoder: nn.Module) -> int:
 
 
 def _round_up(seconds: float) -> int:
-    """Round up to two significant figures."""
     unit = 10 ** max(0, math.floor(math.log10(seconds)) - 1)
     return math.ceil(seconds / unit) * unit

@@ -50,7 +50,7 @@ from lmtransfer.training.data_parallel import shard
 from lmtransfer.training.evaluation import ModelSelection, Validation
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.loop import Output, Trainer, TrainerConfig
+from lmtransfer.training.loop import Trainer, TrainerConfig
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import ProgressLine
@@ -312,12 +312,10 @@ class Pretraining:
             config=replace(phase.trainer, schedule_start=schedule_start),
             validation=self._validation(training, progress),
             average=training.average,
-            output=Output(
-                checkpoints=directory.checkpoints,
-                trackers=trackers,
-                progress=progress,
-                callbacks=[*training.callbacks, *([PhaseName(phase.name)] if phase.name else [])],
-            ),
+            checkpoints=directory.checkpoints,
+            trackers=trackers,
+            progress=progress,
+            callbacks=[*training.callbacks, *([PhaseName(phase.name)] if phase.name else [])],
             state=state,
         )
 
@@ -352,6 +350,5 @@ def _start_of(phase: TrainingPhase, state: TrainState) -> PhaseStart:
 
 
 def _heads_of(learner: PretrainingLearner) -> dict[str, torch.Tensor]:
-    """Return the weights of a learner's heads, by name under ``objectives``."""
     prefix = "objectives."
     return {name.removeprefix(prefix): t for name, t in weights(learner).items() if name.startswith(prefix)}

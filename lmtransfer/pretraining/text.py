@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich import box
 from rich.table import Table
 
@@ -15,23 +16,18 @@ from lmtransfer.config.component import build
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.screening import ScreenedCorpus, Screening, list_path
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.interop.added_tokens import add_words
+from lmtransfer.interop.open_run import open_saved
+from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.system.optional import import_optional
+from lmtransfer.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
 
-
-from dataclasses import dataclass
-
-from omegaconf import OmegaConf
-
-from lmtransfer.data.stream import PlannedStream
-from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
-from lmtransfer.interop.added_tokens import add_words
-from lmtransfer.interop.open_run import open_saved
-from lmtransfer.system.machine import default_cache_dir
-from lmtransfer.tokenizers.base import Tokenizer
 
 #: Number of characters of a text shown in a terminal line.
 _MAX_CHARACTERS = 60

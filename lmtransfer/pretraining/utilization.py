@@ -60,7 +60,6 @@ def output_flops(learner: PretrainingLearner, *, mean_length: float, target_shar
 
 
 def _target_share(data: PretrainingData) -> float:
-    """Return the share of predicted tokens, 0 to 1."""
     sample = 1 << 16
     return data.parts.corruption.expected_targets(sample) / sample or 1.0  # 1 if nothing is masked
 

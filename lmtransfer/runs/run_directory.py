@@ -92,6 +92,11 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path).absolute()
+        self.config_path = self.path / "config.yaml"
+        self.tokenizer = self.path / "tokenizer"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.folds = self.path / "folds"
+        self.result_path = self.path / "result.json"
 
     @classmethod
     def create(cls, root: Path | str, command: str, name: str, *, resume: bool = False) -> RunDirectory:
@@ -133,34 +138,9 @@ class RunDirectory:
         return run
 
     @property
-    def config_path(self) -> Path:
-        """Path of ``config.yaml``."""
-        return self.path / "config.yaml"
-
-    @property
-    def tokenizer(self) -> Path:
-        """Path of the folder ``tokenizer``."""
-        return self.path / "tokenizer"
-
-    @property
     def checkpoints(self) -> Checkpoints:
         """The checkpoints, complete or not."""
         return Checkpoints(self.path / "checkpoints")
-
-    @property
-    def metrics_path(self) -> Path:
-        """Path of ``metrics.jsonl``."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def folds(self) -> Path:
-        """Path of the folder ``folds``."""
-        return self.path / "folds"
-
-    @property
-    def result_path(self) -> Path:
-        """Path of ``result.json``."""
-        return self.path / "result.json"
 
     @property
     def is_finished(self) -> bool:

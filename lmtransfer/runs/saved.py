@@ -224,17 +224,9 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
         return encoder
 
 
-def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """Return the encoder tensors of a run, by name, with low-rank updates merged into their matrices."""
-    return merge_saved_updates(read_weights(run.checkpoint(checkpoint), prefix="encoder."))
-
-
 def read_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """Read a run's encoder tensors, checked against its configuration without memory for a second encoder."""
-    node, tensors = run.model_node, encoder_weights(run, checkpoint)
-    run.check_fit(
-        lambda: new_encoder(node, run.tokenizer, seed=0),
-        tensors,
-        checkpoint=run.checkpoint(checkpoint),
-    )
+    """Read a run's encoder tensors, with low-rank updates merged, and check them against its configuration."""
+    node, folder = run.model_node, run.checkpoint(checkpoint)
+    tensors = merge_saved_updates(read_weights(folder, prefix="encoder."))
+    run.check_fit(lambda: new_encoder(node, run.tokenizer, seed=0), tensors, checkpoint=folder)
     return tensors

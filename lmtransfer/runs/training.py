@@ -107,7 +107,6 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
 
 
 def _format_of(run: Path) -> PrecisionName | None:
-    """Return the number format in which a run began, if its configuration names one."""
     directory = RunDirectory(run)
     if not directory.config_path.is_file():
         return None

@@ -132,7 +132,6 @@ def check_same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
-    """Build a corpus from local files without downloads."""
     if node.get("dataset"):
         raise RunDirectoryError("the corpus is on the hub")
     known = {name: None if name == "hub_dataset" else value for name, value in node.items()}
@@ -141,7 +140,6 @@ def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
 
 
 def _names(value: Any) -> list[str]:
-    """Return the file names in the value of an argument."""
     if isinstance(value, Mapping | list):
         return [name for item in (value.values() if isinstance(value, Mapping) else value) for name in _names(item)]
     return [] if value is None else [str(value)]

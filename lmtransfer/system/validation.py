@@ -216,7 +216,6 @@ def _alternatives(annotation: Any) -> Sequence[Any]:
 
 
 def _plain(annotation: Any) -> Any:
-    """Return the annotation without its range."""
     return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
 
 

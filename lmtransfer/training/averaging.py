@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -17,18 +17,6 @@ from lmtransfer.errors import ConfigError
 
 #: Tolerance for rounding errors in shares of a budget.
 _ROUNDING = 1e-9
-
-
-class UpdateWeight(Protocol):
-    """The share of the newest weights in the average."""
-
-    def __call__(self, *, num: int, fraction: float) -> float | None:
-        """Return the share of the newest weights, in (0, 1]; None if the average has not begun.
-
-        Args:
-            num: number of updates in the average so far; if ``num`` is 0, the share is 1.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +51,12 @@ class LastPartMean:
         return f"mean over the last {100 * self.share:.3g} % of the budget, not averaged before that"
 
 
-def weight_average(*, ema_decay: float | None, average_last: float | None) -> ExponentialAverage | LastPartMean | None:
+#: Returns the share of the newest weights in the average, given the number of updates in it and the share of the budget
+#: used up after the update; None if the average has not begun.
+UpdateWeight: TypeAlias = ExponentialAverage | LastPartMean
+
+
+def weight_average(*, ema_decay: float | None, average_last: float | None) -> UpdateWeight | None:
     """Return the kind of weight average with which training ends, or None for no average."""
     if ema_decay is not None and average_last is not None:
         raise ConfigError(

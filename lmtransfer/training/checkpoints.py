@@ -246,7 +246,6 @@ class Checkpoints:
                     remove(folder)
 
     def _staged_revisions(self) -> list[str]:
-        """Return the names of the revisions whose save was interrupted."""
         staged = self.folder.glob(f".{_REVISION}*") if self.folder.is_dir() else ()
         return sorted({path.name.removeprefix(".").partition(".")[0] for path in staged})
 
@@ -298,7 +297,6 @@ def revision_name(tokens: int) -> str:
 
 
 def _tokens_of(folder: Path) -> list[int]:
-    """Return the token counts of the revisions in a folder."""
     numbers = (path.name.removeprefix(_REVISION) for path in folder.glob(f"{_REVISION}*") if path.is_dir())
     return [int(number) for number in numbers if number.isdecimal()]
 

@@ -155,7 +155,6 @@ def setup(
 
 
 def _activate_newer_flash_attention(device: torch.device) -> None:
-    """Let PyTorch's attention use FlashAttention 3 on a Hopper GPU, if its package is installed."""
     if torch.cuda.get_device_capability(device)[0] == 9:
         from torch.nn.attention import activate_flash_attention_impl
 
@@ -234,7 +233,7 @@ def _own_gpu() -> int:
     """Return the GPU of this process: its rank's under ``torchrun``, otherwise one that the fewest processes use."""
     count = torch.cuda.device_count()
     if ranks.local_world_size() > 1 or process_group.world_size() > 1 or count <= 1:
-        return process_group.local_rank()
+        return ranks.local_rank()
     names = [str(getattr(torch.cuda.get_device_properties(index), "uuid", index)) for index in range(count)]
     return claim_gpu(names)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.progress import ProgressLine
-from lmtransfer.training.saving import CheckpointSaver, Snapshot
+from lmtransfer.training.saving import CheckpointSaver
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, requested_stop, stop_on_signals
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
@@ -56,25 +56,9 @@ class TrainerConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A step whose numbers the host has not read yet."""
-
     pending: PendingStep
     record: dict[str, Any]
     fraction: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """The checkpoints, log records and screen output of a training run.
-
-    Attributes:
-        trackers: receivers of the log records, such as ``Jsonl``; the caller opens and closes them.
-    """
-
-    checkpoints: Checkpoints | None = None
-    trackers: Sequence[Tracker] = ()
-    progress: ProgressLine = field(default_factory=lambda: ProgressLine(quiet=True))
-    callbacks: Sequence[Callback] = ()
 
 
 class Trainer:
@@ -95,18 +79,20 @@ class Trainer:
         config: TrainerConfig,
         validation: Validation | None = None,
         average: Average | None = None,
-        output: Output | None = None,
+        checkpoints: Checkpoints | None = None,
+        trackers: Sequence[Tracker] = (),
+        progress: ProgressLine | None = None,
+        callbacks: Sequence[Callback] = (),
         state: TrainState | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             optimizer = Optimizer(learner, [optimizer])
-        output = output or Output()
         self.learner, self.stream, self.optimizer = learner, stream, optimizer
         self.config, self.validation, self.average = config, validation, average
-        self.progress = output.progress
-        self.trackers = output.trackers if process_group.is_main() else ()
-        self.callbacks = [NonFiniteGuard(max_bad_steps=config.max_bad_steps), *output.callbacks]
+        self.progress = progress or ProgressLine(quiet=True)
+        self.trackers = trackers if process_group.is_main() else ()
+        self.callbacks = [NonFiniteGuard(max_bad_steps=config.max_bad_steps), *callbacks]
         self.clock = clock
         self.state = state or TrainState()
         self.updater = Updater(
@@ -117,8 +103,14 @@ class Trainer:
             precision=config.precision,
             max_grad_norm=config.max_grad_norm,
         )
-        self.snapshot = Snapshot(updater=self.updater, state=self.state, callbacks=self.callbacks, average=average)
-        self.saver = CheckpointSaver(self.snapshot, output.checkpoints, save_at=config.save_at)
+        self.saver = CheckpointSaver(
+            updater=self.updater,
+            state=self.state,
+            callbacks=self.callbacks,
+            average=average,
+            checkpoints=checkpoints,
+            save_at=config.save_at,
+        )
         self._started_at = 0.0  # start time, corrected as if there had been no interruptions
         self._unread: list[_Unread] = []
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
@@ -149,7 +141,7 @@ class Trainer:
         with ExitStack() as stack:
             stack.enter_context(stop_on_signals())
             stack.enter_context(self.progress)
-            source = stack.enter_context(StepSource(self.stream, start=state.step))
+            source = stack.enter_context(closing(StepSource(self.stream, start=state.step)))
             self.learner.train()
             if state.step == 0:
                 self.saver.keep_revisions(seen=-1)
@@ -190,7 +182,6 @@ class Trainer:
         return every is not None and self.state.step % every == 0
 
     def _fraction(self) -> float:
-        """Return the share of the budget that is used up."""
         state = self.state
         return self.config.budget.fraction(
             steps=state.step, tokens=state.tokens, seconds=state.seconds, prepared=state.prepared
@@ -222,7 +213,13 @@ class Trainer:
             state.finished = "budget"
         if self.average is not None:
             self.average.on_progress(fraction=fraction)
-        self._unread.append(_Unread(update, self._record(), fraction))
+        record = {
+            "step": state.step,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 3),
+            "epoch": state.epoch,
+        }
+        self._unread.append(_Unread(update, record, fraction))
         state.evaluation_due = self.validation is not None and (
             self._is_due(self.validation.every) or state.finished is not None
         )
@@ -244,16 +241,6 @@ class Trainer:
         return self.config.schedule(
             step=state.step - self.config.schedule_start, fraction=fraction, fraction_after=fraction_after
         )
-
-    def _record(self) -> dict[str, Any]:
-        """Return the log record of a step, without the numbers that are still to be read."""
-        state = self.state
-        return {
-            "step": state.step,
-            "tokens": state.tokens,
-            "seconds": round(state.seconds, 3),
-            "epoch": state.epoch,
-        }
 
     def _read(self) -> None:
         """Read the numbers of all pending steps and pass them to the callbacks."""
@@ -294,7 +281,8 @@ class Trainer:
     def _log(self) -> None:
         state = self.state
         evaluated = any(name.startswith("validation/") for name in state.record)
-        self._set_rate()
+        rate = self._unlogged_tokens / self._unlogged_seconds if self._unlogged_seconds else 0.0
+        state.record["tokens_per_second"] = round(rate, 1)  # since the last logged step, without evaluations and saves
         self.progress.show(
             state.record,
             fraction=self._fraction(),
@@ -308,8 +296,3 @@ class Trainer:
         for tracker in self.trackers:
             tracker.log(state.record)
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
-
-    def _set_rate(self) -> None:
-        """Record the real tokens per second since the last logged step, excluding evaluations and saves."""
-        rate = self._unlogged_tokens / self._unlogged_seconds if self._unlogged_seconds else 0.0
-        self.state.record["tokens_per_second"] = round(rate, 1)

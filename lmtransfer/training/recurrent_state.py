@@ -68,7 +68,6 @@ def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> d
 
 
 def _num_rows(recurrent_state: Any) -> int | None:
-    """Return the number of rows in the tensors of a nested structure; None if it has no tensors with rows."""
     tensors, _ = flatten(recurrent_state)
     return next((len(tensor) for tensor in tensors.values() if tensor.ndim), None)
 

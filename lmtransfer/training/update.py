@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -139,15 +138,6 @@ class StepSource:
         self.stream = stream
         self.steps: Iterator[Step] = iter(stream.steps(start))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop the workers of the stream."""
-        self._close()
-
     def next(self) -> Step:
         """Return the next step."""
         return next(self.steps)
@@ -159,7 +149,7 @@ class StepSource:
             raise TrainingError(
                 f"step {step.number + 1}: out of memory at {error.largest} tokens; {_ADVICE}"
             ) from error
-        self._close()
+        self.close()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         try:
@@ -178,7 +168,8 @@ class StepSource:
         )
         return smaller, note
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Stop the workers of the stream."""
         close = getattr(self.steps, "close", None)
         if close is not None:
             close()
@@ -375,7 +366,6 @@ def _on_device(step: PendingStep) -> list[Tensor]:
 
 
 def _of_rank(step: PendingStep, on_device: Sequence[float]) -> _OfRank:
-    """Return this rank's numbers; ``on_device`` holds the values from ``_on_device``."""
     losses = [(name, loss) for of_batch in step.losses for name, loss in of_batch.items()]
     *numbers, skipped, norm = on_device
     sums, counts = numbers[: len(losses)], iter(numbers[len(losses) :])
@@ -423,7 +413,6 @@ def _not_finite(results: PassResults, norm: Tensor) -> Tensor:
 
 
 def _losses_are_finite(results: PassResults) -> bool:
-    """Whether all losses with a nonzero count are finite on all ranks."""
     losses = [loss.sum for of_batch in results.losses for loss in of_batch.values() if _counts(loss)]
     return all(process_group.gather(all(bool(loss.isfinite()) for loss in losses)))
 
@@ -434,11 +423,9 @@ def _counts(loss: Loss) -> bool:
 
 @torch.no_grad()
 def _scale_gradients(parameters: Sequence[nn.Parameter], factor: float) -> None:
-    """Multiply all gradients by ``factor`` in place, unless it is 1."""
     if factor != 1:
         torch._foreach_mul_([own_part(p.grad) for p in parameters if p.grad is not None], factor)
 
 
 def _clip_factor(norm: float, max_norm: float | None) -> float:
-    """Return the factor that clips ``norm`` to ``max_norm``; 1 if it is smaller or there is no limit."""
     return 1.0 if max_norm is None or norm <= max_norm else max_norm / norm

@@ -21,6 +21,7 @@ from lmtransfer.pretraining.save_points import check_reached, explain_missed, ex
 from lmtransfer.training import checkpoints, loop
 from lmtransfer.training.averaging import Average, ExponentialAverage
 from lmtransfer.training.budget import Budget
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.checkpoints import Checkpoints, revision_name
 from lmtransfer.training.loop import Trainer
 
@@ -87,7 +88,7 @@ def test_points_that_time_or_a_resumed_run_does_not_reach_are_named() -> None:
     assert not explain_missed([0, 1000], tokens=999, revisions=[0])
 
 
-class _Watching:
+class _Watching(Callback):
     """Keeps weights and tokens after each step."""
 
     name = "watching"
@@ -99,11 +100,6 @@ class _Watching:
     def on_step_end(self, outcome: Any, record: Any, *, fraction: float) -> tuple[str, ...]:
         self.seen.append((record["tokens"], weights_of(self.learner)))
         return ()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 def _trainer(folder: Path, *, learner: ToyLearner | None = None, **settings: Any) -> Trainer:
@@ -196,7 +192,7 @@ def test_revisions_of_later_steps_than_the_checkpoint_are_made_again(tmp_path: P
 
 def test_room_for_the_revisions_is_needed_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = _trainer(tmp_path)
-    usage = type("Usage", (), {"free": 3 * trainer.snapshot.num_bytes()})
+    usage = type("Usage", (), {"free": 3 * trainer.saver.num_bytes()})
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     with refuses(CheckpointError, "train.save_at"):
         trainer.train()

@@ -24,19 +24,22 @@ class _KeepGradients(Optimizer):
         self.kept = [p.grad.clone() for p in self.parameters if p.grad is not None]
 
 
-def _gradients(micro_batches: list[ToyBatch], *, max_grad_norm: float | None = None) -> list[torch.Tensor]:
-    learner = ToyLearner()
+def _updater(learner: ToyLearner, *, seed: int = 0, max_grad_norm: float | None = None) -> Updater:
     optimizer = _KeepGradients(learner)
-    updater = Updater(
+    return Updater(
         learner=learner,
         optimizer=optimizer,
-        seed=0,
+        seed=seed,
         device="cpu",
         precision=Precision(),
         max_grad_norm=max_grad_norm,
     )
+
+
+def _gradients(micro_batches: list[ToyBatch], *, max_grad_norm: float | None = None) -> list[torch.Tensor]:
+    updater = _updater(ToyLearner(), max_grad_norm=max_grad_norm)
     updater.step(Step(number=0, epoch=0.1, micro_batches=micro_batches), factor=lambda tokens: 1.0)
-    return optimizer.kept
+    return updater.optimizer.kept  # type: ignore[attr-defined]
 
 
 def _reference(batch: ToyBatch) -> list[torch.Tensor]:
@@ -93,15 +96,7 @@ def test_clipping_scales_the_whole_gradient_and_only_when_it_is_too_long() -> No
 
 def test_dropout_is_seeded_by_the_number_of_the_micro_batch_alone() -> None:
     def losses(*, first: int, num: int, disturb: int) -> list[float]:
-        learner = ToyLearner(dropout=0.5)
-        updater = Updater(
-            learner=learner,
-            optimizer=_KeepGradients(learner),
-            seed=7,
-            device="cpu",
-            precision=Precision(),
-            max_grad_norm=None,
-        )
+        updater = _updater(ToyLearner(dropout=0.5), seed=7)
         torch.manual_seed(disturb)
         found = []
         for number in range(first, first + num):
@@ -117,15 +112,7 @@ def test_dropout_is_seeded_by_the_number_of_the_micro_batch_alone() -> None:
 def test_a_loss_that_counted_nothing_in_a_step_is_not_reported_as_zero() -> None:
     batch = rows(5, 8)
     empty = ToyBatch(batch.x, batch.y, torch.zeros(8, dtype=torch.bool), batch.keys)
-    learner = ToyLearner()
-    updater = Updater(
-        learner=learner,
-        optimizer=_KeepGradients(learner),
-        seed=0,
-        device="cpu",
-        precision=Precision(),
-        max_grad_norm=None,
-    )
+    updater = _updater(ToyLearner())
     outcome = updater.step(Step(number=0, epoch=0.1, micro_batches=[empty]), factor=lambda tokens: 1.0)
     assert set(outcome.losses) == {"square"}
     assert outcome.loss == outcome.losses["square"]
@@ -139,14 +126,7 @@ def test_a_metric_may_count_what_the_pass_finds(limit: float) -> None:
     errors = torch.cat([learner.errors(batch) for batch in batches])
     wanted = {"large": errors[errors > limit].mean().item()} if (errors > limit).any() else {}
     assert bool(wanted) == (limit == 1.0)
-    updater = Updater(
-        learner=learner,
-        optimizer=_KeepGradients(learner),
-        seed=0,
-        device="cpu",
-        precision=Precision(),
-        max_grad_norm=None,
-    )
+    updater = _updater(learner)
     trained = updater.step(Step(number=0, epoch=0.1, micro_batches=batches), factor=lambda tokens: 1.0).losses
     for found in (trained, evaluate_losses(learner, batches)):
         assert {name: found[name] for name in found if name == "large"} == pytest.approx(wanted)

@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from lmtransfer.config.types import DropoutProb
-from lmtransfer.errors import ConfigError
 from lmtransfer.training import process_group
 from lmtransfer.training.data_parallel import gather_whole, is_sharded, own_part
 
@@ -134,9 +133,6 @@ class MuonUpdate(torch.optim.Optimizer):
         num_iterations: int = 4,
         splits: dict[int, int] | None = None,
     ) -> None:
-        if num_iterations not in COEFFICIENTS:
-            allowed = ", ".join(str(number) for number in COEFFICIENTS)
-            raise ConfigError(f"optimizer.num_iterations={num_iterations} must be one of {allowed}")
         super().__init__(parameter_groups or [{"params": []}], {"momentum": momentum, "num_iterations": num_iterations})
         self.splits = splits or {}
         self.product_dtype = torch.float32

@@ -194,7 +194,6 @@ def _owners(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter]]:
 
 
 def _hidden_linears(learner: nn.Module) -> set[int]:
-    """Return the ``id`` of each linear layer inside encoder blocks."""
     blocks = [block for module in learner.modules() if isinstance(module, HasBlocks) for block in module.blocks()]
     return {id(layer) for block in blocks for layer in block.modules() if isinstance(layer, nn.Linear)}
 
@@ -242,7 +241,7 @@ def build_groups(
     *,
     learning_rate: float,
     weight_decay: float,
-    no_decay: Collection[str],
+    no_decay: Collection[Kind],
     rates: Mapping[str, float] | None = None,
     lr_scales: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
@@ -253,9 +252,6 @@ def build_groups(
             and ``lr``.
         rates: factor on the learning rate by kind (``RATE_KEYS``); all parameters in a head have the factor of "head".
     """
-    unknown = sorted(set(no_decay) - set(get_args(Kind)))
-    if unknown:
-        raise ConfigError(f"optimizer.no_decay={unknown}: the kinds of parameters are {', '.join(get_args(Kind))}")
     factors, scales = _check_rates(rates or {}), lr_scales or {}
     by_setting: dict[tuple[float, float], list[nn.Parameter]] = {}
     for item in parameters:
@@ -269,7 +265,6 @@ def build_groups(
 
 
 def _check_rates(rates: Mapping[str, float]) -> Mapping[str, float]:
-    """Check the factors and return them."""
     problems = [
         f"optimizer.rates.{name}: a model has no such part; the parts are {', '.join(RATE_KEYS)}"
         for name in rates

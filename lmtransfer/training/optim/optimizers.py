@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lmtransfer.config.types import DropoutProb, NonNegative, Positive
 from lmtransfer.training.optim.muon import MuonUpdate
-from lmtransfer.training.optim.optimizer import Optimizer, build_groups, classify
+from lmtransfer.training.optim.optimizer import Kind, Optimizer, build_groups, classify
 
-NO_DECAY = ("norm", "bias", "embedding")
+NO_DECAY: tuple[Kind, ...] = ("norm", "bias", "embedding")
 
 
 class LambUpdate(torch.optim.Optimizer):
@@ -82,19 +83,13 @@ class AdamW(Optimizer):
         betas: tuple[DropoutProb, DropoutProb] = (0.9, 0.98),
         eps: Positive = 1e-6,
         weight_decay: NonNegative = 0.01,
-        no_decay: Sequence[str] = NO_DECAY,
+        no_decay: Sequence[Kind] = NO_DECAY,
         bias_correction: bool = True,
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        parameter_groups = build_groups(
-            classify(learner),
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            no_decay=no_decay,
-            rates=rates,
-            lr_scales=lr_scales,
-        )
+        group = partial(build_groups, no_decay=no_decay, rates=rates, lr_scales=lr_scales)
+        parameter_groups = group(classify(learner), learning_rate=learning_rate, weight_decay=weight_decay)
         super().__init__(learner, [fused_adamw(parameter_groups, betas=betas, eps=eps)])
         if not bias_correction:
             for parameter in self.parameters:
@@ -132,18 +127,12 @@ class Lamb(Optimizer):
         betas: tuple[DropoutProb, DropoutProb] = (0.9, 0.999),
         eps: Positive = 1e-6,
         weight_decay: NonNegative = 0.01,
-        no_decay: Sequence[str] = ("norm", "bias"),
+        no_decay: Sequence[Kind] = ("norm", "bias"),
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        parameter_groups = build_groups(
-            classify(learner),
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            no_decay=no_decay,
-            rates=rates,
-            lr_scales=lr_scales,
-        )
+        group = partial(build_groups, no_decay=no_decay, rates=rates, lr_scales=lr_scales)
+        parameter_groups = group(classify(learner), learning_rate=learning_rate, weight_decay=weight_decay)
         super().__init__(learner, [LambUpdate(parameter_groups, betas=betas, eps=eps)])
 
 
@@ -162,43 +151,27 @@ class Muon(Optimizer):
         learning_rate: Positive = 0.02,
         momentum: DropoutProb = 0.95,
         weight_decay: NonNegative = 0.1,
-        num_iterations: int = 4,
+        num_iterations: Literal[3, 4, 5] = 4,
         adamw_learning_rate: Positive = 1e-3,
         adamw_betas: tuple[DropoutProb, DropoutProb] = (0.9, 0.98),
         adamw_eps: Positive = 1e-6,
         adamw_weight_decay: NonNegative = 0.01,
-        no_decay: Sequence[str] = NO_DECAY,
+        no_decay: Sequence[Kind] = NO_DECAY,
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
         parameters = classify(learner)
         matrices = [item for item in parameters if item.kind == "hidden"]
         rest = [item for item in parameters if item.kind != "hidden"]
+        group = partial(build_groups, no_decay=no_decay, rates=rates, lr_scales=lr_scales)
         muon = MuonUpdate(
-            build_groups(
-                matrices,
-                learning_rate=learning_rate,
-                weight_decay=weight_decay,
-                no_decay=no_decay,
-                rates=rates,
-                lr_scales=lr_scales,
-            ),
+            group(matrices, learning_rate=learning_rate, weight_decay=weight_decay),
             momentum=momentum,
             num_iterations=num_iterations,
             splits={id(item.parameter): item.splits for item in matrices},
         )
-        adamw = fused_adamw(
-            build_groups(
-                rest,
-                learning_rate=adamw_learning_rate,
-                weight_decay=adamw_weight_decay,
-                no_decay=no_decay,
-                rates=rates,
-                lr_scales=lr_scales,
-            ),
-            betas=adamw_betas,
-            eps=adamw_eps,
-        )
+        others = group(rest, learning_rate=adamw_learning_rate, weight_decay=adamw_weight_decay)
+        adamw = fused_adamw(others, betas=adamw_betas, eps=adamw_eps)
         super().__init__(learner, [muon, adamw])
 
 
@@ -221,14 +194,8 @@ class Adagrad(Optimizer):
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        parameter_groups = build_groups(
-            classify(learner),
-            learning_rate=lr,
-            weight_decay=weight_decay,
-            no_decay=(),
-            rates=rates,
-            lr_scales=lr_scales,
-        )
+        group = partial(build_groups, no_decay=(), rates=rates, lr_scales=lr_scales)
+        parameter_groups = group(classify(learner), learning_rate=lr, weight_decay=weight_decay)
         adagrad = torch.optim.Adagrad(
             parameter_groups, lr_decay=lr_decay, initial_accumulator_value=initial_accumulator_value, eps=eps
         )

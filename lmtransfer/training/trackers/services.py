@@ -68,7 +68,6 @@ class MLflow(Service):
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def _has(self, record: str) -> bool:
-        """Whether the store has this run."""
         try:
             self.client.get_run(record)
         except self.mlflow.exceptions.MlflowException as error:
@@ -194,7 +193,6 @@ class Trackio(Service):
         return -1 if step is None else int(step)
 
     def _storage(self) -> Any:
-        """Return Trackio's storage on this machine."""
         return self.trackio.sqlite_storage.SQLiteStorage
 
 
