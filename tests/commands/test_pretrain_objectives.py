@@ -263,16 +263,13 @@ def test_a_bag_of_words_joins_any_objective(model: str, objective: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SHARING)
-def test_replaced_tokens_that_are_found_are_in_log_result_and_report(kind: str) -> None:
+def test_replaced_tokens_that_are_found_are_in_log_and_result(kind: str) -> None:
     run = trained(*SHARING[kind])
     metrics = result(f"runs/pretrain/{run}")["metrics"]
     assert 0 < metrics[f"{kind}_base_rate"] < metrics[f"{kind}_replaced"] <= 1
     assert 0 <= metrics[f"{kind}_recall"] <= 1
     assert sum(f"validation/{kind}_recall" in record for record in records(run)) == 3
     assert any(f"loss/{kind}_recall" in record for record in records(run))
-    assert lmtransfer("report", f"runs/pretrain/{run}", f"to=report_{kind}") == 0
-    (figure,) = Path(f"report_{kind}").rglob("replaced-tokens.svg")
-    assert "precision (%)" in figure.read_text()
 
 
 @pytest.mark.parametrize("kind", SHARING)
