@@ -30,10 +30,7 @@ class Section:
     """A question with its answer.
 
     Attributes:
-        title: the question.
         sentence: what the figure shows, and whether it is beyond chance.
-        command: the command that draws the figure.
-        figure: the figure.
     """
 
     title: str

@@ -59,7 +59,6 @@ def note_overrides(plan: StudyPlan) -> None:
 
     Raises:
         ConfigError: a run began with other overrides, or from a pretraining run that no longer exists.
-        RunDirectoryError: the saved overrides cannot be read.
     """
     ledger = read_ledger(plan.folder)
     problems = []
@@ -174,9 +173,6 @@ class JobProgress:
     """One run of a study.
 
     Attributes:
-        recipe: its row in the table.
-        stage: ``pretrain``, or the name of a transfer.
-        state: its state.
         seconds: wall-clock duration, so far or in total; None if it has not begun.
         left: estimated seconds until it ends; None if unknown.
         note: the last line of its output while it runs; the reason if it failed.
@@ -195,9 +191,6 @@ def progress_of(folder: Path) -> list[JobProgress]:
 
     The expected duration of a run is the mean duration of the finished runs of its stage; for a pretraining run with a
     time budget, it is that budget.
-
-    Raises:
-        RunDirectoryError: the folder is not that of a study, or the ledger is damaged.
     """
     ledger = read_ledger(folder) if folder.is_dir() else {}
     if not ledger:
@@ -286,11 +279,7 @@ def _with_time_left(job: JobProgress, whole: float | None) -> JobProgress:
 
 
 def watch(folder: Path, console: Console) -> list[JobProgress]:
-    """Show the progress until no run is left; if the output is not a terminal, show it once.
-
-    Returns:
-        The last progress shown.
-    """
+    """Show the progress until no run is left; if the output is not a terminal, show it once."""
     jobs = progress_of(folder)
     if not console.is_terminal:
         console.print(progress_table(jobs, folder))

@@ -14,20 +14,29 @@ from typing import Any
 from lmtransfer.reporting.figures.kinds import draw
 from lmtransfer.reporting.figures.scores import SeriesScore, layer_panel
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, make_series, points_panel, sort_points
-from lmtransfer.reporting.render.cells import difference_text, markdown_table, metric_heading, metrics_cell, score_text
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.details import LayerWeights, read_layer_weights
-from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.scores import higher_is_better, number
+from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.sections import Section
-from lmtransfer.reporting.table import PLUS_MINUS, Cell, Group, Line, ReportTable, TableColumn
+from lmtransfer.reporting.table import (
+    PLUS_MINUS,
+    Cell,
+    Group,
+    Line,
+    ReportTable,
+    TableColumn,
+    difference_text,
+    markdown_table,
+    metric_heading,
+    metrics_cell,
+    score_text,
+)
 from lmtransfer.reporting.verdict_text import interval_text, verdict_text
 from lmtransfer.study.plan import PRETRAIN, FigureSpec, StudyPlan
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import count, format_difference, format_metric, in_percent
 from lmtransfer.system.validation import value_at
-from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
 from lmtransfer.verdicts.holm import correct_column
 
@@ -57,8 +66,6 @@ class StudyRow:
     """One recipe.
 
     Attributes:
-        recipe: name of the recipe.
-        pretraining: its pretraining run, if it exists yet.
         transfers: the existing runs of its transfers, by name.
     """
 
@@ -299,8 +306,6 @@ class FigureLine:
     """Scores that belong together.
 
     Attributes:
-        label: what they have in common, such as the name of a transfer.
-        metric: name of the metric.
         points: (place on the x axis, entry), sorted by place.
     """
 
@@ -332,11 +337,7 @@ def _chosen(spec: FigureSpec, rows: Sequence[StudyRow]) -> Iterator[tuple[StudyR
 
 
 def line_label(spec: FigureSpec, row: StudyRow, transfer: str, entry: Entry) -> str:
-    """Return the label of the line that a run belongs to.
-
-    Args:
-        row: the recipe's row.
-    """
+    """Return the label of the line that a run belongs to."""
     labels = {"recipe": row.recipe, "task": entry.task, "method": entry.transfer, "model": entry.model}
     return labels.get(spec.lines, transfer)
 
@@ -370,9 +371,6 @@ def findings(spec: FigureSpec, lines: Sequence[FigureLine], *, demonstration: bo
     Each line is compared with itself at one place on the x axis (``against``, by default the first), and the verdicts
     of all comparisons in the figure are corrected together (Holm). The best of many places is judged with the same
     correction.
-
-    Args:
-        demonstration: whether to give numbers without verdicts.
     """
     if not lines:
         return "No run of this figure is finished yet."
@@ -391,16 +389,9 @@ def _differences(spec: FigureSpec, lines: Sequence[FigureLine]) -> list[dict[Pla
         reference = _reference(spec, line)
         base = dict(line.points)[reference]
         for place, entry in line.points:
-            if place == reference or entry.condition is None or base.condition is None:
-                continue
-            difference = compare_conditions(
-                entry.condition,
-                base.condition,
-                higher_is_better=higher_is_better(line.metric, entry.run.result),
-                majority=entry.majority,
-                baseline=entry.baseline_mean,
-            )
-            differences.append((line_number, place, difference))
+            difference = None if place == reference else entry.compare(base.condition)
+            if difference is not None:
+                differences.append((line_number, place, difference))
     corrected_differences = correct_column([difference for _, _, difference in differences])
     by_line: list[dict[Place, Difference]] = [{} for _ in lines]
     for (line_number, place, _), difference in zip(differences, corrected_differences, strict=True):
@@ -416,7 +407,7 @@ def _reference(spec: FigureSpec, line: FigureLine) -> Place:
 
 def _sentence(spec: FigureSpec, line: FigureLine, differences: dict[Place, Difference], *, demonstration: bool) -> str:
     means = {place: entry.score.mean for place, entry in line.points if entry.score is not None}
-    higher = higher_is_better(line.metric, line.points[0][1].run.result)
+    higher = line.points[0][1].higher_is_better
     best = (max if higher else min)(means, key=lambda place: means[place])
     unit, points = (" %", " points") if in_percent(line.metric) else ("", "")
     value = f"{format_metric(means[best], line.metric)}{unit}"
@@ -475,11 +466,7 @@ def place_text(place: Place) -> str:
 
 
 def make_sections(rows: Sequence[StudyRow], plan: StudyPlan) -> list[Section]:
-    """Draw the figures of a study with at least two finished points.
-
-    Args:
-        plan: the study, whose folder receives the figures in ``figures/``.
-    """
+    """Draw the figures of a study with at least two finished points."""
     sections = []
     for spec in plan.figures:
         content = _layer_weights(spec, rows, plan) if spec.y == "layer_weights" else _scores(spec, rows, plan)

@@ -25,7 +25,6 @@ def compare_conditions(
 
     Args:
         condition: the pretrained condition, or one of two groups.
-        control: the condition without pretraining, or the other group.
         majority: the score of always predicting the most common label, if known.
         baseline: the score of the better word-count baseline, if known.
         settings_differ: whether anything but the weights differs.
@@ -57,12 +56,7 @@ def compare_conditions(
 
 
 def add_verdict(difference: Difference, *, excludes_zero: bool, equivalent: bool = False) -> Difference:
-    """Add the verdict to a difference.
-
-    Args:
-        excludes_zero: whether the interval excludes 0.
-        equivalent: whether two one-sided tests show that the difference is within the margin.
-    """
+    """Add the verdict to a difference."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
     unclear: Verdict = "equivalent" if equivalent else "no difference shown"
     return replace(difference, verdict=unclear if not excludes_zero else _better(difference) if gain > 0 else "worse")
@@ -79,11 +73,7 @@ def _is_below(condition: Condition, others: Sequence[float | None], *, higher_is
 
 
 def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the limits of a condition's mean score at ``1 - level``, over its seeds and, if known, its examples.
-
-    Returns:
-        The lower and the upper limit; None with a single seed.
-    """
+    """Return the limits of a condition's mean score at ``1 - level``, over its seeds and, if known, its examples."""
     estimate = estimate_score(condition)
     return interval_around(estimate.value, estimate.standard_error, estimate.degrees_of_freedom, level)
 

@@ -14,9 +14,10 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
+import pydantic
 
 from lmtransfer.verdicts.power import combine, deviations, seeds_needed, smallest_detectable
 from lmtransfer.verdicts.spread import critical_value, interval_around, two_sided_p_value
@@ -83,7 +84,6 @@ def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
     """Return the difference that is exceeded by chance with probability ``level``: half the width of an interval.
 
     Args:
-        level: above 0 and below 1.
         parts: as for ``chance``.
     """
     error, _ = combine(parts)
@@ -98,12 +98,7 @@ def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) -> float:
-    """Return the degrees of freedom, at least 1, of the t distribution that has the same quantile at this level.
-
-    Args:
-        level: above 0 and below 1.
-        parts: as for ``chance``.
-    """
+    """Return the degrees of freedom, at least 1, of the t distribution that has the same quantile at this level."""
     error, _ = combine(parts)
     quantile = reach(level, parts) / error
     low, high = 1.0, max(1.0, max(df for _, df in parts))
@@ -237,35 +232,13 @@ class Difference:
         return tuple((part.variance, part.degrees_of_freedom) for part in self.parts)
 
     @classmethod
-    def from_values(cls, values: Any) -> Difference | None:
-        """Read a difference that ``as_values`` wrote; None for anything else."""
-        if not isinstance(values, Mapping):
+    def from_values(cls, values: Mapping[str, Any] | None) -> Difference | None:
+        """Read a difference that ``as_values`` wrote."""
+        if values is None:
             return None
-        try:
-            verdict, scope = values["verdict"], values["scope"]
-            if verdict not in get_args(Verdict) or scope not in get_args(Scope):
-                return None
-            return cls(
-                delta=float(values["difference"]),
-                verdict=verdict,
-                scope=scope,
-                standard_error=_number(values["standard_error"]),
-                degrees_of_freedom=_number(values["degrees_of_freedom"]),
-                p_value=_number(values["p_value"]),
-                paired=bool(values["paired"]),
-                num_seeds=_pair(values["num_seeds"]),
-                num_pretrainings=_pair(values["num_pretrainings"]),
-                parts=tuple(VariancePart.from_values(part) for part in values["parts"]),
-                notes=tuple(map(str, values["notes"])),
-                higher_is_better=bool(values["higher_is_better"]),
-                is_below=values.get("is_below") is True,
-                num_comparisons=int(values["num_comparisons"]),
-                level=float(values["level"]),
-                corrected_p_value=_number(values["corrected_p_value"]),
-                margin=_number(values.get("margin")),
-            )
-        except (KeyError, TypeError, ValueError):
-            return None
+        names = {entry.name for entry in dataclasses.fields(cls)}
+        own = {name: value for name, value in values.items() if name in names}
+        return pydantic.TypeAdapter(cls).validate_python(own | {"delta": values["difference"]})
 
     def as_values(self) -> dict[str, Any]:
         """Convert to JSON values for ``result.json``, a table or ``report.json``, in the metric's unit."""
@@ -291,12 +264,3 @@ class Difference:
             "margin": self.margin,
             "notes": list(self.notes),
         }
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _pair(values: Any) -> tuple[int, int]:
-    first, second = values
-    return int(first), int(second)

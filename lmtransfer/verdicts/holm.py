@@ -23,7 +23,6 @@ def correct_column(differences: Sequence[Difference], *, margins: Sequence[float
     contain an "equivalent" whose true difference is at least the margin.
 
     Args:
-        differences: the differences in one column, as returned by ``compare_conditions``.
         margins: for each difference the size below which the difference does not matter, in the metric's unit, or None
             for no test: "no difference shown" becomes "equivalent" if two one-sided tests show that the difference is
             smaller.

@@ -22,8 +22,6 @@ def power(shift: float, degrees_of_freedom: float, level: float) -> float:
 
     Args:
         shift: the true difference in standard errors.
-        degrees_of_freedom: degrees of freedom of the standard error, at least 1.
-        level: level of the two-sided test.
     """
     nodes, weights = deviations(degrees_of_freedom)
     reach = critical_value(level, degrees_of_freedom)
@@ -34,13 +32,7 @@ def power(shift: float, degrees_of_freedom: float, level: float) -> float:
 
 
 def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, level: float, chance: float) -> float:
-    """Return the true difference that is detected with the given probability, in the unit of the standard error.
-
-    Args:
-        degrees_of_freedom: degrees of freedom of the standard error.
-        level: level of the two-sided test.
-        chance: probability of detecting the difference.
-    """
+    """Return the true difference that is detected with the given probability, in the unit of the standard error."""
     return standard_error * _detectable_shift(degrees_of_freedom, level, chance)
 
 
@@ -56,12 +48,9 @@ def seeds_needed(
     """Return the number of seeds needed to detect a true difference with the given probability, all else being equal.
 
     Args:
-        difference: the size of the difference, in the metric's unit.
         num_seeds: the current number of seeds, at least 2.
         seed_parts: variance and degrees of freedom of each part of the variance that more seeds reduce.
         example_parts: the same for each part that more seeds do not reduce: the examples.
-        level: level of the two-sided test.
-        chance: probability of detecting the difference.
 
     Returns:
         At least 2; None if ``MAX_SEEDS`` would not be enough.
@@ -112,9 +101,6 @@ def deviations(degrees_of_freedom: float, num: int = 96) -> tuple[tuple[float, .
     """Return nodes and weights to integrate over the estimated deviation of a variable with true deviation 1.
 
     The estimate is sqrt(chi-squared / df), with the density s^(df - 1) exp(-df s^2 / 2) / Z.
-
-    Args:
-        degrees_of_freedom: at least 1.
     """
     width = 10 / math.sqrt(2 * degrees_of_freedom)
     low, high = max(0.0, 1 - width), 1 + width

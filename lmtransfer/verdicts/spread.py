@@ -14,10 +14,7 @@ class Spread:
     """One metric over the seeds of a run.
 
     Attributes:
-        mean: arithmetic mean, in the metric's unit.
-        median: the median, in the metric's unit.
         deviation: sample standard deviation (n - 1 in the denominator); None with a single seed.
-        n: number of seeds.
         values: the value of each seed, in the order of the seeds, if known.
     """
 
@@ -29,14 +26,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Compute mean, median and sample deviation of values, one for each seed.
-
-    Args:
-        values: at least one value.
-
-    Raises:
-        ValueError: ``values`` is empty.
-    """
+    """Compute mean, median and sample deviation of values, one for each seed."""
     if not values:
         raise ValueError("a spread needs at least one value")
     deviation = statistics.stdev(values) if len(values) > 1 else None
@@ -50,24 +40,14 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def two_sided_p_value(t: float, degrees_of_freedom: float) -> float:
-    """Return the probability of a value further from 0 than ``t``.
-
-    Args:
-        t: a statistic; the result for infinity is 0.
-        degrees_of_freedom: above 0, not necessarily whole.
-    """
+    """Return the probability of a value further from 0 than ``t``."""
     if degrees_of_freedom <= 0:
         raise ValueError(f"degrees_of_freedom={degrees_of_freedom}: must be above 0")
     return float(2 * special.stdtr(degrees_of_freedom, -abs(t)))
 
 
 def critical_value(level: float, degrees_of_freedom: float) -> float:
-    """Return the t that |t| exceeds with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom.
-
-    Args:
-        level: above 0 and below 1.
-        degrees_of_freedom: above 0, not necessarily whole.
-    """
+    """Return the t that |t| exceeds with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom."""
     if not 0 < level < 1:
         raise ValueError(f"level={level}: must be between 0 and 1")
     return float(-special.stdtrit(degrees_of_freedom, level / 2))

@@ -14,9 +14,9 @@ Shape letters: ``R`` rows, ``P`` pretrainings, ``F`` finetuning seeds, ``N`` exa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -87,7 +87,6 @@ def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Conditio
     """Arrange the scores of a condition in rows; also return notes on scores that were left out.
 
     Args:
-        condition: the condition with its scores.
         examples: the contribution of each example to each score, shape (S, N), or None.
     """
     values = np.array([score.value for score in condition.scores])
@@ -126,13 +125,7 @@ def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Conditio
 def pair_rows(
     one: Condition, other: Condition, rows: ConditionRows, others: ConditionRows
 ) -> tuple[ConditionRows, ConditionRows, list[str]] | None:
-    """Pair the rows that two conditions share, in the same order; None if the design does not pair them.
-
-    Args:
-        one: the first condition.
-        rows: the rows of ``one``.
-        others: the rows of ``other``.
-    """
+    """Pair the rows that two conditions share, in the same order; None if the design does not pair them."""
     if one.design is None or one.design != other.design:
         return None
     if rows.is_nested != others.is_nested:
@@ -156,26 +149,11 @@ class VariancePart:
         source: "pretraining" (with the effect of the finetuning seeds, if each pretraining has its own), "finetuning"
             (with the effect of an example in one run), or "examples".
         variance: the part's contribution to the variance of the mean or difference, in the metric's unit squared.
-        degrees_of_freedom: degrees of freedom of the estimated contribution.
     """
 
     source: Source
     variance: float
     degrees_of_freedom: float
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> VariancePart:
-        """Build a part from a mapping of its values.
-
-        Raises:
-            KeyError: an entry is missing.
-            TypeError: an entry, or the whole mapping, has the wrong type.
-            ValueError: the source is unknown, or a number is below 0 or not finite.
-        """
-        source, variance, df = values["source"], float(values["variance"]), float(values["degrees_of_freedom"])
-        if source not in get_args(Source) or not 0 <= variance < math.inf or not 0 < df < math.inf:
-            raise ValueError(f"this is not a part of a variance: {values}")
-        return cls(source, variance, df)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +265,6 @@ def _estimate(
     Args:
         independent: one or two sets of rows (a condition, or paired differences).
         sides: the conditions themselves.
-        clusters: clusters of the examples, shape (N,), or None.
-        notes: what could not be estimated.
-        paired: whether the rows are paired differences.
     """
     counts = [len(rows.keys) for rows in sides]
     num_seeds = (counts[0], counts[-1])

@@ -10,7 +10,7 @@ import yaml
 from fakes.runs import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.figures.logged import detection_curves, loss_curve, part_panels
-from lmtransfer.reporting.figures.scores import draw_figures, read_curve, setting_charts
+from lmtransfer.reporting.figures.scores import draw_figures, setting_charts
 from lmtransfer.reporting.figures.spec import moving_average
 from lmtransfer.reporting.figures.style import MAX_CURVES, label_ends, new_figure, spread_apart
 from lmtransfer.reporting.runs.collect import collect
@@ -141,7 +141,6 @@ def test_layer_weights_are_bars_with_their_control_in_grey(tmp_path):
     assert "#8a8a8a" in figure.svg.read_text().lower()
     weights = read_layer_weights({"layer_weights": learned}, "elmo")
     assert (weights.gamma, weights.weights, weights.deviations) == (1.21, (0.2, 0.5, 0.3), (0.02, 0.03, 0.01))
-    assert read_layer_weights({"layer_weights": {"gamma": 1.0, "weights": [0.5, "x"]}}, "torn") is None
     assert read_layer_weights({}, "none") is None
 
 
@@ -150,8 +149,6 @@ def test_a_loss_against_the_memory_of_evaluation(tmp_path):
     result = {"command": "evaluate", "metrics": {"loss": 4.0}, "main_metric": "loss"}
     result["curve"] = {"key": "memory_length", "values": values, "losses": losses}
     write_run(tmp_path / "evaluate" / "xl-memory", config={"run": "/elsewhere/pretrain/xl"}, result=result)
-    assert read_curve(result["curve"]) == ("memory_length", list(zip(values, losses, strict=True)))
-    assert read_curve({"key": "k", "values": [64, 0], "losses": [1.0, None]}) == ("k", [(64, 1.0)])
     figure = draw(tmp_path, tmp_path / "figures")["loss-against-1"]
     found = texts(figure)
     assert figure.title == "Validation loss by memory length: xl"
@@ -372,4 +369,4 @@ def test_scores_by_language(tmp_path):
     (name,) = (name for name in figures if name.startswith("languages-"))
     assert {"de", "sw", "mine", "accuracy (%)"} <= set(texts(figures[name]))
     assert languages_text(found) == "accuracy by language: de 61.2, sw 50.0"
-    assert languages_text({"metrics": {"accuracy": 0.5}, "main_metric": "accuracy"}) == languages_text(None) == ""
+    assert languages_text({"metrics": {"accuracy": 0.5}, "main_metric": "accuracy"}) == ""

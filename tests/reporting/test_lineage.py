@@ -12,8 +12,7 @@ from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.figures.scores import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.runs.collect import collect
-from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.lineage import pretraining_run
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 

@@ -10,10 +10,9 @@ from fakes.runs import pretraining, transfer, write_run
 from support.html_pages import Element, columns, parsed
 
 from lmtransfer.reporting.page.report import html_report
+from lmtransfer.reporting.results import table_rows
 from lmtransfer.reporting.runs.collect import collect
-from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import table_rows
+from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 from lmtransfer.reporting.table import Cell, Group, Line, Mark, ReportTable, TableColumn, mark_of
 from lmtransfer.system.printable import count, duration, format_difference, format_metric
@@ -130,10 +129,10 @@ def test_the_table_of_results_has_every_row_and_its_baselines(entries: list[Entr
     for row, run, mean, verdict in zip(rows, shown_rows["run"], shown_rows["mean"], shown_rows["verdict"], strict=True):
         assert row.run in run.words
         assert row.entry.model in run.words
-        if row.score is not None:
-            assert mean.words.startswith(format_metric(row.score.mean, row.metric))
-        if row.difference is not None:
-            assert row.difference.verdict in verdict.words
+        if row.entry.score is not None:
+            assert mean.words.startswith(format_metric(row.entry.score.mean, row.entry.metric))
+        if row.entry.difference is not None:
+            assert row.entry.difference.verdict in verdict.words
     groups = [group.words for group in table.all("tr", css="group")]
     assert groups == [
         "sst2",  # the unfinished run

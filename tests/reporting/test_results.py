@@ -7,12 +7,11 @@ import pytest
 from fakes.runs import pretraining, transfer, write_run
 from rich.console import Console
 
-from lmtransfer.reporting.render.cells import markdown_table
-from lmtransfer.reporting.results import leaderboard, results_table
+from lmtransfer.reporting.results import leaderboard, results_table, table_rows
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import find_sweeps
+from lmtransfer.reporting.table import markdown_table
 from lmtransfer.reporting.write import print_report, to_json
 
 LONG = "a-run-with-a-name-that-says-everything-there-is-to-say-about-it-and-then-some"
@@ -69,7 +68,8 @@ def test_every_chosen_metric_of_runs_controls_and_baselines_is_in_every_table(tm
     result["majority"] = {"accuracy": 0.5, **dict.fromkeys(metrics[1:], 0.25)}
     (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
     entries = make_entries(collect(tmp_path))
-    means = {row.transfer: {name: one.mean for name, one in row.other_metrics.items()} for row in table_rows(entries)}
+    rows = table_rows(entries)
+    means = {row.entry.transfer: {name: one.mean for name, one in row.other_metrics.items()} for row in rows}
     wanted = {"majority": 0.25, "baseline": 0.45, "control": 0.35, "finetuned": 0.55}
     assert means == {way: dict.fromkeys(metrics[1:], pytest.approx(mean)) for way, mean in wanted.items()}
     board = leaderboard(entries)
@@ -89,7 +89,7 @@ def test_a_metric_that_is_not_defined_is_said_beside_its_score(tmp_path):
     result = json.loads(path.read_text())
     result["control"]["undefined"] = ["pearson is not defined and counts as 0: every prediction is the same"]
     path.write_text(json.dumps(result))
-    notes = {row.transfer: row.note for row in table_rows(make_entries(collect(tmp_path)))}
+    notes = {row.entry.transfer: row.note for row in table_rows(make_entries(collect(tmp_path)))}
     assert notes == {"majority": "", "control": result["control"]["undefined"][0], "finetuned": ""}
 
 

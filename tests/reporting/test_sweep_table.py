@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from fakes.runs import pretraining, transfer
 
+from lmtransfer.reporting.results import print_points, sweep_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import make_sweep
-from lmtransfer.reporting.sweep_table import print_points, sweep_table
 
 
 def test_a_point_that_failed_has_its_values_and_no_score(tmp_path: Path) -> None:

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference
-from lmtransfer.reporting.comparison.flips import Flip
+from lmtransfer.reporting.comparison.comparison import Comparison, Flip, GroupDifference
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.page.document import document
-from lmtransfer.reporting.render.cells import metric_heading, print_table, score_text
-from lmtransfer.reporting.table import Cell, ReportTable, mark_of, plain_table
+from lmtransfer.reporting.table import Cell, ReportTable, mark_of, metric_heading, plain_table, print_table, score_text
 from lmtransfer.reporting.verdict_text import grounds, interval_text, power_text, verdict_text, word_count_note
 from lmtransfer.system.printable import format_difference, format_metric, in_percent, printable
 from lmtransfer.verdicts.difference import VERDICTS, Difference
@@ -264,9 +262,6 @@ def write_comparison(comparison: Comparison, folder: Path | None, *, most: int) 
         folder: the folder to write to; by default the folder ``compare`` in the nearest folder that contains both sides
             and is not a run.
         most: maximum number of flipped examples to show per side.
-
-    Raises:
-        RunDirectoryError: the files cannot be written.
     """
     folder = _default_folder(comparison) if folder is None else folder
     path = folder / f"{_slug(comparison.sides[0].name)}-against-{_slug(comparison.sides[1].name)}.html"

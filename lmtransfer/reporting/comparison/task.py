@@ -11,14 +11,13 @@ from lmtransfer.reporting.comparison.comparison import (
     Comparison,
     GroupDifference,
     correct_rows,
+    find_flips,
     seed_notes,
     setting_differences,
 )
-from lmtransfer.reporting.comparison.flips import find_flips
 from lmtransfer.reporting.comparison.sides import Side
-from lmtransfer.reporting.runs import scores
-from lmtransfer.reporting.runs.kept_answers import examples_of
-from lmtransfer.reporting.runs.sweeps import TOKENIZER, differing_keys
+from lmtransfer.reporting.runs.lineage import TOKENIZER, differing_keys
+from lmtransfer.reporting.runs.scores import examples_of
 from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, ScoredExamples, metric_value
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
@@ -96,8 +95,6 @@ class ExampleGroup:
     """A group of examples, or of their words.
 
     Attributes:
-        name: name of the group.
-        rows: indices of the examples.
         num: number of examples or words.
         tag: the gold tag of the words; None for whole examples.
     """
@@ -193,9 +190,9 @@ def compare_sides(one: Side, other: Side) -> Comparison:
     ]
     difference = compare_conditions(
         *conditions,
-        higher_is_better=scores.higher_is_better(metric, one.first.run.result),
+        higher_is_better=one.first.higher_is_better,
         majority=one.first.majority,
-        baseline=one.first.baseline_mean,
+        baseline=None if one.first.baseline is None else one.first.baseline.mean,
         settings_differ=not can_be_judged,
     )
     missing += difference.notes

@@ -68,11 +68,7 @@ _MAX_CHANGES = 8
 
 
 def draw(chart: Chart, folder: Path) -> SavedFigure:
-    """Draw a figure and save it as SVG and PNG.
-
-    Args:
-        folder: the files' folder, which is created if needed.
-    """
+    """Draw a figure and save it as SVG and PNG."""
     panels = chart.panels
     kinds = [panel.kind for panel in panels]
     shared = "differences" in kinds or (len(set(kinds)) == 1 and "points" not in kinds)

@@ -10,20 +10,17 @@ from typing import Any
 
 import yaml
 
+from lmtransfer.reporting.answer import answer, comparison
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.document import document
 from lmtransfer.reporting.page.run_answers import all_answers
 from lmtransfer.reporting.page.wrong_answers import NoTexts, Texts
-from lmtransfer.reporting.render.answer import answer, comparison
-from lmtransfer.reporting.results import PAGE, leaderboard, results_table
-from lmtransfer.reporting.runs.details import languages_text, layer_weights_text
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept_answers import calibration_text
+from lmtransfer.reporting.results import PAGE, leaderboard, results_table, sweep_table, table_rows
+from lmtransfer.reporting.runs.details import calibration_text, languages_text, layer_weights_text
+from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.lineage import read_total
-from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
 from lmtransfer.reporting.sections import Section
-from lmtransfer.reporting.sweep_table import sweep_table
 from lmtransfer.reporting.table import PLUS_MINUS
 from lmtransfer.system.printable import count, duration
 
@@ -33,15 +30,7 @@ class RunDetails:
     """The details of one run.
 
     Attributes:
-        command: the command that produced the run.
-        name: the run's name.
-        facts: state, tokens, time, parameters and seeds, as text.
-        problems: files that could not be read, one message each.
         rule: the run's key, and how the checkpoint and the learning rate were chosen.
-        languages: the score in each language; empty for tasks with one language.
-        calibration: the calibration error, with and without a temperature; empty if not measured.
-        layer_weights: the learned layer weights; empty if there are none.
-        files: heading and content of the configuration and the versions, as YAML.
     """
 
     command: str
@@ -64,7 +53,6 @@ def run_details(entry: Entry) -> RunDetails:
     facts += [] if seconds is None else [duration(seconds)]
     facts += [] if entry.num_parameters is None else [f"{count(entry.num_parameters)} parameters"]
     facts += [f"{len(entry.seeds)} seeds"] if entry.seeds else []
-    rule = run.result.get("chosen_by")
     versions = next((part.versions for part in (run, *entry.seeds) if part.versions), {})
     files = (("Configuration", _yaml(run.config)), ("Versions", _yaml(versions)))
     return RunDetails(
@@ -72,10 +60,10 @@ def run_details(entry: Entry) -> RunDetails:
         name=entry.name,
         facts=", ".join(facts),
         problems=tuple(problem for part in (run, *entry.seeds, *entry.controls) for problem in part.problems),
-        rule=": ".join([run.key, *([rule] if isinstance(rule, str) else [])]),
+        rule=": ".join(filter(None, (run.key, run.result.get("chosen_by")))),
         languages=languages_text(run.result),
         calibration=calibration_text(run.result),
-        layer_weights=layer_weights_text(run.result.get("layer_weights"), plus_minus=PLUS_MINUS),
+        layer_weights=layer_weights_text(run.result, plus_minus=PLUS_MINUS),
         files=tuple((heading, text) for heading, text in files if text),
     )
 
@@ -102,9 +90,6 @@ class PageSection:
     """A section with its figure, read from a folder that may come from someone else.
 
     Attributes:
-        title: the heading.
-        sentence: what the figure shows.
-        command: the command that drew the figure.
         source: the SVG as an image's ``data:`` address; a browser runs no script in such an image and loads nothing.
     """
 
@@ -140,14 +125,7 @@ def html_report(
     """Render the page: the answer, then the leaderboard, tables, figures, and the runs' answers and details.
 
     Args:
-        entries: all runs of the report.
-        sweeps: the sweeps of the report, whose points are in tables of their own but not in the main table.
-        figures: saved figures, in page order.
-        sections: parts that directly follow the answer.
         texts: finds the texts of examples; None to show no texts.
-
-    Raises:
-        OSError: the file of a figure cannot be read.
     """
     entries_with_control = [entry for entry in entries if entry.difference is not None]
     rows = table_rows(entries_outside(entries, sweeps))

@@ -24,9 +24,8 @@ from lmtransfer.reporting.page.wrong_answers import (
     worst_sentences,
     worst_spans,
 )
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept_answers import read_answers
-from lmtransfer.reporting.runs.scores import higher_is_better
+from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.scores import read_answers
 from lmtransfer.reporting.table import Cell, ReportTable, plain_table
 from lmtransfer.runs.predictions import prediction_files
 from lmtransfer.system.printable import printable
@@ -43,9 +42,7 @@ class CountCell:
     """How often a gold label received an answer.
 
     Attributes:
-        count: number of answers, over all seeds.
         share: ``count`` divided by the number of all answers to this gold label, 0 to 1.
-        is_right: whether the answer is the gold label.
     """
 
     count: int
@@ -67,13 +64,8 @@ class Confusion:
     """The confusions of a run.
 
     Attributes:
-        unit: what is counted: answers or words.
-        num_answers: number of answers over all seeds.
-        num_seeds: number of seeds.
-        labels: the labels that are gold or predicted at least once, in the task's order.
         rows: the matrix, one row per label; empty if there are more labels than ``MAX_LABELS``.
         pairs: the most frequent wrong answers, most frequent first; None if there is a matrix.
-        num_pairs: number of distinct pairs of a gold label and a wrong answer.
     """
 
     unit: str
@@ -86,11 +78,7 @@ class Confusion:
 
 
 def confusion(answers: Sequence[Predictions]) -> Confusion | None:
-    """Count the answers of all seeds together; None if the answers are not labels.
-
-    Args:
-        answers: the kept answers of each seed, with the same labels.
-    """
+    """Count the answers of all seeds together; None if the answers are not labels."""
     if not answers or answers[0].examples.kind not in ("classification", "tagging"):
         return None
     names = answers[0].examples.labels
@@ -172,7 +160,6 @@ class PassagePart:
     """A part of a passage.
 
     Attributes:
-        text: the text; empty for a gap.
         kind: "" for plain text, "gold", "pred", "both" where the answers overlap, "gap" where text is omitted.
     """
 
@@ -185,7 +172,6 @@ def find_span(passage: str, answer: str, *, start: int | None, near: int | None 
 
     Args:
         answer: text of the answer; of a truncated answer, the beginning is found.
-        start: index of the answer's first character, if known.
         near: if ``start`` is unknown, the occurrence that starts nearest to this index is returned; None for the first
             occurrence.
     """
@@ -212,8 +198,6 @@ def excerpt(
     Without an answer, return the beginning of the passage.
 
     Args:
-        gold: the gold answer.
-        predicted: the predicted answer.
         around: maximum number of characters shown before and after an answer.
     """
     spans = [span for span in (gold, predicted) if span is not None]
@@ -263,10 +247,6 @@ def answers_of(entry: Entry, problems: list[str]) -> list[Predictions]:
     """Return the answers of a run's seeds on its scored split; empty if none are kept.
 
     Seeds whose examples or labels differ from those of the first seed are left out.
-
-    Args:
-        entry: a scored run of a task.
-        problems: receives one message for each unreadable file.
     """
     candidates = [
         predictions
@@ -303,11 +283,7 @@ def _select_comparable(answers: Sequence[Predictions]) -> list[Predictions]:
 
 
 def class_scores(answers: Sequence[Predictions]) -> ReportTable | None:
-    """Tabulate precision, recall and F1 of each class, most frequent first; None if the answers have no classes.
-
-    Args:
-        answers: the kept answers of each seed to the same examples.
-    """
+    """Tabulate precision, recall and F1 of each class, most frequent first; None if the answers have no classes."""
     scores = mean_by_class([scores_by_class(predictions.examples) for predictions in answers]) if answers else {}
     if not scores:
         return None
@@ -331,12 +307,7 @@ class ErrorView:
     """A wrong answer with its text.
 
     Attributes:
-        name: id of the example.
         texts: the text or pair of texts; empty if not found.
-        gold: the gold answer.
-        predicted: the run's answer.
-        certainty: the answer's score, its probability and the number of seeds that give it, as text; empty if unknown.
-        question: the question about a passage; empty if there is none.
         pieces: the marked passage; empty if there is none.
     """
 
@@ -363,15 +334,7 @@ class RunAnswers:
     """The answers of one run.
 
     Attributes:
-        name: name of the run.
-        transfer: how the encoder was transferred.
-        group: task, split and number of labels.
-        remarks: sentences about missing answers and texts.
-        confusion: the confusions; None if the answers are not labels.
-        class_scores: the scores of each class; None if the answers have no classes.
         errors: the worst errors, worst first.
-        sentences: the worst tagged sentences, worst first.
-        num_seeds: number of seeds whose answers are shown.
     """
 
     name: str
@@ -439,7 +402,7 @@ def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
 
 def _by_score(entry: Entry) -> float:
     assert entry.score is not None
-    return -entry.score.mean if higher_is_better(entry.metric or "", entry.run.result) else entry.score.mean
+    return -entry.score.mean if entry.higher_is_better else entry.score.mean
 
 
 def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[tuple[ErrorView, ...], str]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.lineage import PRETRAINED, lineage
-from lmtransfer.reporting.runs.scores import higher_is_better, is_worse
-from lmtransfer.reporting.runs.sweeps import TOKENIZER, differing_keys, is_chosen_on_scored_split
+from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.lineage import PRETRAINED, TOKENIZER, differing_keys, is_chosen_on_scored_split, lineage
 from lmtransfer.reporting.verdict_text import grounds, power_text
 from lmtransfer.runs.labels import node_label
 from lmtransfer.system.printable import format_difference, format_metric, in_percent
-from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference
 from lmtransfer.verdicts.holm import correct_column
 from lmtransfer.verdicts.spread import Spread
@@ -23,7 +20,6 @@ class BeforeAfter:
     """Two transfers to the same task in the same way.
 
     Attributes:
-        before: transfer from a pretrained run.
         after: transfer from a run that continued the pretraining of that run.
         difference: ``after`` minus ``before``, judged together with the other differences of this kind.
     """
@@ -48,8 +44,8 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
                 and entry.source.weights == earlier.weights
                 and _has_same_settings(entry, after)
             ]
-            if len(candidates) == 1:
-                pairs.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
+            if len(candidates) == 1 and (difference := after.compare(candidates[0].condition)) is not None:
+                pairs.append(BeforeAfter(candidates[0], after, difference))
             if candidates:
                 break  # the nearest earlier run with a transfer; several transfers are ambiguous, so none is used
     corrected = correct_column([pair.difference for pair in pairs], margins=[pair.after.margin for pair in pairs])
@@ -74,18 +70,6 @@ def _has_same_settings(entry: Entry, other: Entry) -> bool:
     )
 
 
-def _difference(before: Entry, after: Entry) -> Difference:
-    assert before.condition is not None
-    assert after.condition is not None
-    return compare_conditions(
-        after.condition,
-        before.condition,
-        higher_is_better=higher_is_better(after.metric or "", after.run.result),
-        majority=after.majority,
-        baseline=after.baseline_mean,
-    )
-
-
 def answer(entries: Sequence[Entry]) -> str:
     """Say whether pretraining helped, over all comparisons with a control, and whether continued pretraining did."""
     return " ".join(
@@ -101,7 +85,7 @@ def answer(entries: Sequence[Entry]) -> str:
 def _word_count_sentences(entries: Sequence[Entry]) -> list[str]:
     """Say whether counting words does as well as the runs, even if they are better than their controls."""
     with_baseline = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
-    not_above = [entry for entry in with_baseline if not is_worse(*_means(entry), entry.metric or "", entry.run.result)]
+    not_above = [entry for entry in with_baseline if not entry.is_worse(*_means(entry))]
     if not not_above:
         return []
     first = min(not_above, key=lambda entry: entry.is_control)
@@ -166,11 +150,7 @@ def _pretraining_sentence(entries: Sequence[Entry]) -> str:
 
 
 def comparison(entry: Entry) -> str:
-    """State a comparison as a sentence.
-
-    Raises:
-        ValueError: the entry has no comparison.
-    """
+    """State a comparison as a sentence."""
     start = {
         "better": "Pretraining helped",
         "better but below a baseline": "Pretraining helped, but counting words or the majority does as well",
