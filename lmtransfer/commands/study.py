@@ -63,7 +63,7 @@ def run(cfg: DictConfig) -> Path:
         write_sections(sections, plan.folder)
         for section in sections:
             console.print(f"{section.title} {section.sentence}", markup=False, soft_wrap=True)
-            console.print(f"figure: {short_path(section.figure.png)}", markup=False, soft_wrap=True)
+            console.print(f"figure: {short_path(section.svg.with_suffix('.png'))}", markup=False, soft_wrap=True)
         console.print(f"next: lmtransfer report {short_path(plan.folder)}", markup=False, soft_wrap=True)
     if failed:
         lines = [f"  {key}: {reason}" for key, reason in failed.items()]

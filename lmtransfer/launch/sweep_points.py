@@ -88,10 +88,8 @@ def points_of(words: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
     """Yield the overrides of each point of a sweep by Hydra's own sweeper; nothing if only the sweeper knows them."""
     if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
         return
-    columns: dict[str, list[str]] = {}
-    for override in [*_of_config(config), *map(overrides.parse, words)]:  # the last override of a key is in force
-        columns[override.get_key_element()] = overrides.each_value(override)
-    yield from map(list, itertools.product(*columns.values()))
+    in_force = _in_force([*_of_config(config), *map(overrides.parse, words)])
+    yield from map(list, itertools.product(*map(overrides.each_value, in_force)))
 
 
 def _of_config(cfg: DictConfig) -> list[Override]:
@@ -100,19 +98,20 @@ def _of_config(cfg: DictConfig) -> list[Override]:
     return [overrides.parse(f"{key}={value}") for key, value in params.items()]
 
 
-def _points(parsed: Iterable[Override], excluded: frozenset[str]) -> tuple[int | None, tuple[str, ...]]:
+def _in_force(parsed: Iterable[Override]) -> list[Override]:
+    """Return the last override of each key."""
+    return list({override.get_key_element(): override for override in parsed}.values())
+
+
+def _points(parsed: Sequence[Override], excluded: frozenset[str]) -> tuple[int | None, tuple[str, ...]]:
     """Count the points and list their labels."""
-    columns: dict[str, list[tuple[str, str]]] = {}
-    shuffled = False
-    for override in parsed:  # the last override of a key is in force
-        columns[override.get_key_element()] = [(override.key_or_group, word) for word in overrides.each_value(override)]
-        shuffled |= bool(getattr(override.value(), "shuffle", False))
-    if not all(columns.values()):
+    columns = [[(one.key_or_group, word) for word in overrides.each_value(one)] for one in _in_force(parsed)]
+    if not all(columns):
         return None, ()
-    total = math.prod(map(len, columns.values()))
-    if shuffled or total > _MAX_POINTS:
+    total = math.prod(map(len, columns))
+    if total > _MAX_POINTS or any(getattr(override.value(), "shuffle", False) for override in parsed):
         return total, ()
-    return total, tuple(_label(words, excluded) for words in itertools.product(*columns.values()))
+    return total, tuple(_label(words, excluded) for words in itertools.product(*columns))
 
 
 def _label(words: Sequence[tuple[str, str]], excluded: frozenset[str]) -> str:

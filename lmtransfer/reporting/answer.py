@@ -10,9 +10,18 @@ from lmtransfer.reporting.runs.lineage import PRETRAINED, TOKENIZER, differing_k
 from lmtransfer.reporting.verdict_text import grounds, power_text
 from lmtransfer.runs.labels import node_label
 from lmtransfer.system.printable import format_difference, format_metric, in_percent
-from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference
-from lmtransfer.verdicts.holm import correct_column
+from lmtransfer.verdicts.compare import correct_column
+from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference, Verdict
 from lmtransfer.verdicts.spread import Spread
+
+_WHY_NO_VERDICT: dict[Verdict, str] = {
+    "one seed, no spread": "one seed has no spread",
+    "no examples": "there are no random seeds and the predictions are not known",
+    "seeds all alike": "all seeds are equal",
+    "collapsed": "every seed predicts the same label for every example",
+    "control collapsed": "every seed of the control predicts the same label for every example",
+    "settings differ": "other settings differ besides the weights",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +160,13 @@ def _pretraining_sentence(entries: Sequence[Entry]) -> str:
 
 def comparison(entry: Entry) -> str:
     """State a comparison as a sentence."""
-    start = {
+    start: dict[Verdict, str] = {
         "better": "Pretraining helped",
         "better but below a baseline": "Pretraining helped, but counting words or the majority does as well",
         "worse": "Pretraining hurt",
         "equivalent": "Pretraining made no difference beyond the margin",
         "no difference shown": "No difference is shown",
-        "one seed, no spread": "No verdict, because one seed has no spread",
-        "no examples": "No verdict, because there are no random seeds and the predictions are not known",
-        "seeds all alike": "No verdict, because all seeds are equal",
-        "collapsed": "No verdict, because every seed predicts the same label for every example",
-        "control collapsed": "No verdict, because every seed of the control predicts the same label for every example",
-        "settings differ": "No verdict, because other settings differ besides the weights",
+        **{verdict: f"No verdict, because {reason}" for verdict, reason in _WHY_NO_VERDICT.items()},
     }
     if entry.difference is None:
         raise ValueError(f"{entry.run.key} has no control to compare with")
@@ -172,18 +176,14 @@ def comparison(entry: Entry) -> str:
 def _continuation_sentence(pair: BeforeAfter) -> str:
     """Say in a sentence whether continued pretraining helped."""
     before, after, difference = pair.before, pair.after, pair.difference
-    start = {
+    start: dict[Verdict, str] = {
         "better": "helped",
         "better but below a baseline": "helped, but counting words or the majority does as well",
         "worse": "hurt",
         "equivalent": "makes no difference beyond the margin",
         "no difference shown": "shows no difference",
-        "one seed, no spread": "cannot be judged, because one seed has no spread",
-        "no examples": "cannot be judged, because there are no random seeds and the predictions are not known",
-        "seeds all alike": "cannot be judged, because all seeds are equal",
+        **{verdict: f"cannot be judged, because {reason}" for verdict, reason in _WHY_NO_VERDICT.items()},
         "control collapsed": "cannot be judged, because the earlier run predicts the same label for every example",
-        "collapsed": "cannot be judged, because every seed predicts the same label for every example",
-        "settings differ": "cannot be judged, because other settings differ besides the weights",
     }
     source, metric = after.source, after.metric or ""
     assert source is not None

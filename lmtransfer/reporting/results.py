@@ -34,9 +34,9 @@ from lmtransfer.reporting.table import (
 from lmtransfer.reporting.verdict_text import detectable_text, needed_text, short_text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.printable import count, duration, format_metric
+from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.conditions import Condition, condition
 from lmtransfer.verdicts.difference import Difference
-from lmtransfer.verdicts.holm import correct_column
 from lmtransfer.verdicts.spread import Spread
 
 _TRANSFER_ORDER = ("majority", "baseline", "control", "frozen", "bitfit", "lora", "finetuned")

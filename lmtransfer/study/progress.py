@@ -213,7 +213,12 @@ def progress_of(folder: Path) -> list[JobProgress]:
         or (statistics.fmean(durations[job.stage]) if job.stage in durations else None)
         for job in jobs
     ]
-    return [_with_time_left(job, whole) for job, whole in zip(jobs, expected, strict=True)]
+    return [
+        job
+        if job.state in ("finished", "failed") or whole is None
+        else replace(job, left=max(0.0, whole - (job.seconds or 0.0)))
+        for job, whole in zip(jobs, expected, strict=True)
+    ]
 
 
 def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
@@ -242,7 +247,7 @@ def _job(folder: Path, stage: str, recipe: str, entry: LedgerEntry) -> JobProgre
         except RunDirectoryError as error:
             return JobProgress(recipe, stage, "failed", note=str(error))
     if run is not None and writer(run) is not None and log.is_file():
-        seconds = (before or 0.0) + time.time() - _start_time(log, run)
+        seconds = (before or 0.0) + time.time() - _start_time(run)
         return JobProgress(recipe, stage, "running", seconds, note=last_message(log))
     failed = log.is_file() and "\nlmtransfer: " in "\n" + log.read_text(encoding="utf-8", errors="replace")
     if failed and not was_interrupted(log):
@@ -257,11 +262,10 @@ def _run_of(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> 
     return next((run for command in commands if (run := folder / command / name).is_dir()), None)
 
 
-def _start_time(log: Path, run: Path | None) -> float:
+def _start_time(run: Path) -> float:
     """Return the time at which a run started or resumed, in seconds since the epoch."""
-    path = log if run is None else run / LOCK
     try:
-        return path.stat().st_mtime
+        return (run / LOCK).stat().st_mtime
     except OSError:
         return time.time()
 
@@ -269,13 +273,6 @@ def _start_time(log: Path, run: Path | None) -> float:
 def _budget(overrides: Sequence[str]) -> float | None:
     matches = [match for word in overrides if (match := _BUDGET.fullmatch(word))]
     return float(matches[-1][1]) if matches else None
-
-
-def _with_time_left(job: JobProgress, whole: float | None) -> JobProgress:
-    if job.state in ("finished", "failed") or whole is None:
-        return job
-    left = max(0.0, whole - (job.seconds or 0.0))
-    return replace(job, left=left)
 
 
 def watch(folder: Path, console: Console) -> list[JobProgress]:

@@ -37,8 +37,8 @@ from lmtransfer.study.plan import PRETRAIN, FigureSpec, StudyPlan
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import count, format_difference, format_metric, in_percent
 from lmtransfer.system.validation import value_at
+from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
-from lmtransfer.verdicts.holm import correct_column
 
 #: Losses that are the cross entropy of each token given all preceding (or all following) tokens.
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
@@ -76,31 +76,28 @@ class StudyRow:
     @property
     def losses(self) -> Mapping[str, float]:
         """The validation losses and metrics, by name."""
-        metrics = {} if self.pretraining is None else self.pretraining.run.result.get("metrics", {})
-        return {name: value for name, metric in metrics.items() if (value := number(metric)) is not None}
+        metrics = {} if self.pretraining is None else self.pretraining.run.result.get("metrics") or {}
+        return {name: value for name, value in metrics.items() if value is not None}
 
     @property
-    def perplexity(self) -> tuple[str, float] | None:
-        """Name and value of the per-token perplexity, if the objective is a language model."""
-        for name in _LANGUAGE_MODELS:
-            if name in self.losses:
-                return name, math.exp(min(self.losses[name], 700.0))
-        return None
+    def perplexity(self) -> float | None:
+        """The per-token perplexity, if the objective is a language model."""
+        loss = next((self.losses[name] for name in _LANGUAGE_MODELS if name in self.losses), None)
+        return None if loss is None else math.exp(min(loss, 700.0))
 
     @property
-    def accuracy(self) -> tuple[str, float] | None:
-        """Name and value of the first accuracy among the validation metrics."""
-        accuracies = (pair for pair in self.losses.items() if pair[0].endswith("_accuracy"))
-        return next(accuracies, None)
+    def accuracy(self) -> float | None:
+        """The first accuracy among the validation metrics."""
+        return next((value for name, value in self.losses.items() if name.endswith("_accuracy")), None)
 
 
 def read_rows(plan: StudyPlan) -> list[StudyRow]:
     """Read the rows of all recipes whose runs have started."""
     if not any(job.run.is_dir() for job in plan.jobs):
         return []
-    entries = {entry.run.path: entry for entry in make_entries(collect(plan.folder))} if _has_runs(plan) else {}
-    for run in {job.run for job in plan.jobs if job.shared}:
-        entries |= {entry.run.path: entry for entry in make_entries(collect(run))}
+    folders = {job.run for job in plan.jobs if job.shared}
+    folders |= {plan.folder for job in plan.jobs if not job.shared and job.run.is_dir()}
+    entries = {entry.run.path: entry for folder in folders for entry in make_entries(collect(folder))}
     rows = []
     for recipe in plan.recipes:
         jobs = {job.stage: job.run.resolve() for job in plan.jobs if job.recipe == recipe}  # like the paths of entries
@@ -108,11 +105,6 @@ def read_rows(plan: StudyPlan) -> list[StudyRow]:
         if of_stages:
             rows.append(StudyRow(recipe, of_stages.pop(PRETRAIN, None), of_stages))
     return rows
-
-
-def _has_runs(plan: StudyPlan) -> bool:
-    """Whether one of the study's own runs has begun."""
-    return any(job.run.is_dir() for job in plan.jobs if not job.shared)
 
 
 def write_table(rows: Sequence[StudyRow], plan: StudyPlan) -> Path:
@@ -147,7 +139,7 @@ def _record(row: StudyRow, plan: StudyPlan) -> dict[str, Any]:
         }
         record |= {f"validation_{name}": value for name, value in row.losses.items()}
         if row.perplexity is not None:
-            record["validation_perplexity"] = row.perplexity[1]
+            record["validation_perplexity"] = row.perplexity
     for name, entry in row.transfers.items():
         record |= {f"{name}_metric": entry.metric}
         record |= {f"{name}_{what}": value for what, value in entry.cost.values().items()}
@@ -170,7 +162,7 @@ def _verdict(name: str, difference: Difference | None) -> dict[str, Any]:
         return {}
     return {
         f"{name}_difference": difference.delta,
-        **{f"{name}_{end}": value for end, value in _ends(difference)},
+        **dict(zip((f"{name}_low", f"{name}_high"), difference.interval or (None, None), strict=True)),
         f"{name}_standard_error": difference.standard_error,
         f"{name}_p_value": difference.corrected_p_value,
         f"{name}_scope": difference.scope,
@@ -178,11 +170,6 @@ def _verdict(name: str, difference: Difference | None) -> dict[str, Any]:
         f"{name}_seeds_needed": difference.seeds_needed,
         f"{name}_verdict": difference.verdict,
     }
-
-
-def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
-    """Return the limits of the corrected interval, by name."""
-    return zip(("low", "high"), difference.interval or (None, None), strict=True)
 
 
 def markdown(rows: Sequence[StudyRow], plan: StudyPlan) -> str:
@@ -244,8 +231,8 @@ def _recipe(row: StudyRow) -> Line:
     texts = {
         "recipe": row.recipe,
         "loss": format_metric(row.losses["loss"], "loss") if "loss" in row.losses else "",
-        "perplexity": "" if perplexity is None else f"{perplexity[1]:,.1f}",
-        "accuracy": "" if accuracy is None else f"{100 * accuracy[1]:.1f} %",
+        "perplexity": "" if perplexity is None else f"{perplexity:,.1f}",
+        "accuracy": "" if accuracy is None else f"{100 * accuracy:.1f} %",
     }
     if entry is not None:
         texts |= {"model": entry.model, "objective": entry.objective}
@@ -473,7 +460,7 @@ def make_sections(rows: Sequence[StudyRow], plan: StudyPlan) -> list[Section]:
         if content is not None:
             panel, sentence = content
             figure = draw(Chart(f"{plan.name}-{spec.name}", spec.title, (panel,)), plan.folder / "figures")
-            sections.append(Section(spec.title, sentence, plan.command, figure))
+            sections.append(Section(spec.title, sentence, plan.command, figure.svg))
     return sections
 
 

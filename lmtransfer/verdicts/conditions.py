@@ -47,13 +47,6 @@ class Examples:
     ids: np.ndarray
     clusters: np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        num = self.scores.shape[-1]
-        if self.scores.ndim != 2 or self.ids.shape != (num,):
-            raise ValueError(f"scores have shape {self.scores.shape}, but ids have shape {self.ids.shape}")
-        if self.clusters is not None and self.clusters.shape != (num,):
-            raise ValueError(f"clusters have shape {self.clusters.shape}, but there are {num} examples")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Condition:

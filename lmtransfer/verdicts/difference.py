@@ -9,6 +9,7 @@ each with the deviation and the degrees of freedom of its part (Behrens 1929, Fi
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import math
@@ -18,9 +19,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pydantic
+from scipy import special
 
-from lmtransfer.verdicts.power import combine, deviations, seeds_needed, smallest_detectable
-from lmtransfer.verdicts.spread import critical_value, interval_around, two_sided_p_value
+from lmtransfer.verdicts.spread import combine, critical_value, interval_around, two_sided_p_value
 from lmtransfer.verdicts.variance import VariancePart
 
 #: With at least this many degrees of freedom, the estimated variance of a part is taken as exact.
@@ -51,6 +52,8 @@ NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all 
 LEVEL = 0.05
 #: The power for which the smallest detectable difference and the number of seeds are reported.
 POWER = 0.8
+#: The largest number of seeds considered.
+MAX_SEEDS = 1000
 
 
 def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
@@ -72,7 +75,7 @@ def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
         estimates[-2:] = [(error**2, df)]
     variances, probabilities = np.full(1, exact_variance), np.ones(1)
     for variance, df in estimates:
-        nodes, weights = deviations(df, _NODES)
+        nodes, weights = _deviations(df)
         variances = (variances[:, None] + variance / np.square(nodes)).ravel()
         probabilities = (probabilities[:, None] * np.array(weights)).ravel()
     tails = [math.erfc(place) for place in (abs(difference) / np.sqrt(2 * variances)).tolist()]
@@ -108,6 +111,58 @@ def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) ->
         middle = math.sqrt(low * high)
         low, high = (middle, high) if critical_value(level, middle) > quantile else (low, middle)
     return high
+
+
+@functools.lru_cache(maxsize=256)
+def _deviations(degrees_of_freedom: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return nodes and weights to integrate over the estimated deviation of a variable with true deviation 1.
+
+    The estimate is sqrt(chi-squared / df), with the density s^(df - 1) exp(-df s^2 / 2) / Z.
+    """
+    width = 10 / math.sqrt(2 * degrees_of_freedom)
+    low, high = max(0.0, 1 - width), 1 + width
+    places, weights = np.polynomial.legendre.leggauss(_NODES)
+    roots = (places + 1) / 2  # more nodes near 0, where a small estimate reaches far into the tail
+    nodes = low + (high - low) * roots**2
+    log_density = (degrees_of_freedom - 1) * np.log(nodes) - degrees_of_freedom * nodes**2 / 2
+    probabilities = weights * roots * np.exp(log_density - log_density.max())
+    probabilities /= probabilities.sum()
+    return tuple(nodes.tolist()), tuple(probabilities.tolist())
+
+
+def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, level: float) -> float:
+    """Return the true difference that a t test finds with probability ``POWER``, with the right sign."""
+    reach = critical_value(level, degrees_of_freedom)
+    return standard_error * float(special.nctdtrinc(degrees_of_freedom, 1 - POWER, reach))
+
+
+def seeds_needed(
+    difference: float,
+    num_seeds: int,
+    seed_parts: Sequence[tuple[float, float]],
+    example_parts: Sequence[tuple[float, float]],
+    *,
+    level: float,
+) -> int | None:
+    """Return the number of seeds needed to find a true difference with probability ``POWER``, all else being equal.
+
+    Args:
+        num_seeds: the current number of seeds, at least 2.
+        seed_parts: variance and degrees of freedom of each part of the variance that more seeds reduce.
+        example_parts: the same for each part that more seeds do not reduce: the examples.
+
+    Returns:
+        At least 2; None if ``MAX_SEEDS`` would not be enough.
+    """
+
+    def is_enough(count: int) -> bool:
+        parts = [(v * num_seeds / count, df * (count - 1) / (num_seeds - 1)) for v, df in seed_parts]
+        error, degrees = combine([*parts, *example_parts])
+        return error == 0 or difference >= smallest_detectable(error, degrees, level=level)
+
+    if difference <= 0 or not is_enough(MAX_SEEDS):
+        return None
+    return bisect.bisect_left(range(MAX_SEEDS), True, lo=2, key=is_enough)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +246,7 @@ class Difference:
         df = self.degrees_of_freedom
         if self.num_comparisons > 1:
             df = degrees_in_the_tail(self.level, self._variances)
-        return smallest_detectable(self.standard_error, df, level=self.level, chance=POWER)
+        return smallest_detectable(self.standard_error, df, level=self.level)
 
     @property
     def seeds_needed(self) -> int | None:
@@ -201,14 +256,18 @@ class Difference:
         """
         if self.p_value is None:
             return None
-        seeds = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source != "examples")
-        example_parts = tuple(
-            (part.variance, part.degrees_of_freedom) for part in self.parts if part.source == "examples"
-        )
         num_seeds = min((num for num in self.num_seeds if num), default=0)
         if not num_seeds:
             return None
-        return seeds_needed(abs(self.delta), num_seeds, seeds, example_parts, level=self.level, chance=POWER)
+        seeds, examples = (
+            [
+                (part.variance, part.degrees_of_freedom)
+                for part in self.parts
+                if (part.source == "examples") == of_examples
+            ]
+            for of_examples in (False, True)
+        )
+        return seeds_needed(abs(self.delta), num_seeds, seeds, examples, level=self.level)
 
     @property
     def tail_probability(self) -> float | None:

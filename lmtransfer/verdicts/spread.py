@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,3 +85,15 @@ def expected_best(
         sum(scores[place] * ((j / n) ** k - ((j - 1) / n) ** k) for j, place in enumerate(ranked, start=1))
         for k in range(1, n + 1)
     ]
+
+
+def combine(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the standard error of a sum of parts and its degrees of freedom, at least 1 (Satterthwaite 1946).
+
+    Args:
+        parts: variance and degrees of freedom of each independent part; if all variances are 0, the degrees of freedom
+            are those of the first part.
+    """
+    total = sum(variance for variance, _ in parts)
+    weighted = sum(variance * variance / degrees for variance, degrees in parts)
+    return math.sqrt(total), max(1.0, total * total / weighted if weighted > 0 else parts[0][1])

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from lmtransfer.verdicts.conditions import Condition, Examples
-from lmtransfer.verdicts.power import combine
+from lmtransfer.verdicts.spread import combine
 
 Key = frozenset[int | str]
 
@@ -179,17 +179,6 @@ class Estimate:
     has_spread: bool
     num_seeds: tuple[int, int]
     notes: tuple[str, ...]
-
-
-def estimate_score(condition: Condition) -> Estimate:
-    """Estimate the mean score of a condition."""
-    examples, notes = _usable_examples(condition)
-    if condition.constant:
-        row = constant_row(condition, None if examples is None else examples.scores)
-        return _constant_estimate(row, None if examples is None else examples.clusters, notes)
-    rows, more = lay_out(condition, None if examples is None else examples.scores)
-    sides = [rows]
-    return _estimate(sides, sides, None if examples is None else examples.clusters, [*notes, *more], paired=False)
 
 
 def estimate_difference(condition: Condition, control: Condition) -> Estimate:

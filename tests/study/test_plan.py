@@ -179,7 +179,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 def test_a_study_makes_one_table(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     started = fake()
+    staged = world / f"runs/study/tiny/.tiny.json.{_HERE}-4194305.tmp"  # of a killed study: no process has this number
+    staged.parent.mkdir(parents=True)
+    staged.write_text("half")
     assert main(["study", "study=tiny"]) == 0
+    assert not staged.exists()
     assert started == ["pretrain masked", "probe masked", "pretrain left_to_right", "probe left_to_right"]
     out = capsys.readouterr().out
     assert "study tiny" in out
@@ -244,15 +248,6 @@ def test_what_is_finished_is_skipped_and_what_failed_is_done_again(
     started = fake()
     assert main(["study", "study=tiny"]) == 0
     assert started == []
-
-
-def test_what_a_killed_study_has_staged_goes_with_the_next(world: Path, fake: Fake) -> None:
-    fake()
-    staged = world / f"runs/study/tiny/.tiny.json.{_HERE}-4194305.tmp"  # no system numbers a process so
-    staged.parent.mkdir(parents=True)
-    staged.write_text("half")
-    assert main(["study", "study=tiny"]) == 0
-    assert not staged.exists()
 
 
 def test_an_interruption_ends_the_study(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:

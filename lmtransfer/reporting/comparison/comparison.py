@@ -11,10 +11,11 @@ import numpy as np
 
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs.lineage import differing_keys
+from lmtransfer.reporting.runs.scores import mean_scores
 from lmtransfer.system.printable import in_unit
 from lmtransfer.tasks.metrics.scored_examples import Predictions, ScoredExamples
+from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import Difference
-from lmtransfer.verdicts.holm import correct_column
 
 #: A side answers an example correctly if the mean score of its runs is above this, and wrongly if it is below.
 _HALF = 0.5
@@ -62,7 +63,7 @@ def find_flips(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flip
     if not candidates or not all(candidates[0] in predictions.examples.ratios for predictions in (*one, *other)):
         return None
     score = candidates[0]
-    first, second = (_mean_scores(side, score) for side in (one, other))
+    first, second = (mean_scores(side, score) for side in (one, other))
     gain = second - first if score == "squared_error" else first - second
     is_finite = np.isfinite(gain)
     counts = None
@@ -92,26 +93,11 @@ def find_flips(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flip
     return Flips(score, counts, flips(better), flips(worse))
 
 
-def _mean_scores(side: Sequence[Predictions], score: str) -> np.ndarray:
-    """Return the mean score of each example over a side's runs, shape (N,); NaN if the example does not count."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        scores = [
-            predictions.examples.ratios[score].parts / predictions.examples.ratios[score].counts for predictions in side
-        ]
-    return np.mean(scores, axis=0)
-
-
 def _gold(examples: ScoredExamples, row: int) -> str:
-    if examples.kind == "classification":
-        return examples.labels[examples.gold[row]]
-    if examples.kind == "multi_label":
-        return examples.label_set(examples.gold, row)
     if examples.kind == "regression":
         return f"{examples.gold[row]:g}"
-    if examples.kind == "tagging":
-        gold = examples.gold[examples.offsets[row] : examples.offsets[row + 1]]
-        return " ".join(examples.labels[tag] for tag in gold)
-    return examples.gold_answers[row] if examples.gold_answers else ""
+    labels = _labels(examples, examples.gold, row)
+    return (examples.gold_answers[row] if examples.gold_answers else "") if labels is None else labels
 
 
 def _majority_answer(side: Sequence[Predictions], row: int) -> str:
@@ -124,17 +110,21 @@ def _majority_answer(side: Sequence[Predictions], row: int) -> str:
 
 
 def _answer(examples: ScoredExamples, row: int) -> str:
-    if examples.kind == "classification":
-        return examples.labels[examples.predicted[row]]
-    if examples.kind == "multi_label":
-        return examples.label_set(examples.predicted, row)
-    if examples.kind == "tagging":
-        predicted_tags = examples.predicted[examples.offsets[row] : examples.offsets[row + 1]]
-        return " ".join(examples.labels[tag] for tag in predicted_tags)
     if examples.kind == "pairs":
-        ratio = examples.ratios["accuracy"]
-        return "right" if ratio.parts[row] > 0 else "wrong"
-    return examples.answers[row] or "(no answer)"
+        return "right" if examples.ratios["accuracy"].parts[row] > 0 else "wrong"
+    labels = _labels(examples, examples.predicted, row)
+    return (examples.answers[row] or "(no answer)") if labels is None else labels
+
+
+def _labels(examples: ScoredExamples, values: np.ndarray, row: int) -> str | None:
+    """Return the label or labels of an example; None if the answers are no labels."""
+    if examples.kind == "classification":
+        return examples.labels[values[row]]
+    if examples.kind == "multi_label":
+        return examples.label_set(values, row)
+    if examples.kind == "tagging":
+        return " ".join(examples.labels[tag] for tag in values[examples.offsets[row] : examples.offsets[row + 1]])
+    return None
 
 
 @dataclass(frozen=True, slots=True)

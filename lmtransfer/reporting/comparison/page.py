@@ -6,12 +6,12 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.reporting.comparison.comparison import Comparison, Flip, GroupDifference
+from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.page.document import document
 from lmtransfer.reporting.table import Cell, ReportTable, mark_of, metric_heading, plain_table, print_table, score_text
@@ -120,9 +120,6 @@ def to_json(comparison: Comparison) -> str:
             for row in rows
         ]  # fmt: skip
 
-    def flips(rows: Sequence[Flip]) -> list[dict[str, Any]]:
-        return [{"id": f.id, "gold": f.gold, "one": f.one, "other": f.other, "scores": f.scores} for f in rows]
-
     content = {
         "sides": [
             {
@@ -144,15 +141,8 @@ def to_json(comparison: Comparison) -> str:
         "losses": groups(comparison.losses),
         "classes": groups(comparison.classes),
         "lengths": groups(comparison.lengths),
-        "flipped": None
-        if comparison.flips is None
-        else {
-            "score": comparison.flips.score,
-            "counts": comparison.flips.counts,
-            "to_one": flips(comparison.flips.to_one),
-            "to_other": flips(comparison.flips.to_other),
-        },
-        "settings": [{"key": s.key, "one": s.one, "other": s.other} for s in comparison.settings],
+        "flipped": None if comparison.flips is None else asdict(comparison.flips),
+        "settings": [asdict(setting) for setting in comparison.settings],
     }
     return json.dumps(content, indent=1, allow_nan=False, default=str) + "\n"
 

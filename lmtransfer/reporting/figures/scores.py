@@ -35,15 +35,19 @@ _Evaluation = tuple[Entry, str, list[tuple[float, float]]]
 
 
 def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path) -> list[SavedFigure]:
-    """Draw all figures for which the runs have data, as SVG and PNG."""
+    """Draw all figures for which the runs have data, as SVG and PNG, into a folder that is created if needed."""
+    return [draw(chart, folder) for chart in make_charts(entries, sweeps)]
+
+
+def make_charts(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> list[Chart]:
+    """Build the charts for which the runs have data."""
     labels = distinct_names(entries)
     charts = [*comparison_charts(entries), *label_charts(entries), *setting_charts(entries), *revision_charts(entries)]
     charts += [*layer_charts(entries, labels), *sweep_charts(sweeps), *language_charts(entries, labels)]
     charts += [*reliability_charts(entries, labels), *evaluation_charts(entries), *search_charts(entries)]
     labels |= _point_labels(sweeps)
     charts += [*part_charts(entries, labels), *detection_charts(entries, labels)]
-    charts += [*loss_charts(entries, labels), *metric_charts(entries, labels)]
-    return [draw(chart, folder) for chart in charts]
+    return [*charts, *loss_charts(entries, labels), *metric_charts(entries, labels)]
 
 
 def _point_labels(sweeps: Sequence[Sweep]) -> dict[str, str]:

@@ -14,6 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.scores import mean_scores
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 
 #: Maximum number of errors to show.
@@ -122,8 +123,7 @@ def worst_spans(answers: Sequence[Predictions]) -> list[WrongAnswer]:
     first = answers[0].examples
     if any("f1" not in predictions.examples.ratios or not predictions.examples.answers for predictions in answers):
         return []
-    with np.errstate(invalid="ignore", divide="ignore"):
-        f1_N = np.mean([k.examples.ratios["f1"].parts / k.examples.ratios["f1"].counts for k in answers], axis=0)
+    f1_N = mean_scores(answers, "f1")
     rows = np.flatnonzero(f1_N < _WRONG_F1).tolist()  # false for NaN, which stands for no score
     majority_answers = {
         row: Counter(predictions.examples.answers[row] for predictions in answers).most_common(1)[0] for row in rows

@@ -99,11 +99,9 @@ def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | No
 
     The numbers of a run with several seeds are means over the seeds.
     """
-    tokens: float | None = None
-    seconds: float | None = None
-    for stage in [] if run is None else lineage(run, runs):
-        tokens, seconds = _add(tokens, _mean_per_seed(stage, "tokens")), _add(seconds, _mean_per_seed(stage, "seconds"))
-    return tokens, seconds
+    stages = [] if run is None else lineage(run, runs)
+    tokens, seconds = ([_mean_per_seed(stage, name) for stage in stages] for name in ("tokens", "seconds"))
+    return _total(tokens), _total(seconds)
 
 
 def _mean_per_seed(run: Run, name: str) -> float | None:
@@ -126,8 +124,9 @@ def _same_end(path: PurePath, other: Run) -> bool:
     return len(parts) > 1 and path.parts[-len(parts) :] == parts
 
 
-def _add(total: float | None, value: float | None) -> float | None:
-    return total if value is None else (total or 0.0) + value
+def _total(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 #: Keys to ignore, besides those without any effect: the origin of the weights, the scored split, the task's name, and

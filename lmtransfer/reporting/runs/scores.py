@@ -144,6 +144,13 @@ def examples_of(predictions: Sequence[Predictions], metric: str) -> Examples | N
     return Examples(np.stack(rows), keys, None if are_independent else clusters)
 
 
+def mean_scores(predictions: Sequence[Predictions], score: str) -> np.ndarray:
+    """Return the mean score of each example over training runs, shape (N,); NaN if the example does not count."""
+    ratios = [of_seed.examples.ratios[score] for of_seed in predictions]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.mean([ratio.parts / ratio.counts for ratio in ratios], axis=0)
+
+
 def read_condition(
     node: Mapping[str, Any],
     metric: str,
