@@ -55,7 +55,6 @@ def to_user_error(error: Exception, cfg: DictConfig) -> Exception:
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
-    """Convert the settings to plain data, resolved if possible."""
     try:
         return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException:

@@ -398,7 +398,6 @@ def inherit_overrides(root: Path | str, name: str, *own: str) -> tuple[str, ...]
 
 
 def _command_line(words: Sequence[str]) -> list[str]:
-    """Return the command line of ``lmtransfer <words>`` with this Python."""
     return [sys.executable, "-P", "-m", "lmtransfer", *words]
 
 

@@ -188,7 +188,6 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
 
 
 def _check_points(command: str, command_line: Sequence[str], *, primary: str, config_dir: str | None) -> None:
-    """Check the settings of every point of a sweep before the first one starts."""
     check = settings_check(command)
     if check is None:
         return
@@ -280,7 +279,6 @@ def _score(run: Path | None) -> float:
 
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
-    """Run the command and return its run directory, if any."""
     returned = run_as_is(command, cfg)
     if isinstance(returned, Path):
         return returned

@@ -93,18 +93,15 @@ def points_of(words: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
 
 
 def _of_config(cfg: DictConfig) -> list[Override]:
-    """Return the swept values that a config file sets."""
     params: Any = OmegaConf.to_container(cfg.hydra.sweeper.params or OmegaConf.create(), resolve=False)
     return [overrides.parse(f"{key}={value}") for key, value in params.items()]
 
 
 def _in_force(parsed: Iterable[Override]) -> list[Override]:
-    """Return the last override of each key."""
     return list({override.get_key_element(): override for override in parsed}.values())
 
 
 def _points(parsed: Sequence[Override], excluded: frozenset[str]) -> tuple[int | None, tuple[str, ...]]:
-    """Count the points and list their labels."""
     columns = [[(one.key_or_group, word) for word in overrides.each_value(one)] for one in _in_force(parsed)]
     if not all(columns):
         return None, ()
@@ -210,7 +207,6 @@ def launcher_error(plan: SweepPlan, error: BaseException, folder: Path) -> Lmtra
 
 
 def _has_jobs(folder: Path) -> bool:
-    """Whether an exchange folder holds cluster jobs."""
     return (folder / ".submitit").is_dir()
 
 

@@ -125,7 +125,6 @@ def _missing_control_sentences(entries: Sequence[Entry]) -> list[str]:
 
 
 def _pretraining_sentence(entries: Sequence[Entry]) -> str:
-    """Say in a sentence whether pretraining helped."""
     compared = [entry for entry in entries if entry.difference is not None]
     if not compared:
         if any(entry.control is not None for entry in entries):
@@ -174,7 +173,6 @@ def comparison(entry: Entry) -> str:
 
 
 def _continuation_sentence(pair: BeforeAfter) -> str:
-    """Say in a sentence whether continued pretraining helped."""
     before, after, difference = pair.before, pair.after, pair.difference
     start: dict[Verdict, str] = {
         "better": "helped",
@@ -203,7 +201,6 @@ def _continuation_sentence(pair: BeforeAfter) -> str:
 
 
 def _scores_clause(entry: Entry) -> str:
-    """State the measured scores and how certain their difference is."""
     difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
     if difference is None or score is None or control is None or metric is None:
         raise ValueError(f"{entry.run.key} has no control to compare with")

@@ -76,7 +76,6 @@ def write_records(entries: Sequence[Entry], folder: Path, kind: str) -> None:
 
 
 def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a run, its control and its baselines."""
     result, metric, shared = entry.run.result, entry.metric or "", _shared(entry)
     settings = {f"config.{key}": value for key, value in leaves(dict(entry.run.config))}
     own = "control" if entry.is_control else "run"
@@ -96,7 +95,6 @@ def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
 
 
 def _shared(entry: Entry) -> dict[str, Any]:
-    """Return the columns that all rows of a run share."""
     return {
         "run": entry.run.key,
         "command": entry.run.command,

@@ -238,7 +238,6 @@ def leaderboard(entries: Sequence[Entry]) -> ReportTable | None:
 
 
 def _position(entry: Entry) -> tuple[str, str, float, float, str]:
-    """Return the sort key of an entry: its group, then its score, best first."""
     assert entry.score is not None
     score = -entry.score.mean if entry.higher_is_better else entry.score.mean
     return (entry.task, entry.split, float(entry.num_train or "inf"), score, entry.name)
@@ -250,7 +249,6 @@ def _group(name: str, rows: Sequence[ReportRow]) -> Group:
 
 
 def _line(row: ReportRow) -> Line:
-    """Build the line of a run, a control or a baseline, with the cells for all columns."""
     entry, score, metric, cost = row.entry, row.entry.score, row.entry.metric or "", row.entry.cost
     state, is_finished = entry.run.state, entry.run.state == "finished"
     has_several_seeds = score is not None and score.n > 1

@@ -67,5 +67,4 @@ def find_sections(roots: Sequence[Path]) -> list[Section]:
 
 
 def _files(root: Path) -> list[Path]:
-    """Return the section files of a folder, of its studies, and of the studies in an output root."""
     return [path for pattern in (FILE, f"*/{FILE}", f"*/*/{FILE}") for path in root.resolve().glob(pattern)]

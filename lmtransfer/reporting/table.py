@@ -2,7 +2,7 @@
 
 A table is built once. Its lines hold each value as a separate named cell, with a sort key and the mark of a verdict. A
 column shows one of these cells, or several, side by side or stacked, so each format and each width selects columns over
-the same lines. ``render.terminal``, ``render.markdown`` and the template ``table.html.j2`` render any table without
+the same lines. ``terminal_table``, ``markdown_table`` and the template ``table.html.j2`` render any table without
 knowing its content.
 """
 
@@ -139,7 +139,6 @@ def _split(part: str) -> tuple[str, str, str]:
 
 
 def _cell_texts(parts: Sequence[str], line: Line) -> list[str]:
-    """Return the lines of the cells, each with the words of its phrase."""
     return [
         f"{before}{text}{after}"
         for before, name, after in map(_split, parts)
@@ -267,7 +266,6 @@ def markdown_table(table: ReportTable) -> str:
 
 
 def _escape(text: str) -> str:
-    """Put the text on one line and escape Markdown's special characters."""
     return re.sub(r"([\\`|<>\[\]*_~])", r"\\\1", " ".join(text.split()))
 
 

@@ -112,7 +112,6 @@ def to_json(rows: Sequence[ReportRow], sweeps: Sequence[Sweep], answer: str) -> 
 
 
 def _plain(row: ReportRow) -> dict[str, Any]:
-    """Convert a row to plain values."""
     entry = row.entry
     return {
         "group": entry.group,
@@ -140,7 +139,6 @@ def _plain(row: ReportRow) -> dict[str, Any]:
 
 
 def _values(number: Spread | Difference | None) -> dict[str, Any] | None:
-    """Convert a score or a difference to plain values."""
     if not isinstance(number, Difference):
         return None if number is None else dataclasses.asdict(number)
     values = number.as_values()

@@ -251,7 +251,6 @@ def _name(content: Mapping[str, Any], problems: list[str]) -> str:
 
 
 def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, list[str]]]:
-    """Return the overrides of each recipe, by stage."""
     recipes: dict[str, dict[str, list[str]]] = {}
     for recipe, node in content["recipes"].items():
         where = f"recipes.{recipe}"
@@ -283,7 +282,6 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
 
 
 def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
-    """Return the overrides common to all pretraining runs."""
     settings = content[PRETRAIN]
     budgets = [kind for kind in _BUDGETS if settings[kind] is not None]
     named = override_keys()
@@ -298,7 +296,6 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
 
 
 def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tuple[str, list[str]]]:
-    """Return the command and the overrides of each transfer."""
     transfers: dict[str, tuple[str, list[str]]] = {}
     for name, node in content["transfers"].items():
         where = f"transfers.{name}"
@@ -362,7 +359,6 @@ def _with_own(shared: Sequence[str], own: Sequence[str]) -> list[str]:
 
 
 def _split(text: str, where: str, problems: list[str]) -> list[str]:
-    """Split a text like a shell."""
     try:
         return shlex.split(text)
     except ValueError as error:

@@ -237,7 +237,6 @@ def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
 
 
 def _job(folder: Path, stage: str, recipe: str, entry: LedgerEntry) -> JobProgress:
-    """Return the progress of a job."""
     run, before = _run_of(folder, stage, recipe, entry["overrides"]), entry.get("seconds")
     log = folder / "logs" / f"{stage}-{recipe}.log"
     if run is not None and RunDirectory(run).is_finished:
@@ -256,14 +255,12 @@ def _job(folder: Path, stage: str, recipe: str, entry: LedgerEntry) -> JobProgre
 
 
 def _run_of(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> Path | None:
-    """Return the run directory of a job; None if there is none yet."""
     name = next((word.partition("=")[2] for word in overrides if word.startswith("name=")), recipe)
     commands = [stage] if stage in COMMANDS else [command for command in COMMANDS if command != PRETRAIN]
     return next((run for command in commands if (run := folder / command / name).is_dir()), None)
 
 
 def _start_time(run: Path) -> float:
-    """Return the time at which a run started or resumed, in seconds since the epoch."""
     try:
         return (run / LOCK).stat().st_mtime
     except OSError:

@@ -123,7 +123,6 @@ def write_table(rows: Sequence[StudyRow], plan: StudyPlan) -> Path:
 
 
 def _record(row: StudyRow, plan: StudyPlan) -> dict[str, Any]:
-    """Convert a row to plain numbers: fractions, tokens, seconds."""
     record: dict[str, Any] = {"recipe": row.recipe}
     if row.pretraining is not None:
         entry = row.pretraining
@@ -157,7 +156,6 @@ def _record(row: StudyRow, plan: StudyPlan) -> dict[str, Any]:
 
 
 def _verdict(name: str, difference: Difference | None) -> dict[str, Any]:
-    """Convert a difference and its verdict to plain values."""
     if difference is None:
         return {}
     return {
@@ -195,7 +193,6 @@ def study_table(rows: Sequence[StudyRow], plan: StudyPlan) -> ReportTable:
 
 
 def _wide(rows: Sequence[StudyRow], plan: StudyPlan) -> list[TableColumn]:
-    """Return the columns for Markdown."""
     names = ("model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy")
     columns = [TableColumn("", ("recipe",)), *map(TableColumn, names)]
     for name in plan.transfers:
@@ -207,7 +204,6 @@ def _wide(rows: Sequence[StudyRow], plan: StudyPlan) -> list[TableColumn]:
 
 
 def _narrow(rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[TableColumn, ...]:
-    """Return the columns for a terminal."""
     return (
         TableColumn("", ("recipe",), notes=("model", "objective"), width=(15, None), is_bold=True),
         TableColumn("pretraining", ("{parameters} parameters",), notes=("{tokens} tokens", "{tokens/s} tok/s")),
@@ -226,7 +222,6 @@ def _narrow(rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[TableColumn, ...
 
 
 def _recipe(row: StudyRow) -> Line:
-    """Build a recipe's line: its pretraining, and its transfers under their names."""
     entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
     texts = {
         "recipe": row.recipe,
@@ -263,7 +258,6 @@ def _transfer(entry: Entry | None) -> dict[str, Cell]:
 
 
 def _difference_and_verdict(difference: Difference | None, metric: str) -> str:
-    """Format a difference with its interval and its verdict."""
     return f"{difference_text(difference, metric)} {verdict_text(difference, metric)}".strip()
 
 
@@ -312,7 +306,6 @@ def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[FigureLine]:
 
 
 def _chosen(spec: FigureSpec, rows: Sequence[StudyRow]) -> Iterator[tuple[StudyRow, str, Entry]]:
-    """Yield the runs of a figure: row, name of the transfer, run."""
     for row in rows:
         if spec.recipes and row.recipe not in spec.recipes:
             continue
@@ -387,7 +380,6 @@ def _differences(spec: FigureSpec, lines: Sequence[FigureLine]) -> list[dict[Pla
 
 
 def _reference(spec: FigureSpec, line: FigureLine) -> Place:
-    """Return the place with which the others are compared."""
     matches = [place for place, _ in line.points if place_text(place) == spec.against]
     return matches[0] if matches else line.points[0][0]
 
@@ -427,7 +419,6 @@ def _counting(entry: Entry, metric: str, *, higher: bool) -> str:
 
 
 def _counts(differences: dict[Place, Difference]) -> str:
-    """Say how many places differ from the reference."""
     verdicts = [difference.verdict for difference in differences.values() if difference.verdict in VERDICTS]
     if len(verdicts) < 2:
         return ""
@@ -436,7 +427,6 @@ def _counts(differences: dict[Place, Difference]) -> str:
 
 
 def _controls(line: FigureLine) -> str:
-    """Say at how many places pretraining helped."""
     differences = [entry.difference for _, entry in line.points if entry.difference is not None]
     verdicts = [difference.verdict for difference in differences if difference.verdict in VERDICTS]
     better = sum(verdict in BETTER for verdict in verdicts)
@@ -465,7 +455,6 @@ def make_sections(rows: Sequence[StudyRow], plan: StudyPlan) -> list[Section]:
 
 
 def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[Panel, str] | None:
-    """Build the panel of scores or losses against the place, and the sentences."""
     lines = lines_of(spec, rows)
     if sum(len(line.points) for line in lines) < 2:
         return None
@@ -477,7 +466,6 @@ def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: StudyPlan) -> tupl
 
 
 def _with_controls(lines: Sequence[FigureLine], *, has_controls: bool) -> Iterator[SeriesScore]:
-    """Yield the scores of the lines, then those of their controls."""
     for line in lines:
         yield from ((line.label, False, place, entry.score) for place, entry in line.points if entry.score is not None)
     for line in lines if has_controls else ():

@@ -67,7 +67,6 @@ def _better(difference: Difference) -> Verdict:
 
 
 def _is_below(condition: Condition, others: Sequence[float | None], *, higher_is_better: bool) -> bool:
-    """Whether the mean score is worse than any of the others."""
     mean, sign = condition.spread.mean, 1.0 if higher_is_better else -1.0
     return any(sign * mean < sign * other for other in others if other is not None)
 

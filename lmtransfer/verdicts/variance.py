@@ -232,7 +232,6 @@ def _difference_with_constant(
 
 
 def _constant_estimate(row: ConditionRows, clusters: np.ndarray | None, notes: list[str]) -> Estimate:
-    """Return the estimate for a single constant row: only the choice of examples varies."""
     value = float(row.values[0])
     if row.examples is None:
         return Estimate(value, None, None, (), False, False, (0, 0), tuple(notes))
@@ -283,7 +282,6 @@ def _estimate(
 
 
 def _pretraining_part(table: np.ndarray) -> VariancePart:
-    """Return the part of pretraining that is not in the spread of the finetuning seeds; ``table`` has shape (P, F)."""
     num, seeds = table.shape
     means = table.mean(axis=1)
     residuals = table - means[:, None] - table.mean(axis=0) + table.mean()

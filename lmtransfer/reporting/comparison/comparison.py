@@ -1,4 +1,7 @@
-"""The result of a comparison, and the checks that all comparisons share: seeds and settings."""
+"""The result of a comparison, its flipped examples, and the checks that all comparisons share: seeds and settings.
+
+Shape letter: ``N`` examples.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,6 @@ def _answer(examples: ScoredExamples, row: int) -> str:
 
 
 def _labels(examples: ScoredExamples, values: np.ndarray, row: int) -> str | None:
-    """Return the label or labels of an example; None if the answers are no labels."""
     if examples.kind == "classification":
         return examples.labels[values[row]]
     if examples.kind == "multi_label":

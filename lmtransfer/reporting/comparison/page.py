@@ -80,7 +80,6 @@ def _grounds(comparison: Comparison, difference: Difference) -> str:
 
 
 def _variance(difference: Difference) -> str:
-    """Return the sources of the difference's variance; empty if unknown."""
     shares: dict[str, float] = {}
     for part in difference.parts:
         shares[part.source] = shares.get(part.source, 0.0) + part.variance
@@ -170,7 +169,6 @@ def _score(name: str, side: Side, score: Spread, weights: str) -> tuple[str, ...
 
 
 def _losses(comparison: Comparison) -> ReportTable:
-    """Tabulate the comparison by pretraining loss and accuracy, without the column of examples."""
     table = _groups(comparison, "", comparison.losses)
     return replace(table, name="By part of the loss", columns=(table.columns[0], *table.columns[2:]))
 

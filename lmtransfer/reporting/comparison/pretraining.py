@@ -70,7 +70,6 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
 
 
 def _incomparable_note(one: Side, other: Side) -> str:
-    """Say why the losses of two sides are not comparable; empty if they are."""
     if one.metric != other.metric:
         return f"no difference: the sides were scored by different metrics ({one.metric}, {other.metric})"
     measured = _measurement_settings(one.first), _measurement_settings(other.first)
@@ -151,19 +150,16 @@ def _condition(side: Side) -> Condition:
 
 
 def _with_metric(side: Side, metric: str) -> Side:
-    """Return the side with another metric."""
     members: Sequence[Member] = [m for entry in side.entries for m in pretrained_values(entry, metric)]
     return Side(side.name, side.entries, tuple(members), side.problems)
 
 
 def _metrics(entry: Entry) -> dict[str, None]:
-    """Return the names of the measured metrics, in order."""
     metrics: Mapping[str, float | None] = entry.run.result.get("metrics") or {}
     return {name: None for name, value in metrics.items() if value is not None}
 
 
 def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
-    """Return the class and weight of each loss."""
     losses = (_source(entry).config.get("objective") or {}).get("losses") or {}
     return {name: (str(node.get("_target_")), float(node.get("weight", 1.0))) for name, node in losses.items()}
 
@@ -181,7 +177,6 @@ def _is_one_part(side: Side) -> bool:
 
 
 def _has_equal_settings(side: Side) -> bool:
-    """Whether the runs of a side differ only in the seed."""
     first, *others = (side.pretraining_settings(entry) for entry in side.entries)
     return not any(differing_keys(first, settings, but=["seed"]) for settings in others)
 

@@ -160,7 +160,6 @@ def read_side(folder: Path, name: str) -> Side:
 
 
 def _members(entry: Entry, problems: list[str]) -> list[Member]:
-    """Return the individual training runs of a run, with their answers."""
     metric = entry.metric or ""
     results = [seed.result for seed in entry.seeds if seed.result]
     values = seed_values(entry.run.result, metric, results)
@@ -205,13 +204,11 @@ def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
 
 
 def _weights(entry: Entry) -> str:
-    """Return the starting weights of a run."""
     source = entry.source
     return str(entry.run.config.get("init") or entry.run.key) if source is None else source.weights
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Return the shortest distinct ends of two paths."""
     parts = [folder.resolve().parts for folder in folders]
     size = 1
     while parts[0][-size:] == parts[1][-size:]:

@@ -71,7 +71,6 @@ def select_examples(predictions: Predictions, keys: np.ndarray) -> Predictions:
 
 
 def _count_different_gold(one: ScoredExamples, other: ScoredExamples) -> int:
-    """Count the examples with equal content but different gold answers."""
     if one.kind != other.kind or len(one.gold) != len(other.gold):
         return len(one)
     if one.kind == "regression" or (one.kind == "multi_label" and one.labels == other.labels):
@@ -118,7 +117,6 @@ def class_groups(examples: ScoredExamples) -> list[ExampleGroup]:
 
 
 def _restrict_to_tag(predictions: Predictions, tag: str) -> Predictions:
-    """Restrict the answers to the words with one gold tag."""
     examples = predictions.examples
     has_tag = np.array([label == tag for label in examples.labels])[examples.gold]
     is_right = has_tag & (examples.predicted == examples.gold)
@@ -206,7 +204,6 @@ def compare_sides(one: Side, other: Side) -> Comparison:
 
 
 def _incomparable_note(one: Side, other: Side) -> str:
-    """Say why two sides cannot be compared; empty if they can."""
     fingerprints = {one.first.task_fingerprint, other.first.task_fingerprint}
     is_one_task = len(fingerprints) == 1 and None not in fingerprints
     for what, first, second in (
@@ -247,7 +244,6 @@ def _setting_note(one: Side, other: Side) -> tuple[str, bool]:
 
 
 def _condition(side: Side, predictions: Sequence[Predictions] | None, metric: str) -> Condition:
-    """Convert a side to a condition, with the examples' contributions unless ``predictions`` is None."""
     values = [member.value for member in side.members]
     if predictions is not None:
         recomputed = [metric_value(of_seed.examples, metric) for of_seed in predictions]
@@ -260,7 +256,6 @@ def _condition(side: Side, predictions: Sequence[Predictions] | None, metric: st
 def _add_example_groups(
     comparison: Comparison, predictions: tuple[list[Predictions], list[Predictions]], *, settings_differ: bool
 ) -> Comparison:
-    """Add the comparisons by class and by length, and the flipped examples."""
     examples, metric = predictions[0][0].examples, comparison.sides[0].metric
     class_metric = "accuracy" if examples.kind in ("classification", "tagging") else metric
     by_class, by_length = class_groups(examples), length_groups(examples.lengths)

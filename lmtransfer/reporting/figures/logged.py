@@ -58,7 +58,6 @@ def loss_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Cha
 
 
 def _loss_chart(part: str, runs: Mapping[str, Sequence[LossCurve]]) -> Chart:
-    """Build the chart of losses against tokens and against time."""
     visible = dict(list(runs.items())[:MAX_CURVES])
     losses = tuple(seed for seeds in visible.values() for seed in seeds)
     return Chart(
@@ -70,7 +69,6 @@ def _loss_chart(part: str, runs: Mapping[str, Sequence[LossCurve]]) -> Chart:
 
 
 def _remarks(label: str, curve: LossCurve) -> Iterator[str]:
-    """State whether a run's loss is normal, if there are reference curves."""
     loss = float(curve.smooth[-1])
     text = normality_text(curve.references, tokens=curve.tokens[-1], loss=loss, entropy=curve.plateau)
     if text:

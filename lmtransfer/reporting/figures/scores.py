@@ -51,7 +51,6 @@ def make_charts(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> list[Chart
 
 
 def _point_labels(sweeps: Sequence[Sweep]) -> dict[str, str]:
-    """Return the labels of sweep points, such as ``mask_prob=0.15``."""
     return {
         entry.run.key: _values_text(sweep.keys, point.values, " ")
         for sweep in sweeps
@@ -66,7 +65,6 @@ def _values_text(keys: Sequence[str], values: Sequence[Any], comma: str) -> str:
 
 
 def _group(items: Iterable[tuple[Hashable, _Item]]) -> dict[Any, list[_Item]]:
-    """Group items by key, in order of appearance."""
     groups: dict[Any, list[_Item]] = {}
     for key, item in items:
         groups.setdefault(key, []).append(item)
@@ -132,7 +130,6 @@ def _transfer_scores(entries: Sequence[Entry]) -> Iterator[SeriesScore]:
 
 
 def _with_control(entry: Entry, label: str, place: Place) -> Iterator[SeriesScore]:
-    """Yield the score of an entry and that of its control."""
     if entry.score is not None:
         yield label, False, place, entry.score
     if entry.control is not None:
@@ -245,7 +242,6 @@ def layer_panel(mixtures: Sequence[LayerWeights]) -> Panel:
 
 
 def _by_layer(mix: LayerWeights) -> Iterator[Spread]:
-    """Yield the weight of each layer over the seeds."""
     for layer, weight in enumerate(mix.weights):
         values = tuple(seed[layer] for seed in mix.seeds)
         deviation = None if mix.deviations is None else mix.deviations[layer]

@@ -59,7 +59,6 @@ def html_report(
 
 
 def _run(entry: Entry) -> dict[str, Any]:
-    """Collect the details of an entry's run."""
     run = entry.run
     facts: list[str] = [run.state]
     tokens, seconds = read_total(run, "tokens"), read_total(run, "seconds")

@@ -237,7 +237,6 @@ def _kind(label: str) -> str:
 
 
 def _most_frequent(tags_S: np.ndarray) -> int:
-    """Return the tag that most seeds give, or the lowest on a tie."""
     return int(np.bincount(tags_S).argmax())
 
 

@@ -209,7 +209,6 @@ def collect(*roots: Path) -> list[Run]:
 
 
 def _check_root(root: Path) -> None:
-    """Raise an error if the path is not a readable folder."""
     try:
         if not root.is_dir():
             raise RunDirectoryError(

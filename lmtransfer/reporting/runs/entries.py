@@ -416,7 +416,6 @@ def _add_control(entry: Entry, others: Sequence[Entry]) -> Entry:
 
 
 def _is_scored_alike(entry: Entry, other: Entry) -> bool:
-    """Whether two runs are scored in the same way: command, task, split, number of labels and metric."""
     return other.condition is not None and (
         (other.run.command, other.task, other.split, other.num_train, other.metric)
         == (entry.run.command, entry.task, entry.split, entry.num_train, entry.metric)

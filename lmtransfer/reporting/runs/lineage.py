@@ -32,7 +32,6 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
-    """Return the run at the path that ``run`` names."""
     target = PurePath(path)
     for other in runs:
         if other.path == Path(path) or str(other.path) == path:
