@@ -57,3 +57,8 @@ def split_revision(path_and_revision: str) -> tuple[str, int | None]:
 def with_revision(path: str | Path, tokens: int | None) -> str:
     """Return the reverse of ``split_revision``."""
     return str(path) if tokens is None else f"{path}@{count_text(tokens)}"
+
+
+def babylm_name(words: int) -> str:
+    """Return the BabyLM challenge's name of a revision, by the words it has read: ``chck_10M``."""
+    return f"chck_{words / 1e6:g}M"

@@ -124,7 +124,7 @@ def _evaluation_texts(name: str, entry: Any, folders: list[Path], problems: list
 
 
 def expand_task_groups(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Replace a task group with its tasks: ``task=glue`` becomes a sweep over them.
+    """Replace a task group with its tasks, and a list with its members: both become a sweep over them.
 
     Args:
         overrides: ``key=value`` words.
@@ -137,6 +137,10 @@ def _expand_task_group(override: str, folders: Sequence[Path]) -> str:
     key, _, value = override.partition("=")
     if key != "task":
         return override
+    if value.startswith("[") and value.endswith("]"):
+        names = [name.strip() for name in value[1:-1].split(",") if name.strip()]
+        expanded = [_expand_task_group(f"task={name}", folders).removeprefix("task=") for name in names]
+        return f"task={','.join(expanded)}" if names else override
     for folder in reversed(folders):
         path = folder / "task" / f"{value}.yaml"
         if path.is_file():

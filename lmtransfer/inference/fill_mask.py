@@ -94,29 +94,29 @@ class MaskFiller:
     @torch.inference_mode()
     def fill(self, texts: Sequence[str]) -> list[list[FilledMask]]:
         """Predict the masks of each text, in order; the encoder must be in evaluation mode."""
-        queries = [self._query(text, owner) for owner, text in enumerate(texts)]
+        queries = ((self._query(text), owner) for owner, text in enumerate(texts))
         masks: list[list[FilledMask]] = [[] for _ in texts]
         for batch in in_batches(queries, batch_tokens=self.batch_tokens):
-            packed, places = pack_queries(batch)
+            packed, places = pack_queries([query for query, _ in batch])
             with self.autocast():
                 (softmax,) = self.predictor.predict(packed.to(self.device), places, mask_id=self.tokenizer.mask_id)
             logs_MK, ids_MK = softmax.best(self.top_k, self._allowed_V)
             rows = iter(zip(logs_MK.exp().tolist(), ids_MK.tolist(), strict=True))
-            for query in batch:
-                for start in _find_masks(texts[query.owner]):
+            for _, owner in batch:
+                for start in _find_masks(texts[owner]):
                     candidates = map(self._candidate, *next(rows))
-                    masks[query.owner].append(FilledMask(start, start + len(MASK), tuple(candidates)))
+                    masks[owner].append(FilledMask(start, start + len(MASK), tuple(candidates)))
         return masks
 
     def _candidate(self, probability: float, token_id: int) -> Candidate:
         return Candidate(self.tokenizer.piece(token_id), self.tokenizer.decode([token_id]), probability)
 
-    def _query(self, text: str, owner: int) -> Query:
+    def _query(self, text: str) -> Query:
         ids = encode_with_masks(text, self.tokenizer)
         places = np.flatnonzero(ids == self.tokenizer.mask_id) + 1
         if not len(places):
             raise DataError(f"{text[:60]!r}: the text has no {MASK}; write {MASK} where a token is to be predicted")
-        return Query(self.frame.around(ids, text=text), places, np.zeros(0, dtype=np.int64), owner)
+        return Query(self.frame.around(ids, text=text), places, np.zeros(0, dtype=np.int64))
 
 
 def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFiller:
