@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.check import check
 from lmtransfer.config.revisions import babylm_name, count_text, split_revision, with_revision
 from lmtransfer.errors import ConfigError, HubError, RunDirectoryError
+from lmtransfer.interop.exporting.babylm import build_submission
 from lmtransfer.interop.exporting.card import CardSettings
 from lmtransfer.interop.exporting.formats import ADAPTER, VECTORS, FormSettings, write_model
 from lmtransfer.interop.exporting.place import check_place, export_folder
@@ -26,7 +27,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training.checkpoints import open_checkpoint
 
-_RUN = "run"
+_RUN, _BABYLM = "run", "babylm"
 _MAX_NAMES = 12
 
 
@@ -44,6 +45,8 @@ def run(cfg: DictConfig) -> Path | None:
     """
     check(cfg, primary="export")
     _check_choices(cfg)
+    if cfg.format == _BABYLM:
+        return _export_submission(cfg)
     parts = _parts_of(str(cfg.run), revisions=cfg.revisions, branch=str(cfg.hub.branch))
     target = None
     if cfg.push is not None:
@@ -59,6 +62,24 @@ def run(cfg: DictConfig) -> Path | None:
         notes = dict.fromkeys(line for part in parts for line in _write(cfg, part, root / part.folder))
         for line in (*notes, *_after(cfg, target, parts, root, local_copy=folder)):
             console.print(line, markup=False, soft_wrap=True)
+    return folder
+
+
+def _export_submission(cfg: DictConfig) -> Path:
+    """Write the submission file and the form of the BabyLM challenge."""
+    directory = run_folder(str(cfg.run), key="run")
+    submission = build_submission(directory, Path(str(cfg.results or "runs")).expanduser())
+    folder = Path(str(cfg.to)).expanduser().resolve()
+    with export_folder(folder, overwrite=cfg.overwrite) as staged:
+        submission.write(staged)
+    console = Console(highlight=False)
+    if submission.problems:
+        console.print("missing, or of another size than the challenge's data, and so without a score there:")
+    for problem in submission.problems:
+        console.print(f"  {problem}", markup=False, soft_wrap=True)
+    console.print(
+        f"written to {short_path(folder)}: {_names(folder, [_Part('', '', '')])}", markup=False, soft_wrap=True
+    )
     return folder
 
 
@@ -238,6 +259,12 @@ def _check_choices(cfg: DictConfig) -> None:
         ]
     if cfg.results is not None and not Path(str(cfg.results)).expanduser().is_dir():
         problems.append(f"results={cfg.results}: no such folder; give the folder that holds your runs, such as runs/")
+    if cfg.format == _BABYLM and (
+        cfg.to is None or cfg.push is not None or cfg.revisions or cfg.checkpoint is not None
+    ):
+        problems.append(
+            "format=babylm writes the submission to a folder: set to=<folder> and leave push=, revisions= out"
+        )
     problems += _push_problems(cfg)
     if ranks.world_size() > 1:
         problems.append("export runs in one process: start it without torchrun")

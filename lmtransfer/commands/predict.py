@@ -24,7 +24,7 @@ from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.input_files import Reader
-from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.transfer.experiment.part_run import task_of, task_to_answer
 
 _SOURCES = ("input", "text", "split")

@@ -18,7 +18,7 @@ from lmtransfer.tasks.heads import TaggingSpec
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagging.example import TaggedExample, entities, word_spans
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.experiment.data import encode_examples
 from lmtransfer.transfer.experiment.part_run import open_task_learner

@@ -159,7 +159,8 @@ def _global_piqa(record: _Record) -> Choice:
     names = [name for name in (f"solution{number}" for number in range(16)) if record.fields.get(name)]
     solutions = [f" {record.text(name)}" for name in names]
     label = _index(record, record.fields.get("label"), [text.strip() for text in solutions])
-    return record.choice([record.text("prompt")] * len(solutions), solutions, subset=record.source, label=label)
+    choice = record.choice([record.text("prompt")] * len(solutions), solutions, subset=record.source, label=label)
+    return replace(choice, id=f"{record.source}:{record.fields.get('example_id', record.number)}")
 
 
 def _multiple_choice(record: _Record) -> Choice:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from statistics import NormalDist
@@ -168,22 +169,20 @@ class CompletionChoice(CompletionTask):
         Args:
             answers: the score of each alternative of each item.
         """
-        rights = np.array(self.rights(examples, answers))
-        weights = self._weights(examples)
-
-        def mean(key: Callable[[Choice], str]) -> dict[str, float]:
-            names, rows = np.unique([key(choice) for choice in examples], return_inverse=True)
-            shares = np.bincount(rows, weights=weights)
-            sums = np.bincount(rows, weights=rights * weights)
-            return dict(zip(names.tolist(), (sums / shares).tolist(), strict=True))
-
-        categories = mean(lambda choice: choice.category) if self.kind.category is not None else {}
-        subsets = mean(lambda choice: choice.subset)
-        in_order = dict.fromkeys(choice.subset for choice in examples)
+        rights: dict[str, list[float]] = {}
+        for choice, right in zip(examples, self.rights(examples, answers), strict=True):
+            rights.setdefault(choice.subset, []).append(right)
+        subsets = {subset: float(np.mean(values)) for subset, values in rights.items()}
+        by_category: dict[str, list[float]] = {}
+        for subset, category in {choice.subset: choice.category for choice in examples}.items():
+            by_category.setdefault(category, []).append(subsets[subset])
+        categories = {category: float(np.mean(values)) for category, values in sorted(by_category.items())}
+        averaged = categories if self.kind.averages == "categories" else subsets
+        shown = categories if self.kind.category is not None else {}
         return {
-            "accuracy": float(np.average(rights, weights=weights)),
-            **{f"{self.kind.category}/{category}/accuracy": value for category, value in categories.items()},
-            **{f"{self.kind.subset}/{subset}/accuracy": subsets[subset] for subset in in_order},
+            "accuracy": float(np.mean(list(averaged.values()))),
+            **{f"{self.kind.category}/{category}/accuracy": value for category, value in shown.items()},
+            **{f"{self.kind.subset}/{subset}/accuracy": value for subset, value in subsets.items()},
         }
 
     def rights(self, examples: Sequence[Choice], answers: Iterable[Sequence[float]]) -> list[float]:
@@ -259,12 +258,16 @@ class CompletionChoice(CompletionTask):
 
 
 def _choice_line(item: Choice, values: Sequence[float]) -> str:
-    """Return the JSON line of an item: its alternatives with their values, and the chosen one."""
+    """Return the JSON line of an item: its alternatives with their values, and the chosen one.
+
+    A tie is drawn by the item's name: the first alternative would be right too often.
+    """
+    best = np.flatnonzero(np.array(values) == max(values))
     line = {
         "id": item.id,
         "subset": item.subset,
         "label": item.label,
-        "chosen": int(np.argmax(values)),
+        "chosen": int(best[zlib.crc32(item.id.encode()) % len(best)]),
         "values": values,
         "completions": item.completions,
         "texts": item.texts,
