@@ -495,13 +495,6 @@ def test_a_report_passes_over_what_cannot_be_read(name: str, world: Path, answer
     assert re.search(r"[^<\n]*".join(map(re.escape, names)), page)
 
 
-def test_a_report_follows_no_link_to_a_folder_above(world: Path, answer: Answer) -> None:
-    (world / "runs/root").symlink_to("/")
-    (world / "runs/loop").symlink_to(world)
-    status, said = answer("report", "runs", "to=o", "figures=false")
-    assert status == 0, said
-
-
 @pytest.mark.parametrize("link", ["", "locked", "locked/checkpoints"])
 def test_a_report_tells_of_what_is_locked_and_goes_on(link: str, world: Path, answer: Answer) -> None:
     """A folder among the runs that may not be read, and links to one and into one."""

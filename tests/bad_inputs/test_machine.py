@@ -279,18 +279,6 @@ def test_a_home_that_is_not_there_is_named(world: Path, answer: Answer, monkeypa
     check(Case(PRETRAIN, ("/proc/nonexistent", "LMTRANSFER_CACHE")), world, answer)
 
 
-def test_a_current_folder_that_is_gone_is_named(world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    for words in (("list", "tasks"), PRETRAIN, (*PREPARE, "corpus.path=texts"), ("report", str(world / "runs"))):
-        (world / "gone").mkdir()
-        monkeypatch.chdir(world / "gone")
-        (world / "gone").rmdir()
-        status, said = answer(*words)
-        monkeypatch.chdir(world)
-        assert "Traceback" not in said
-        assert "is a bug" not in said
-        assert (status, "(cd)" in said) == (2, True), said
-
-
 # Too little memory.
 @pytest.mark.parametrize(
     "error",
@@ -384,11 +372,9 @@ def test_a_process_starts_in_an_odd_world(name: str, tmp_path: Path) -> None:
 
 LARGE = (*PRETRAIN[:4], "model=bert_base", *PRETRAIN[7:])
 SLOW_SHELL: dict[str, tuple[str, int, str]] = {
-    "train_no_streams": (f"{{}} {' '.join(PRETRAIN)} <&- >&- 2>&-", 0, ""),
     "predict_no_stdin": (f"{{}} predict {RUN} input=- <&-", 2, "input=-: "),
     "predict_ascii": (f"PYTHONIOENCODING=ascii {{}} predict {RUN} text='b\u00f6l [MASK]'", 0, "b\\u00f6l"),
     "world_size_word": (f"WORLD_SIZE=many {{}} {' '.join(PRETRAIN)}", 2, "WORLD_SIZE=many"),
-    "world_size_alone": (f"WORLD_SIZE=2 {{}} {' '.join(PRETRAIN)}", 2, "torchrun"),
     "little_memory": (f"ulimit -v 1500000; {{}} {' '.join(LARGE)}", 2, "memory"),
 }  # fmt: skip
 

@@ -135,23 +135,6 @@ def test_without_measuring_there_are_parameters_only(inspect: Output) -> None:
     assert not re.search(r"tokens \d+:\d+", output)
 
 
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        (["model=gpt_mini"], ("objective=mlm", "bidirectional", "model.attention", "causal")),
-        (["objective.max_length=300"], ("objective.max_length=300", "model.max_length")),
-        (["rows=-1", "sample=0"], ("rows: -1", "10,000")),
-        (["row=2"], ("rows",)),
-        (["train.batch_tokens=32"], ("train.batch_tokens=32",)),
-    ],
-    ids=" ".join,
-)
-def test_mistakes_are_one_clear_message(inspect: Output, words: list[str], names: tuple[str, ...]) -> None:
-    errors = inspect("measure=false", *words, code=2)
-    assert all(name in errors for name in names), errors
-    assert "Traceback" not in errors
-
-
 def test_documents_of_one_sentence_are_remarked_on(inspect: Output, tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", [f"{d.split('.')[0]}." for d in made_up_documents(300)])
     output = inspect("objective=mlm_nsp", "measure=false", "objective.max_length=128")

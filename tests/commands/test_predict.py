@@ -223,7 +223,6 @@ def test_mistakes_are_answered(world: Path, capsys: pytest.CaptureFixture[str]) 
     Path("in.tsv").write_text("body\nx\n")
     for words, names in (
         ([run, "text=a", "output=there.jsonl"], ("output=there.jsonl", "overwrite=true")),
-        ([run, "text=a", "split=dev", "on_error=go"], ("on_error: ", "'go'", "stop, skip")),
         ([run, "input=in.tsv"], ("in.tsv:1", "'sentence'", "body", "text_column")),
         ([run, "input=in.txt", "output=o.jsonl"], ("in.txt:2", "on_error=skip")),
         ([run, "text=a", "submission=glue"], ("submission=glue", "split=test")),
