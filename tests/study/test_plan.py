@@ -221,7 +221,7 @@ def test_the_chosen_metrics_are_in_the_table(num_transfers: int, tmp_path: Path)
         (run / "result.json").write_text(json.dumps(result))
     transfers = {entry.name: entry for entry in make_entries(collect(tmp_path))}
     rows = [StudyRow("masked", None, transfers)]
-    plan = StudyPlan("s", tmp_path, ("masked",), dict.fromkeys(names, "finetune"), ())
+    plan = StudyPlan("s", tmp_path, ("masked",), tuple(names), ())
     shown = "matthews 0.450 \u00b1 0.071"
     assert markdown(rows, plan).count(shown) == num_transfers
     table = study_table(rows, plan)
