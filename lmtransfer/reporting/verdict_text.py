@@ -6,6 +6,16 @@ from lmtransfer.system.printable import format_difference, format_metric, in_per
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference, Verdict
 
 
+def with_unit(score: float, metric: str) -> str:
+    """Format a score with its unit: ``69.6 %``."""
+    return format_metric(score, metric) + (" %" if in_percent(metric) else "")
+
+
+def difference_with_unit(difference: float, metric: str) -> str:
+    """Format a difference with its unit: ``+2.8 points``."""
+    return format_difference(difference, metric) + (" points" if in_percent(metric) else "")
+
+
 def interval_text(difference: Difference, metric: str) -> str:
     """State the corrected interval: ``+6.1 to +13.9``; empty if there is none."""
     if difference.interval is None:
@@ -90,8 +100,7 @@ def short_text(difference: Difference, metric: str) -> str:
 
 def verdict_lines(difference: Difference, metric: str, *, reference: str = "the control") -> list[str]:
     """State a difference for the console: the verdict with its basis, then what is detectable."""
-    points = " points" if in_percent(metric) else ""
-    start = f"difference from {reference} {format_difference(difference.delta, metric)}{points}"
+    start = f"difference from {reference} {difference_with_unit(difference.delta, metric)}"
     if difference.standard_error is None:
         return [f"{start}: no verdict, because one seed has no spread; set seeds=5"]
     if difference.verdict not in VERDICTS:
