@@ -12,7 +12,6 @@ from lmtransfer.reporting.runs.details import RunCost, search_text
 from lmtransfer.reporting.runs.entries import Entry, distinct_names, make_entries
 from lmtransfer.reporting.runs.scores import (
     control_part,
-    number,
     other_metrics,
 )
 from lmtransfer.reporting.runs.sweeps import Sweep, SweepPoint, make_sweep, parse_values, value_text
@@ -127,7 +126,7 @@ def _note(entry: Entry) -> str:
             notes.insert(0, f"{num_finished} of {len(entry.seeds)} seeds finished so far")
         elif entry.run.metrics:
             last = entry.run.metrics[-1]
-            step, loss = number(last.get("step")), number(last.get("loss"))
+            step, loss = last.get("step"), last.get("loss")
             at = "at step " + ("?" if step is None else f"{step:,.0f}")
             notes.insert(0, at + ("" if loss is None else f", loss {loss:.3f}"))
     return "; ".join(notes)

@@ -53,7 +53,7 @@ def run_at_revision(run: Run, tokens: int) -> Run:
         for name in ("tokens", "seconds", "flops")
         if end and (whole := read_total(run, name)) is not None
     }
-    lines = tuple(line for line in run.metrics if (seen := number(line.get("tokens"))) is not None and seen <= tokens)
+    lines = tuple(line for line in run.metrics if (seen := line.get("tokens")) is not None and seen <= tokens)
     key = with_revision(run.key, tokens)
     return replace(run, key=key, result={**entries, **spent}, metrics=lines, revision=tokens)
 
@@ -114,7 +114,7 @@ def read_total(run: Run, name: str) -> float | None:
     value = number(run.result.get(name))
     if value is not None:
         return value
-    return next((value for line in reversed(run.metrics) if (value := number(line.get(name))) is not None), None)
+    return next((value for line in reversed(run.metrics) if (value := line.get(name)) is not None), None)
 
 
 def _same_end(path: PurePath, other: Run) -> bool:
