@@ -5,6 +5,14 @@ from __future__ import annotations
 from lmtransfer.system.printable import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference, Verdict
 
+_WHY_NO_VERDICT: dict[Verdict, str] = {
+    "collapsed": "every seed predicts the same label for every example",
+    "control collapsed": "every seed of the control predicts the same label for every example",
+    "seeds all alike": "all seeds of one side, or the differences of all pairs, are equal",
+    "no examples": "neither side has random seeds, and the predictions for the examples are not known",
+    "settings differ": "the two sides differ in more than their weights",
+}
+
 
 def with_unit(score: float, metric: str) -> str:
     """Format a score with its unit: ``69.6 %``."""
@@ -116,12 +124,3 @@ def word_count_note(difference: Difference, baseline: str) -> str:
     """State that counting words does as well as a run; empty if the run is above the better baseline."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
     return f"counting words does as well: this run is not above {baseline}" if gain <= 0 else ""
-
-
-_WHY_NO_VERDICT: dict[Verdict, str] = {
-    "collapsed": "every seed predicts the same label for every example",
-    "control collapsed": "every seed of the control predicts the same label for every example",
-    "seeds all alike": "all seeds of one side, or the differences of all pairs, are equal",
-    "no examples": "neither side has random seeds, and the predictions for the examples are not known",
-    "settings differ": "the two sides differ in more than their weights",
-}

@@ -27,6 +27,15 @@ PLACES = ("recipe", "transfer", "task", "num_train", "layer", "parameters", "tok
 
 _KEYS = ("title", "x", "y", "lines", "against", "recipes", "transfers")
 
+PRETRAIN = "pretrain"
+_COMMANDS = ("probe", "finetune")
+_SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
+#: Settings of a run that the study itself sets.
+_STUDY_KEYS = ("name", "output_root", "resume")
+_BUDGETS = ("steps", "tokens", "epochs", "seconds")  # in a study, pretrain.words are command-line arguments
+_NAME = re.compile(r"[\w.-]+")
+_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the started commands
+
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
@@ -103,16 +112,6 @@ def _unknown(where: str, names: Iterable[str], allowed: Sequence[str], what: str
         for name in names
         if name not in allowed
     ]
-
-
-PRETRAIN = "pretrain"
-_COMMANDS = ("probe", "finetune")
-_SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
-#: Settings of a run that the study itself sets.
-_STUDY_KEYS = ("name", "output_root", "resume")
-_BUDGETS = ("steps", "tokens", "epochs", "seconds")  # in a study, pretrain.words are command-line arguments
-_NAME = re.compile(r"[\w.-]+")
-_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the started commands
 
 
 def job_key(stage: str, recipe: str) -> str:

@@ -60,6 +60,20 @@ _TRANSFERS = (
     *map(TableColumn, ("difference", "to baseline", "cost")),
 )
 
+#: Maximum number of lines in a figure that get a sentence.
+_MAX_LINES = 6
+#: Numbers from the first value on are shortened to three digits, from the second on written with an exponent.
+_MANY, _LARGE = 1e5, 1e11
+DEMONSTRATION = "This is a demonstration with short runs, so no verdicts are given."
+#: Maximum number of lines with controls; with more lines, the controls' lines would hide them.
+_MOST_WITH_CONTROLS = 4
+#: Attributes of a pretraining entry.
+_OF_PRETRAINING = {
+    "parameters": "num_parameters",
+    "tokens": "pretraining_tokens",
+    "seconds": "pretraining_seconds",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class StudyRow:
@@ -264,22 +278,6 @@ def _difference_and_verdict(difference: Difference | None, metric: str) -> str:
 def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
     metrics = (row.transfers[transfer].metric for row in rows if transfer in row.transfers)
     return metric_heading(next((metric for metric in metrics if metric), ""))
-
-
-#: Maximum number of lines in a figure that get a sentence.
-_MAX_LINES = 6
-#: Numbers from the first value on are shortened to three digits, from the second on written with an exponent.
-_MANY, _LARGE = 1e5, 1e11
-DEMONSTRATION = "This is a demonstration with short runs, so no verdicts are given."
-
-#: Maximum number of lines with controls; with more lines, the controls' lines would hide them.
-_MOST_WITH_CONTROLS = 4
-#: Attributes of a pretraining entry.
-_OF_PRETRAINING = {
-    "parameters": "num_parameters",
-    "tokens": "pretraining_tokens",
-    "seconds": "pretraining_seconds",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.system.printable import count, duration, format_metric, memory
 from lmtransfer.verdicts.spread import Spread, spread
 
+_LANGUAGE = re.compile(r"language/([^/]+)/([^/]+)")
+Edge = Literal["smallest", "largest"]
+
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
@@ -87,9 +90,6 @@ def cost_of(results: Sequence[Mapping[str, Any]]) -> RunCost:
     )
 
 
-_LANGUAGE = re.compile(r"language/([^/]+)/([^/]+)")
-
-
 def scores_in_languages(result: Mapping[str, Any]) -> dict[str, float]:
     """Return the mean over seeds of the main metric in each language, by language code; empty for other tasks.
 
@@ -109,9 +109,6 @@ def languages_text(result: Mapping[str, Any]) -> str:
     metric = str(result.get("main_metric"))
     scores = [f"{code} {format_metric(score, metric)}" for code, score in scores_in_languages(result).items()]
     return f"{metric} by language: {', '.join(scores)}" if scores else ""
-
-
-Edge = Literal["smallest", "largest"]
 
 
 def edge_of_grid(rate: float | None, grid: Sequence[float] | None) -> Edge | None:

@@ -16,6 +16,14 @@ from lmtransfer.runs.labels import flatten, node_label
 #: The commands that produce pretrained encoders.
 PRETRAINED = ("pretrain", "import")
 
+#: Keys to ignore, besides those without any effect: the origin of the weights, the scored split, the task's name, and
+#: keys that hardly affect what a model learns.
+_NOT_SETTINGS = ("init", "tokenizer_from", "seed", "seeds", "split", "task.name", "train.micro_batch_tokens")
+#: Key of the learning rate, or of the grid from which it was chosen.
+LEARNING_RATES = "learning_rates"
+#: Key of the tokenizer's fingerprint.
+TOKENIZER = "tokenizer"
+
 
 def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
     """Find the run that ``run`` took its weights from: named by ``init``, or by ``run`` for an evaluation.
@@ -126,15 +134,6 @@ def _same_end(path: PurePath, other: Run) -> bool:
 def _total(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-#: Keys to ignore, besides those without any effect: the origin of the weights, the scored split, the task's name, and
-#: keys that hardly affect what a model learns.
-_NOT_SETTINGS = ("init", "tokenizer_from", "seed", "seeds", "split", "task.name", "train.micro_batch_tokens")
-#: Key of the learning rate, or of the grid from which it was chosen.
-LEARNING_RATES = "learning_rates"
-#: Key of the tokenizer's fingerprint.
-TOKENIZER = "tokenizer"
 
 
 def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
