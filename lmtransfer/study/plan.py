@@ -1,4 +1,4 @@
-"""The runs of a study: their commands, overrides and order."""
+"""The plan of a study: its figures, and its runs with their commands, overrides and order."""
 
 from __future__ import annotations
 

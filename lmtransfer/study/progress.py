@@ -1,4 +1,4 @@
-"""The progress of a study, read from its folder: finished, running, failed and waiting runs."""
+"""The progress of a study: the ledger of its runs, pretraining that studies share, and the state of each run."""
 
 from __future__ import annotations
 

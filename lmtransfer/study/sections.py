@@ -1,4 +1,4 @@
-"""The figures of a study: the scores to show, and the sentences that describe them."""
+"""The table of a study, and its figures: the scores to show, and the sentences that describe them."""
 
 from __future__ import annotations
 
