@@ -41,9 +41,6 @@ def count_text(tokens: int) -> str:
 def split_revision(path_and_revision: str) -> tuple[str, int | None]:
     """Split the user's name for a run into its directory and its revision in tokens.
 
-    Args:
-        path_and_revision: a path such as ``runs/pretrain/first``, or ``runs/pretrain/first@1M``.
-
     Returns:
         The path; the number of tokens, or None if the path names no revision.
     """

@@ -64,11 +64,7 @@ class Settings(pydantic.BaseModel):
 
     @classmethod
     def from_config(cls, node: Any) -> Self:
-        """Read a config node (``cfg.train``), leaving out keys without a setting here.
-
-        Raises:
-            ConfigError: lists every value that is missing, of the wrong type or out of range.
-        """
+        """Read a config node (``cfg.train``), leaving out keys without a setting here."""
         key = full_key(node)
         values, problems = to_plain(node, key)
         own: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,12 +36,9 @@ class ZeroShotScores:
 
     Attributes:
         findings: the metrics, and what belongs to them.
-        method: a description of the scoring method.
         num_tokens: number of tokens that the encoder read.
         num_parameters: number of parameters of everything that was run.
-        seconds: duration of the scoring.
         control: the metrics of the same encoder with random weights; None if it was not scored.
-        control_examples: the answers of the encoder with random weights.
     """
 
     findings: Findings
@@ -75,11 +72,6 @@ class Frame:
 
     [SEP] comes after the text, as after each document in training. [CLS] comes before the text. If training rows had no
     [CLS] (``rows.frame=none``), the [SEP] of a previous document comes before it. Neither is predicted.
-
-    Args:
-        tokenizer: the tokenizer, which provides the ids of the special tokens.
-        encoder: the encoder, which provides the maximum length.
-        rows: the pretraining rows.
     """
 
     def __init__(self, *, tokenizer: Tokenizer, encoder: Encoder, rows: Rows) -> None:
@@ -90,11 +82,7 @@ class Frame:
         self._characters = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
 
     def around(self, ids: np.ndarray, *, text: str) -> np.ndarray:
-        """Put the special tokens around the ids; return int64, shape (n + 2,).
-
-        Raises:
-            DataError: the text is too long for the encoder; the message quotes the beginning of the text.
-        """
+        """Put the special tokens around the ids; return int64, shape (n + 2,)."""
         if len(ids) + 2 > self.max_length:
             excerpt = text if len(text) <= _EXCERPT_CHARACTERS else text[:_EXCERPT_CHARACTERS] + "..."
             raise DataError(
@@ -171,7 +159,6 @@ class Pretrained:
 
     Attributes:
         learner: encoder and objectives with the run's weights, in evaluation mode, on the device.
-        frame: the special tokens around a text, as in training.
     """
 
     learner: PretrainingLearner
@@ -179,12 +166,7 @@ class Pretrained:
 
 
 def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
-    """Load the encoder and objectives of a pretraining run.
-
-    Raises:
-        RunDirectoryError: the run is not a pretraining run, or has no checkpoint.
-        CheckpointError: the checkpoint is incomplete.
-    """
+    """Load the encoder and objectives of a pretraining run."""
     if "objective" not in saved.config or "task" in saved.config:
         raise RunDirectoryError(
             f"run={saved.path}: this run was not pretrained on text, so it has no head that predicts tokens; choose a "
@@ -198,38 +180,26 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
 
 
 def token_predictor(learner: PretrainingLearner) -> Objective:
-    """Return the first objective that gives token probabilities.
-
-    Raises:
-        ConfigError: the run has no such objective, but only objectives for pairs, replaced tokens or word vectors.
-    """
-    predictors = [objective for objective in learner.objective_list() if objective.predicts]
-    if not predictors:
-        names = _or_list(objective.name for objective in builtin_objectives() if objective.predicts)
-        raise ConfigError(
-            f"run: its objective ({', '.join(learner.objectives)}) gives no token probabilities; choose a run with "
-            f"objective={names}, or with an objective that includes mlm, such as mlm_nsp"
-        )
-    return predictors[0]
+    """Return the first objective that gives token probabilities."""
+    return _first_predictor(learner, lambda objective: bool(objective.predicts), "gives no token probabilities")
 
 
 def masked_predictor(learner: PretrainingLearner) -> Objective:
-    """Return the first objective that predicts a masked token from the context on both sides.
+    """Return the first objective that predicts a masked token from the context on both sides."""
+    return _first_predictor(learner, lambda objective: objective.predicts == "masked", "cannot fill a [MASK]")
 
-    Raises:
-        ConfigError: the run has no such objective.
-    """
-    predictors = [objective for objective in learner.objective_list() if objective.predicts == "masked"]
-    if not predictors:
-        names = _or_list(objective.name for objective in builtin_objectives() if objective.predicts == "masked")
+
+def _first_predictor(learner: PretrainingLearner, fits: Callable[[Any], bool], lack: str) -> Objective:
+    predictor = next(filter(fits, learner.objective_list()), None)
+    if predictor is None:
+        names = _or_list(objective.name for objective in builtin_objectives() if fits(objective))
         raise ConfigError(
-            f"run: its objective ({', '.join(learner.objectives)}) cannot fill a [MASK]; choose a run with "
+            f"run: its objective ({', '.join(learner.objectives)}) {lack}; choose a run with "
             f"objective={names}, or with an objective that includes mlm, such as mlm_nsp"
         )
-    return predictors[0]
+    return predictor
 
 
 def _or_list(names: Iterable[str]) -> str:
-    """Join names, as in ``a, b or c``."""
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last

@@ -23,11 +23,6 @@ class Softmax:
     The softmax is over the whole vocabulary, as in training. Logits are float32 (float64 for float64 states) at any
     precision of the states, because the difference between two sentences can be so small that bfloat16 would round it
     away.
-
-    Attributes:
-        states_ME: input of the output layer.
-        weight_VE: output embedding; may be the tied input embedding.
-        bias_V: output bias, or None.
     """
 
     states_ME: Tensor
@@ -47,7 +42,6 @@ class Softmax:
         """Return the most probable ids of each distribution, best first.
 
         Args:
-            count: K, the number of ids per distribution.
             allowed_V: the ids to choose from, bool; probabilities are not renormalized over them.
 
         Returns:

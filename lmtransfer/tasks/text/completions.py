@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
@@ -257,12 +258,16 @@ class CompletionChoice(CompletionTask):
 
 
 def _choice_line(item: Choice, values: Sequence[float]) -> str:
-    """Return the JSON line of an item: its alternatives with their values, and the chosen one."""
+    """Return the JSON line of an item: its alternatives with their values, and the chosen one.
+
+    A tie is drawn by the item's name: the first alternative would be right too often.
+    """
+    best = np.flatnonzero(np.array(values) == max(values))
     line = {
         "id": item.id,
         "subset": item.subset,
         "label": item.label,
-        "chosen": int(np.argmax(values)),
+        "chosen": int(best[zlib.crc32(item.id.encode()) % len(best)]),
         "values": values,
         "completions": item.completions,
         "texts": item.texts,
