@@ -68,20 +68,8 @@ APART = {"interop.exporting"}
 INNER: dict[str, tuple[str, ...]] = {
     "data": ("documents", "files", "text_lines", "parquet_files", "json_values", "tables", "batch")
     + ("corpora", "token_store", "token_shares", "token_cache", "screening", "stream"),
-    "reporting": (
-        "verdict_text",
-        "runs",
-        "figures",
-        "sections",
-        "table",
-        "render",
-        "results",
-        "sweep_table",
-        "page",
-        "records",
-        "write",
-        "comparison",
-    ),
+    "reporting": ("verdict_text", "runs", "table", "results", "figures", "sections", "answer", "page")
+    + ("records", "write", "comparison"),
 }
 
 
