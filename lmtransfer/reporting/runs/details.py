@@ -79,7 +79,7 @@ def cost_of(results: Sequence[Mapping[str, Any]]) -> RunCost:
     """Return the cost of a task's run from its result, followed by those of its seeds."""
 
     def first(name: str) -> float | None:
-        return next((value for result in results if (value := result.get(name)) is not None), None)
+        return next((float(value) for result in results if (value := result.get(name)) is not None), None)
 
     trained, parameters, seconds = first("num_trained_parameters"), first("num_parameters"), first("seconds")
     return RunCost(
