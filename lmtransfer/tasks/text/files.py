@@ -61,11 +61,7 @@ class TextColumns:
 
     @classmethod
     def of(cls, settings: TextTableSettings, *, gold: str) -> TextColumns:
-        """Build the columns from a task's settings.
-
-        Args:
-            gold: name of the setting with the column of the gold answer.
-        """
+        """Build the columns from a task's settings; ``gold`` names the setting with the column of the gold answer."""
         text_pair, names = settings.text_pair_column, settings.id_column
         columns = cls(
             text=_column("text_column", settings.text_column),
@@ -109,11 +105,7 @@ class TextFiles:
         self.notes: dict[str, Notes] = {}
 
     def examples(self, split: str, example_of: ExampleOf) -> list[TextExample]:
-        """Return the examples of a split, in the order of the source.
-
-        Args:
-            example_of: builds an example from a row; raises ValueError if the gold answer cannot be used.
-        """
+        """Return the examples of a split; ``example_of`` raises ValueError if the gold answer cannot be used."""
         notes = self.notes[split] = Notes()
         rows = self.rows(split, notes)
         examples = self._examples(rows if split.startswith("test") else self._with_gold(rows, notes), example_of, notes)
@@ -238,11 +230,7 @@ class TextReader(Reader):
         self._columns = columns or _USUAL_COLUMNS
 
     def check(self, text: str) -> None:
-        """Check that a single text can be answered.
-
-        Raises:
-            ValueError: the text cannot be answered; the message gives the reason.
-        """
+        """Raise a ValueError that says why, if a single text cannot be answered."""
 
     def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> TextExample:
         """Build an example from the text, or the two texts, on a line."""
