@@ -136,7 +136,7 @@ class Task(ABC):
 
     @abstractmethod
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[Any]:
-        """Turn outputs, float32 (R, K), ordered like the rows of ``encoded.targets``, into an ``Answer`` per example."""
+        """Turn outputs, float32 (R, K), ordered as ``encoded.targets``, into one ``Answer`` per example."""
 
     @abstractmethod
     def score(self, examples: Sequence[Any], answers: Iterable[Any]) -> dict[str, float]:
