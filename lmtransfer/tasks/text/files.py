@@ -46,9 +46,6 @@ class TextRow:
     is_missing: bool = False  # whether the row has no gold answer at all, not even a value that means a hidden one
 
 
-ExampleOf = Callable[[TextRow], TextExample]
-
-
 @dataclass(frozen=True, slots=True)
 class TextColumns:
     """The columns to read."""
@@ -104,11 +101,16 @@ class TextFiles:
         self._dropped = frozenset(settings.dropped_values)
         self.notes: dict[str, Notes] = {}
 
-    def examples(self, split: str, example_of: ExampleOf) -> list[TextExample]:
+    def examples(self, split: str, example_of: Callable[[TextRow], TextExample]) -> list[TextExample]:
         """Return the examples of a split; ``example_of`` raises ValueError if the gold answer cannot be used."""
         notes = self.notes[split] = Notes()
-        rows = self.rows(split, notes)
-        examples = self._examples(rows if split.startswith("test") else self._with_gold(rows, notes), example_of, notes)
+        rows, bad_rows = self.rows(split, notes), BadRows(self.layout.bad_rows, notes)
+        examples: list[TextExample] = []
+        for row in rows if split.startswith("test") else self._with_gold(rows, notes):
+            try:
+                examples.append(example_of(row))
+            except ValueError as problem:
+                bad_rows.report("rows whose gold answer cannot be used", row.where, str(problem))
         if not examples:
             kinds = [f"{count:,} {kind} (first at {notes.first[kind]})" for kind, count in notes.counts.items()]
             raise DataError("; ".join([f"{self.located.origin(split)}: contains no examples", *kinds]))
@@ -123,16 +125,6 @@ class TextFiles:
         else:
             rows = rows_of(hub_records(source, split, columns, places=self.located.places(split)), columns, bad_rows)
         yield from self._text_rows(rows, split, bad_rows)
-
-    def _examples(self, rows: Iterator[TextRow], example_of: ExampleOf, notes: Notes) -> list[TextExample]:
-        bad_rows = BadRows(self.layout.bad_rows, notes)
-        examples: list[TextExample] = []
-        for row in rows:
-            try:
-                examples.append(example_of(row))
-            except ValueError as problem:
-                bad_rows.report("rows whose gold answer cannot be used", row.where, str(problem))
-        return examples
 
     def _with_gold(self, rows: Iterator[TextRow], notes: Notes) -> Iterator[TextRow]:
         """Yield the rows with a gold answer; skip the others, or reject them all in one message."""
