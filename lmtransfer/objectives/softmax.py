@@ -29,6 +29,10 @@ class Softmax:
     weight_VE: Tensor
     bias_V: Tensor | None = None
 
+    def at(self, rows_N: Tensor) -> Softmax:
+        """Return the distributions at some rows, which may repeat."""
+        return Softmax(self.states_ME[rows_N], self.weight_VE, self.bias_V)
+
     def log_probabilities(self, ids_M: Tensor) -> Tensor:
         """Return the natural logarithm of the probability of one id per distribution: int64 (M,) -> float32 (M,)."""
         parts = [logs.gather(-1, ids_M[part, None])[:, 0] for part, logs in self._chunks()]
