@@ -283,14 +283,14 @@ def test_the_normaliser_is_that_of_the_full_softmax_on_average() -> None:
     logits = hidden @ weight.T + bias
     of_targets = logits.gather(1, targets[:, None])[:, 0]
     found = []
-    for _ in range(2_000):
+    for _ in range(1_000):
         samples = log_uniform_samples(60, 200, torch.device("cpu"))
         losses = sampled_cross_entropies(hidden, weight, bias, targets, samples_S=samples)
         found.append((losses + of_targets).exp())
     normalisers = torch.stack(found)
     errors = normalisers.std(0) / math.sqrt(len(normalisers))
     assert ((normalisers.mean(0) - logits.exp().sum(1)).abs() < 4 * errors).all()
-    assert (errors < 0.02 * normalisers.mean(0)).all()  # so that the line above can fail
+    assert (errors < 0.03 * normalisers.mean(0)).all()  # so that the line above can fail
 
 
 def by_loops(
