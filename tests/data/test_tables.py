@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from lmtransfer.tasks.text.reader import TextReader
 from support.refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
@@ -24,7 +25,6 @@ from lmtransfer.tasks.settings import LocatedFiles
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.multi_label import MultiLabel
-from lmtransfer.tasks.text.reader import TextReader
 
 TEXTS = ['he said "no" twice', "a; b, c | d\te", "two\nlines", '"all of it"', "plain", '5" pipe']
 LABELS = ["-1", "0", "1", "0", "-1", "1"]
