@@ -120,7 +120,7 @@ class RelativeStack(nn.Module):
     ) -> EncoderOutput:
         """Return the outputs of all layers, the embeddings first; the last only at any ``output_positions``."""
         embedded_TD = self.residual.begin(embedded_TD)
-        keys = Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
+        keys = _keys(batch, recurrent_state)
         segments_T = None if batch.one_segment or not self.segments else batch.segments_T
         everywhere = self._layout(keys, segments_T)
         outputs, distances_PD = [embedded_TD], self._distances(everywhere, embedded_TD)
@@ -155,7 +155,7 @@ class RelativeStack(nn.Module):
             query_D: start of the query stream, the same at each output position.
         """
         embedded_TD = self.residual.begin(embedded_TD)
-        keys = Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
+        keys = _keys(batch, recurrent_state)
         segments_T = None if batch.one_segment or not self.segments else batch.segments_T
         content = self._layout(keys, segments_T, order_T)
         queries = self._layout_of_reads(keys, batch, output_positions, segments_T, order_T)
@@ -210,6 +210,12 @@ class RelativeStack(nn.Module):
         if self.clamp_length is not None:
             distances_P = distances_P.clamp(-self.clamp_length, self.clamp_length)
         return self.dropout(sinusoids(distances_P, self.dim).to(like.dtype))
+
+
+def _keys(batch: PackedBatch, recurrent_state: tuple[Tensor, ...] | None) -> Keys:
+    if recurrent_state is not None and len(recurrent_state[0]) != batch.num_real:
+        raise ValueError(f"a memory of {len(recurrent_state[0])} sequences does not fit a batch of {batch.num_real}")
+    return Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
 
 
 class RelativeEncoder(Encoder):

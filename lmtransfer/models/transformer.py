@@ -118,7 +118,8 @@ class LayerStack(nn.Module):
         device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
         layout = layout_of(batch, device, causal=causal)
         outputs, hidden_TD = [embedded_TD], embedded_TD
-        *lower, (top, inputs) = zip(self.layers, self.layer_inputs(batch), strict=True)
+        layers: list[tuple[Any, tuple[Any, ...]]] = list(zip(self.layers, self.layer_inputs(batch), strict=True))
+        *lower, (top, inputs) = layers
         for layer, more in lower:
             hidden_TD = layer(hidden_TD, layout, *more)
             outputs.append(hidden_TD)

@@ -44,13 +44,10 @@ FORMATS: list[PrecisionName] = ["bf16", "fp16"]
 #: A small model of each family that is not in the table of objectives, or is there with another objective.
 FAMILIES = {
     "roberta_laptop": "mlm",
-    "distilbert_base": "mlm",
     "albert_laptop": "mlm",
     "electra_laptop": "mlm_bow",
     "modern_laptop": "rtd",
     "modern_base": "mlm_lm",
-    "bert_tiny": "mlm_lm",
-    "gpt2_base": "lm",
     "bi_gpt_laptop": "bilm",
     "elmo_laptop": "bilm",
     "xlnet_laptop": "mlm",

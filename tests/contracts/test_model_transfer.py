@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.models import CASES, DISTINCT, FEW, small_encoder, task_batch, task_learner
+from support.models import CASES, DISTINCT, FEW, KINDS, small_encoder, task_batch, task_learner
 from support.refusals import refuses
 from torch import nn
 
@@ -38,7 +38,7 @@ def _step(learner: TaskLearner, optimizer: AdamW, fraction: float, batch: TaskBa
 
 
 @pytest.mark.parametrize(("head", "way"), CASES)
-@pytest.mark.parametrize("path", DISTINCT, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", KINDS, ids=lambda path: path.stem)
 def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: str) -> None:
     learner, optimizer = task_learner(path, way, head)
     encoder, before = _hash(learner.encoder), _hash(learner.head)
@@ -61,7 +61,7 @@ def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: 
 
 
 @pytest.mark.parametrize("way", FEW)
-@pytest.mark.parametrize("path", DISTINCT, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", KINDS, ids=lambda path: path.stem)
 def test_of_a_fixed_encoder_only_the_few_parameters_learn(path: Path, way: str) -> None:
     lacks = ("word_embeddings", "elmo") if way == "lora" else ("word_embeddings", "modern")
     if path.stem.startswith(lacks):

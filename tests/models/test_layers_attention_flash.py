@@ -135,7 +135,7 @@ def _batches(num: int) -> Iterator[tuple[PackedBatch, OutputPositions]]:
 @pytest.mark.parametrize(
     ("name", "dropout"),
     [
-        *((f"{name}_laptop", 0.0) for name in ("roberta", "electra", "albert", "modern")),
+        *((f"{name}_laptop", 0.0) for name in ("electra", "albert", "modern")),
         *((name, dropout) for name, dropout in (("bert_tiny", 0.1), ("gpt_mini", 0.0))),
     ],
 )
@@ -151,7 +151,7 @@ def test_each_layer_is_one_graph_for_all_ragged_batches(
     torch.compiler.reset()
     encoder, plain = (small_model(name, dropout=dropout) for _ in range(2))
     compile_blocks(encoder)
-    for number, (batch, positions) in enumerate(_batches(6)):
+    for number, (batch, positions) in enumerate(_batches(4)):
         stance = torch.compiler.set_stance("fail_on_recompile") if number else nullcontext()
         for reads in (None, positions):
             with stance, torch.autocast("cpu", dtype=torch.bfloat16):

@@ -164,33 +164,6 @@ def _given() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.randn(5, 8), torch.randn(11, 8), torch.randn(11)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_frequencies_are_those_of_the_softmax(temperature: float) -> None:
-    hidden, weight, bias = _given()
-    draws = 40_000
-    many, uniform = hidden.repeat(draws, 1), torch.rand(5 * draws)
-    samples = sample_softmax(many, weight, bias, uniform, temperature=temperature).view(draws, 5)
-    expected = ((hidden @ weight.T + bias) / temperature).softmax(-1)
-    for row in range(5):
-        counts = torch.bincount(samples[:, row], minlength=11).double()
-        probabilities = expected[row].double()
-        deviations = (counts - draws * probabilities) / (draws * probabilities * (1 - probabilities)).sqrt()
-        likely = draws * probabilities > 5
-        assert deviations[likely].abs().max() < 4.5
-        assert counts[~likely].sum() < 60
-    assert likely.sum() > 2
-
-
-def test_positions_are_independent() -> None:
-    hidden, weight, bias = _given()
-    draws = 40_000
-    pairs = sample_softmax(hidden[:1].repeat(2 * draws, 1), weight, bias, torch.rand(2 * draws)).view(draws, 2)
-    same = (pairs[:, 0] == pairs[:, 1]).double().mean().item()
-    probabilities = (hidden[0] @ weight.T + bias).softmax(-1)
-    expected = probabilities.square().sum().item()
-    assert same == pytest.approx(expected, abs=4.5 * math.sqrt(expected * (1 - expected) / draws))
-
-
 def test_a_low_temperature_takes_the_best_and_chunks_cover_every_position(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHUNK_SAMPLED", {"cpu": 22})  # two positions at a time, and one left over
     hidden, weight, bias = _given()
@@ -209,12 +182,14 @@ def test_no_gradient_and_float32_under_autocast() -> None:
     assert torch.equal(exact, under)
 
 
-def test_a_sample_is_the_first_id_beyond_the_uniform_number() -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_a_sample_is_the_first_id_beyond_the_uniform_number(temperature: float) -> None:
     hidden, weight, bias = _given()
-    sums = (hidden @ weight.T + bias).double().softmax(-1).cumsum(-1)
+    sums = ((hidden @ weight.T + bias).double() / temperature).softmax(-1).cumsum(-1)
     for number in (0.0, 0.25, 0.5, 1 - 2**-24):
         expected = [next(k for k, total in enumerate([*row[:-1].tolist(), 1.0]) if total > number) for row in sums]
-        assert sample_softmax(hidden, weight, bias, torch.full((5,), number)).tolist() == expected
+        uniform = torch.full((5,), number)
+        assert sample_softmax(hidden, weight, bias, uniform, temperature=temperature).tolist() == expected
 
 
 class _Made(TorchDispatchMode):
@@ -289,56 +264,16 @@ def test_log_uniform_samples_have_their_probabilities() -> None:
     assert squares < 49 + 4 * math.sqrt(2 * 49)  # chi squared with 49 degrees of freedom
 
 
-def test_a_sampled_softmax_is_its_formula_and_tends_to_the_full_one() -> None:
+def test_with_very_many_samples_the_gradient_is_that_of_the_full_softmax() -> None:
     torch.manual_seed(0)
-    hidden, weight, bias = torch.randn(7, 5), torch.randn(30, 5), torch.randn(30)
+    hidden, weight, bias = torch.randn(7, 5, requires_grad=True), torch.randn(30, 5), torch.randn(30)
     targets, weights = torch.randint(0, 30, (7,)), torch.tensor([1.0, 1, 0, 1, 1, 1, 1])
-    samples = log_uniform_samples(12, 30, torch.device("cpu"))
-    assert len(samples.unique()) < 12
-    total = (sampled_cross_entropies(hidden, weight, bias, targets, samples_S=samples) * weights).sum()
-    expected = 0.0
-    for m in range(7):
-        target = int(targets[m])
-        scores = {}
-        for k in {target, *samples.tolist()}:
-            chance = math.log((k + 2) / (k + 1)) / math.log(31)
-            included = 1.0 if k == target else 1 - (1 - chance) ** 12
-            scores[k] = float(weight[k] @ hidden[m] + bias[k]) - math.log(included)
-        expected += float(weights[m]) * (math.log(sum(math.exp(score) for score in scores.values())) - scores[target])
-    assert total.item() == pytest.approx(expected, rel=1e-5)
-    # With very many samples every id is among them, and its gradient is the full softmax's.
-    leaf = hidden.clone().requires_grad_()
     samples = log_uniform_samples(4_000, 30, torch.device("cpu"))
-    losses = sampled_cross_entropies(leaf, weight, bias, targets, samples_S=samples)
-    (ours,) = torch.autograd.grad((losses * weights).sum(), leaf)
-    full = torch.nn.functional.cross_entropy(leaf @ weight.T + bias, targets, reduction="none")
-    (theirs,) = torch.autograd.grad((full * weights).sum(), leaf)
+    losses = sampled_cross_entropies(hidden, weight, bias, targets, samples_S=samples)
+    (ours,) = torch.autograd.grad((losses * weights).sum(), hidden)
+    full = torch.nn.functional.cross_entropy(hidden @ weight.T + bias, targets, reduction="none")
+    (theirs,) = torch.autograd.grad((full * weights).sum(), hidden)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(("num_samples", "error", "frequent"), [(64, 0.02, 3), (512, 0.004, 0)])
-def test_a_sampled_softmax_learns_about_the_probability_that_the_full_one_does(
-    num_samples: int, error: float, frequent: int
-) -> None:
-    """A word of probability 0.6 among 500, the others alike; the full softmax's optimum is 0.6 exactly."""
-    torch.manual_seed(num_samples)
-    truth = torch.full((500,), 0.4 / 499)
-    truth[frequent] = 0.6
-    is_frequent = torch.nn.functional.one_hot(torch.tensor(frequent), 500).float()
-    logit = torch.zeros((), requires_grad=True)
-    hidden, weight, targets = torch.zeros(500, 1), torch.zeros(500, 1), torch.arange(500)
-    optimizer = torch.optim.Adam([logit], lr=0.5)
-    latest = []
-    for step in range(500):
-        optimizer.param_groups[0]["lr"] = 0.5 / (1 + step / 5)
-        samples = log_uniform_samples(num_samples, 500, torch.device("cpu"))
-        optimizer.zero_grad()
-        bias = logit * is_frequent
-        (sampled_cross_entropies(hidden, weight, bias, targets, samples_S=samples) * truth).sum().backward()
-        optimizer.step()
-        latest.append(logit.item())
-    mean = torch.tensor(latest[250:]).mean()
-    assert (mean * is_frequent).softmax(0)[frequent].item() == pytest.approx(0.6, abs=error)
 
 
 def test_the_normaliser_is_that_of_the_full_softmax_on_average() -> None:
@@ -348,14 +283,14 @@ def test_the_normaliser_is_that_of_the_full_softmax_on_average() -> None:
     logits = hidden @ weight.T + bias
     of_targets = logits.gather(1, targets[:, None])[:, 0]
     found = []
-    for _ in range(2_000):
+    for _ in range(1_000):
         samples = log_uniform_samples(60, 200, torch.device("cpu"))
         losses = sampled_cross_entropies(hidden, weight, bias, targets, samples_S=samples)
         found.append((losses + of_targets).exp())
     normalisers = torch.stack(found)
     errors = normalisers.std(0) / math.sqrt(len(normalisers))
     assert ((normalisers.mean(0) - logits.exp().sum(1)).abs() < 4 * errors).all()
-    assert (errors < 0.02 * normalisers.mean(0)).all()  # so that the line above can fail
+    assert (errors < 0.03 * normalisers.mean(0)).all()  # so that the line above can fail
 
 
 def by_loops(

@@ -106,7 +106,7 @@ def test_a_compiled_time_step_is_one_graph_for_all_ragged_batches(monkeypatch: p
     module._compiled.cache_clear()
     torch.compiler.reset()
     given = np.random.default_rng(0)
-    batches = [(5, 4, 3), *(-np.sort(-given.integers(2, 9, 6)) for _ in range(10))]  # 3 time steps have 3 kinds of code
+    batches = [(5, 4, 3), *(-np.sort(-given.integers(2, 9, 6)) for _ in range(5))]  # 3 time steps have 3 kinds of code
     for number, sizes in enumerate(batches):
         torch.manual_seed(number)
         parts = [torch.randn(sum(sizes), 12), torch.randn(sizes[0], 4), torch.randn(sizes[0], 3)]

@@ -119,24 +119,6 @@ def test_loss_accuracy_and_gradient_equal_the_formula(
     torch.testing.assert_close(bow.bias.grad, (p_BV - q_BV).sum(0))
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt"])
-def test_micro_batches_add_up_to_one_pass(store: TokenStore, name: str) -> None:
-    learner = learner_of(name)
-    learner.objectives["bow"].observe(store)
-
-    def gradients(*parts: range) -> dict[str, torch.Tensor]:
-        learner.zero_grad()
-        for rows in parts:
-            losses, _ = learner.losses(batch_of(learner, store, name, rows))
-            losses["bow"].sum.backward()
-        return {n: p.grad.clone() for n, p in learner.named_parameters() if p.grad is not None}
-
-    whole, cut = gradients(range(6)), gradients(range(1), range(1, 4), range(4, 6))
-    assert whole.keys() == cut.keys()
-    for key, gradient in whole.items():
-        torch.testing.assert_close(cut[key], gradient, rtol=1e-9, atol=1e-12)
-
-
 def test_it_changes_nothing_of_the_other_loss(store: TokenStore) -> None:
     both = learner_of("bert")
     alone = PretrainingLearner(both.encoder, [MaskedLanguageModel()]).double()

@@ -25,24 +25,25 @@ from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.pair_label import NextSentencePrediction
-from lmtransfer.objectives.rows.pairs import SentencePairs
+from lmtransfer.objectives.pair_label import NextSentencePrediction, SentenceOrderPrediction
+from lmtransfer.objectives.rows.pairs import OrderedPairs, SentencePairs
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 
-NAMES = ["mlm", "nsp", "mlm_nsp", "lm"]
+NAMES = ["mlm", "nsp", "mlm_nsp", "lm", "sop"]
 
 
 def objectives_of(name: str) -> list[Objective]:
     made: dict[str, type[Any]] = {"mlm": MaskedLanguageModel, "nsp": NextSentencePrediction, "lm": LanguageModel}
+    made["sop"] = SentenceOrderPrediction
     return [made[part]() for part in name.split("_")]
 
 
 def source_of(name: str, store: TokenStore, **changes: Any) -> PretrainingSource:
-    pairs = "nsp" in name
+    rows: Any = {"nsp": SentencePairs, "sop": OrderedPairs}.get(name[-3:], LanguageStream)
     return PretrainingSource(
         store=store,
-        rows=(SentencePairs if pairs else LanguageStream)(max_length=32, tokenizer=TOKENIZER),
+        rows=rows(max_length=32, tokenizer=TOKENIZER),
         corruption=TokenMasking(tokenizer=TOKENIZER) if "mlm" in name else NoCorruption(),
         seed=0,
         output_positions=collect_output_positions(objectives_of(name)),
@@ -80,12 +81,12 @@ def losses_by_hand(learner: PretrainingLearner, name: str, batch: PretrainingBat
                     target = batch.original.tokens_T[position]
                     add("mlm", -logits.log_softmax(0)[target])
                     add("mlm_accuracy", logits.argmax() == target)
-        if "nsp" in name:
+        for pair in {"nsp", "sop"} & set(name.split("_")):
             states = encoder(pack([batch.inputs.tokens_T[part].numpy()], [segments.numpy()])).last
-            logits = heads["nsp"].classifier(encoder.pooler(states[:1]))[0]
-            label = batch.labels["nsp"][b]
-            add("nsp", -logits.log_softmax(0)[label])
-            add("nsp_accuracy", logits.argmax() == label)
+            logits = heads[pair].classifier(encoder.pooler(states[:1]))[0]
+            label = batch.labels[pair][b]
+            add(pair, -logits.log_softmax(0)[label])
+            add(f"{pair}_accuracy", logits.argmax() == label)
         if name == "lm":
             tokens = batch.original.tokens_T[part]
             states = encoder(pack([tokens.numpy()], [segments.numpy()])).last
@@ -245,3 +246,36 @@ def test_other_misfits_are_told() -> None:
     for shows in (PermutationTargets(tokenizer=TOKENIZER), ContextWindows(tokenizer=TOKENIZER)):
         with refuses(ConfigError, "objective.losses.mlm", type(shows).__name__, "objective/corruption=tokens"):
             check_fit(encoder=bert(), objectives=objectives_of("mlm"), rows=rows, corruption=shows)
+
+
+def test_misfits_of_pairs_are_told() -> None:
+    encoder = bert()
+    encoder.pooler = None
+    for name in ("nsp", "sop"):
+        with refuses(ConfigError, f"objective={name}", "pooler", "BertEncoder"):
+            PretrainingLearner(encoder, objectives_of(name))
+    rows = SentencePairs(max_length=32, tokenizer=TOKENIZER)
+    with refuses(ConfigError, "'sop'", "SentencePairs", "objective/rows=ordered_pairs"):
+        check_fit(encoder=bert(), objectives=objectives_of("sop"), rows=rows, corruption=NoCorruption())
+
+
+@pytest.mark.parametrize("name", ["mlm", "lm"])
+def test_with_the_token_embedding_as_its_own_matrix_the_loss_is_the_tied_one(store: TokenStore, name: str) -> None:
+    (objective,) = objectives_of(name)
+    tied, untied = (
+        PretrainingLearner(gpt() if name == "lm" else bert(), [type(objective)(tie_output=tie)])  # type: ignore[call-arg]
+        for tie in (True, False)
+    )
+    untied.load_state_dict(tied.state_dict(), strict=False)
+    source = source_of(name, store)
+    batch = source.build(0, source.plan(0), [3, 1, 11])
+    losses = untied.losses(batch)[0][name]
+    losses.sum.backward()
+    embedding, output = untied.encoder.token_embedding.weight.grad, untied.objectives[name].output.weight.grad
+    assert {row for row in range(96) if embedding[row].any()} <= set(batch.inputs.tokens_T.tolist())  # what is read
+    assert output.any(1).all()  # each is in the softmax
+    with torch.no_grad():
+        untied.objectives[name].output.weight.copy_(untied.encoder.token_embedding.weight)
+    expected = tied.losses(batch)[0][name].sum.item()
+    assert abs(losses.sum.item() - expected) > 1e-3
+    assert untied.losses(batch)[0][name].sum.item() == pytest.approx(expected, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Ordered pairs: swapped if and only if labelled so, of one document, nothing lost; and the published code's quirk."""
+"""Pairs of texts: against the published procedures over lists, and the properties that silent bugs break."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_negatives_are_from_other_documents_and_positives_follow(tmp_path: Path)
     store = store_of(tmp_path / "s", random_documents(2, seed=1, most_sentences=300, least_sentences=200))
     rows = SentencePairs(max_length=512, tokenizer=TOKENIZER)
     labels = []
-    for epoch in range(40):
+    for epoch in range(15):
         plan = rows.plan(store, seed=0, epoch=epoch)
         for row in (plan.row(i) for i in range(len(plan.lengths))):
             (a_start, a_stop), (b_start, _) = ranges(row)
@@ -129,21 +129,6 @@ def test_the_share_of_negatives_is_a_half_where_there_is_a_choice(tmp_path: Path
     assert choice.sum() > 1200
     assert drawn.is_positive[choice].mean() == pytest.approx(0.5, abs=0.03)
     assert drawn.is_positive[~choice].all()
-
-
-def test_documents_of_one_sentence_make_negatives_only(tmp_path: Path) -> None:
-    store = store_of(tmp_path / "s", random_documents(50, most_sentences=1))
-    plan = SentencePairs(max_length=40, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
-    assert plan.pairs.is_positive.all()
-
-
-def test_short_targets_make_shorter_rows(tmp_path: Path) -> None:
-    store = store_of(tmp_path / "s", random_documents(400, most_sentences=30, longest=4, least_sentences=30))
-    means = [
-        SentencePairs(max_length=40, short_seq_prob=p, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0).lengths.mean()
-        for p in (0.0, 0.5, 1.0)
-    ]
-    assert means[0] > means[1] + 2 > means[2] + 4
 
 
 def pairs_of(sizes: list[tuple[int, int]]) -> Pairs:

@@ -1,10 +1,9 @@
-"""Contiguous windows: against a list of the whole text, over epochs, and at the corpus's edges."""
+"""Contiguous windows and complete sentences: against lists of the whole text."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fakes.objectives import TOKENIZER, random_documents, store_of
 from fakes.texts import write_store
@@ -12,7 +11,7 @@ from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows import stream
-from lmtransfer.objectives.rows.base import NUM_SPECIAL, Frame
+from lmtransfer.objectives.rows.base import Frame
 from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 
 CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
@@ -91,15 +90,6 @@ def test_bad_lengths_and_empty_stores_are_refused(tmp_path: Path) -> None:
     empty = write_store(tmp_path / "s", [], vocab_size=96)
     with refuses(DataError, "corpus.validation_fraction"):
         LanguageStream(max_length=16, tokenizer=TOKENIZER).plan(empty, seed=0, epoch=0)
-
-
-def test_every_frame_counts_its_special_tokens(tmp_path: Path) -> None:
-    store = store_of(tmp_path / "s", [[[5] * 200]])
-    for frame, special in NUM_SPECIAL.items():
-        plan = LanguageStream(max_length=20, frame=frame, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
-        fives = sum(np.count_nonzero(plan.row(i).tokens == 5) for i in range(len(plan.lengths)))
-        assert fives == 200
-        assert len(plan.lengths) == -(-201 // (20 - special))
 
 
 def packed_by_hand(documents: list[list[list[int]]], capacity: int, cross_documents: bool) -> list[list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -106,16 +105,6 @@ def test_losses_and_gradients_equal_a_loop_over_words(name: str, subsample: floa
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_rows_one_by_one_are_the_rows_together(name: str, tmp_path: Path) -> None:
-    source, learner = source_of(tmp_path), learner_of(name)
-    plan = source.plan(0)
-    together = learner.losses(source.build(0, plan, range(6)))[0][name]
-    alone = [learner.losses(source.build(0, plan, [i]))[0][name] for i in range(6)]
-    assert together.sum.item() == pytest.approx(sum(loss.sum.item() for loss in alone), rel=1e-5)
-    assert together.count == sum(loss.count for loss in alone)
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
 def test_nothing_is_known_at_first_and_a_row_of_one_word_is_a_loss_of_nothing(name: str, tmp_path: Path) -> None:
     learner = PretrainingLearner(WordEmbeddings(vocab_size=96, dim=16), [OBJECTIVES[name]()])
     source = source_of(tmp_path)
@@ -202,16 +191,6 @@ def test_noise_follows_frequency_to_the_three_quarters() -> None:
     assert abs(np.corrcoef(numbers["negative_0"], numbers["negative_1"])[0, 1]) < 0.02
 
 
-def test_draws_belong_to_the_row_and_survive_pickling(tmp_path: Path) -> None:
-    source = source_of(tmp_path, subsample=0.01)
-    source.corruption.set_frequencies(np.arange(96) / np.arange(96).sum())  # type: ignore[attr-defined]
-    other = pickle.loads(pickle.dumps(source))
-    plan = source.plan(0)
-    first, same, later = source.build(0, plan, [3]), other.build(0, plan, [3]), source.build(1, source.plan(1), [3])
-    assert all(torch.equal(first.per_token[name], same.per_token[name]) for name in first.per_token)
-    assert not torch.equal(first.per_token["negative_0"], later.per_token["negative_0"])
-
-
 def test_skip_gram_reaches_the_best_loss_there_is(tmp_path: Path) -> None:
     """With more dimensions than words each pair's score is free, so the best loss is a sum of binary entropies."""
     source = source_of(tmp_path, num_negatives=2)
@@ -242,15 +221,6 @@ def test_static_vectors_know_no_context_and_have_one_layer() -> None:
     assert encoder.token_embedding.weight.abs().max() <= 0.5 / 8
     assert encoder.token_embedding.weight.std().item() == pytest.approx(1 / 8 / math.sqrt(12), rel=0.1)
     assert encoder.num_layers == 0
-
-
-@pytest.mark.parametrize("pooling", ["family", "mean", "max", "bilstm", "attention"])
-def test_transfer_methods_over_static_vectors(pooling: str) -> None:
-    encoder = WordEmbeddings(vocab_size=96, dim=8)
-    for layers in ("last", 0, "mix"):
-        TransferMethod(freeze="frozen", pooling=pooling, layers=layers).learner(
-            encoder, head=ClassificationSpec(2), seed=0
-        )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "last_token"])

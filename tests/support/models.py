@@ -76,6 +76,8 @@ def distinct(sizes: Mapping[str, Any] = SMALL) -> list[Path]:
 
 #: The different ones among the small models of all files.
 DISTINCT = distinct()
+#: One small model of each class.
+KINDS = list({small_node(path.stem)._target_: path for path in DISTINCT}.values())
 
 
 def small_encoder(path: Path, **changes: Any) -> Any:

@@ -107,11 +107,11 @@ class RunsOfWords(Selection):
     """Each unit is a run of whole words; see ``random_runs``.
 
     Attributes:
-        shares: share of the runs of 1, 2, ... words, any scale; None if each word is a unit.
+        cumulative: cumulative probability of the lengths 1, 2, ... but the last; None if each word is a unit.
     """
 
     supports_weights = True
-    shares: np.ndarray | None = None
+    cumulative: np.ndarray | None = None
 
     @override
     def bind(self, tokenizer: Tokenizer) -> None:
@@ -121,9 +121,8 @@ class RunsOfWords(Selection):
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         words = words_of(tokens, maskable, self.starts_word)
         lengths = np.ones(len(words.follows), dtype=np.int64)
-        if self.shares is not None:
-            cumulative = np.cumsum(self.shares / self.shares.sum())[:-1]
-            lengths += cumulative.searchsorted(rng.random(len(lengths)), side="right")
+        if self.cumulative is not None:
+            lengths += self.cumulative.searchsorted(rng.random(len(lengths)), side="right")
         return random_runs(words, lengths, budget, rng, word_weights(words, tokens, self.token_weights))
 
 
@@ -142,7 +141,8 @@ class NGrams(RunsOfWords):
     """
 
     def __init__(self, *, max_words: NgramWords = 3) -> None:
-        self.shares = 1 / np.arange(1, max_words + 1)
+        shares = 1 / np.arange(1, max_words + 1)
+        self.cumulative = np.cumsum(shares / shares.sum())[:-1]
 
 
 class Spans(RunsOfWords):
@@ -160,7 +160,8 @@ class Spans(RunsOfWords):
     provides = ("left", "right")
 
     def __init__(self, *, stop_prob: PositiveProb = 0.2, max_words: NgramWords = 10) -> None:
-        self.shares = (1 - stop_prob) ** np.arange(max_words)
+        shares = (1 - stop_prob) ** np.arange(max_words)
+        self.cumulative = np.cumsum(shares / shares.sum())[:-1]
 
     @override
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
