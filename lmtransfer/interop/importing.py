@@ -286,7 +286,6 @@ def import_into_cache(folder: PublishedFolder) -> tuple[Path, ImportedModel | No
 
 
 def _digest(folder: PublishedFolder, *, memo: Path) -> str:
-    """Return a hex digest of everything that affects the imported run."""
     files = ([name, source_digest(folder.path / name, memo)] for name in folder.files)
     content = [IMPORT_FORMAT, *([folder.source, folder.commit] if folder.commit else []), *files]
     return blake2b(json.dumps(content).encode(), digest_size=6).hexdigest()

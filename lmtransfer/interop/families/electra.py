@@ -13,10 +13,10 @@ from lmtransfer.interop.families.family import (
     ConfigSetting,
     ConfigTable,
     Family,
-    GeneratorFormat,
     PretrainingArchitecture,
     PretrainingHead,
     TaskArchitecture,
+    task_heads,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.electra import ElectraEncoder
@@ -80,23 +80,6 @@ ELECTRA_FAMILY = Family(
         PretrainingArchitecture("ElectraForPreTraining", {"rtd": "logits"}),
         PretrainingArchitecture("ElectraForMaskedLM", {"mlm": "logits"}),
     ),
-    tasks={
-        "classification": _CLASSIFIER,
-        "regression": _CLASSIFIER,
-        "tagging": TaskArchitecture(
-            name="ElectraForTokenClassification",
-            key_map=linear("output", "classifier"),
-            dropouts=("classifier_dropout",),
-        ),
-        "span": TaskArchitecture(name="ElectraForQuestionAnswering", key_map=linear("output", "qa_outputs")),
-    },
-    generator=GeneratorFormat(
-        objective=ReplacedTokenDetection,
-        folder="generator",
-        layers="generator.",
-        head="generator_head.",
-        shared_prefix="embeddings.",
-        training_only=("difference.weight",),
-    ),
+    tasks=task_heads("Electra", _CLASSIFIER),
     quirks=OneSegmentRow(),
 )

@@ -204,7 +204,6 @@ def write_tokenizer(
 
 
 def _notes(specials: Mapping[str, str], *, ties: bool) -> list[str]:
-    """Describe the differences between the written tokenizer and ours."""
     notes = []
     if "mask" in specials:
         notes.append(
@@ -220,7 +219,6 @@ def _notes(specials: Mapping[str, str], *, ties: bool) -> list[str]:
 
 
 def _as_bert(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
-    """Return the settings of a WordPiece tokenizer in the form that BERT's class reads."""
     return {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": tokenizer.lowercase,
@@ -230,7 +228,6 @@ def _as_bert(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
 
 
 def _unused_name(library: tokenizers.Tokenizer, tokenizer: Tokenizer) -> str:
-    """Find a name for the padding token that no other piece has."""
     pieces = {*library.get_vocab(), *(tokenizer.piece(i) for i in range(tokenizer.num_pieces))}
     names = ["[PAD]", "<pad>", *(f"[PAD{number}]" for number in range(len(pieces)))]
     return next(name for name in names if name not in pieces)
