@@ -12,6 +12,7 @@ from typing_extensions import override
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.source import TaskBatch
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
 from lmtransfer.training.update import StepResult
 from lmtransfer.transfer.experiment.settings import Part
@@ -63,29 +64,25 @@ class JointStream(BatchStream):
         self.text.set_micro_batch_tokens(tokens)
 
 
-class LastLosses:
-    """A callback that stores the latest value of every loss, because the text's losses end before training does.
-
-    Attributes:
-        losses: the values by name.
-    """
+class LastLosses(Callback):
+    """Stores the latest value of every loss by name, because the text's losses end before training does."""
 
     name = "last_losses"
 
     def __init__(self) -> None:
         self.losses: dict[str, float] = {}
 
+    @override
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """Store the step's losses."""
         self.losses.update(outcome.losses)
         return ()
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses."""
         return dict(self.losses)
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the losses from ``state_dict``."""
         self.losses = {str(name): float(value) for name, value in state.items()}
 
 

@@ -20,8 +20,7 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.transfer.learner import TaskLearner
 
