@@ -97,7 +97,9 @@ def to_published_files(run: RunToPublish) -> PublishedFiles:
     family.quirks.write(body, head, config, arguments=arguments, pad_id=run.pad_id)
     prefix = "" if chosen.architecture == family.body else family.prefix
     tensors = {f"{prefix}{name}": tensor for name, tensor in body.items()} | head
-    return PublishedFiles(chosen.architecture, config, _separate(tensors), chosen.outputs, chosen.more, tuple(notes))
+    # safetensors requires contiguous tensors without shared memory
+    tensors = {n: tensor.detach().clone(memory_format=torch.contiguous_format) for n, tensor in tensors.items()}
+    return PublishedFiles(chosen.architecture, config, tensors, chosen.outputs, chosen.more, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +241,3 @@ def _with_row_of_padding(per_token: Tensor, run: RunToPublish) -> Tensor:
     if not _more_rows(run):
         return per_token
     return torch.cat([per_token, per_token.new_zeros(1, *per_token.shape[1:])])
-
-
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Make tensors contiguous and without shared memory, as safetensors requires."""
-    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}

@@ -156,8 +156,10 @@ def card_of(
     others, revision = settings.other_runs, run.saved.revision
     named = read_run(run.run_path)
     stages = lineage(named if revision is None else run_at_revision(named, revision), others)
-    source = _imported(stages)
-    objectives = _objectives(stages)
+    source = stages[-1].config.get("source")
+    source = source if isinstance(source, str) and source else None
+    pretraining = _pretrainings(stages)
+    objectives = objective_label(pretraining[0].config["objective"]).split("+") if pretraining else []
     tags = ["lmtransfer", *dict.fromkeys(filter(None, [node_label(run.saved.config["model"]), *objectives]))]
     return write_card(
         name=settings.name or with_revision(run.run_path.name, revision),
@@ -181,16 +183,6 @@ def card_of(
             **({"transformers": transformers_version} if transformers_version else {}),
         },
     )
-
-
-def _imported(lineage: Sequence[Run]) -> str | None:
-    source = lineage[-1].config.get("source")
-    return source if isinstance(source, str) and source else None
-
-
-def _objectives(lineage: Sequence[Run]) -> list[str]:
-    pretraining = _pretrainings(lineage)
-    return objective_label(pretraining[0].config["objective"]).split("+") if pretraining else []
 
 
 def _about(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None) -> list[str]:

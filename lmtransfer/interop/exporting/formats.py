@@ -133,13 +133,10 @@ def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> It
         names: Sequence[str] = [files[split]] if isinstance(files[split], str) else files[split] or []
         if any(find_file(folder / name) for folder in folders for name in names):
             task = task_of(run.saved, data_root=data_root)
-            yield from (_text_of(example.content, is_words=run.kind == "tagging") for example in task.examples(split))
+            for example in task.examples(split):
+                first, *more = (" ".join(example.content),) if run.kind == "tagging" else example.content
+                yield first[:OWN_CHARACTERS], more[0][:OWN_CHARACTERS] if more else None
             return
-
-
-def _text_of(content: Sequence[str], *, is_words: bool) -> TextInput:
-    first, *more = (" ".join(content),) if is_words else content
-    return first[:OWN_CHARACTERS], more[0][:OWN_CHARACTERS] if more else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

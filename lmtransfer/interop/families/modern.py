@@ -151,7 +151,7 @@ class MissingBiases(Quirks):
         """Drop norm biases that are all zero if the encoder has no biases."""
         if arguments["bias"]:
             return tensors
-        idle = {name for name, tensor in tensors.items() if _is_norm_bias(name) and not tensor.any()}
+        idle = {name for name, tensor in tensors.items() if name.endswith("norm.bias") and not tensor.any()}
         return {name: tensor for name, tensor in tensors.items() if name not in idle}
 
     @override
@@ -213,10 +213,6 @@ def _every(layers: Any, fallback: Any) -> int | None:
     )
     kinds = ["sliding_attention" if place % every else "full_attention" for place in range(len(layers))]
     return every if kinds == layers else None
-
-
-def _is_norm_bias(name: str) -> bool:
-    return name.endswith("norm.bias")
 
 
 def _tasks() -> dict[TaskKind, TaskArchitecture | str]:

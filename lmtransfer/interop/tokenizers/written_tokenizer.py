@@ -194,7 +194,12 @@ def write_tokenizer(
         settings["add_prefix_space"] = library.pre_tokenizer.add_prefix_space
     # BERT's class formats pairs with two segments, and lower-cases by its own rule.
     if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1 and tokenizer.reads_as_bert:
-        settings |= _as_bert(tokenizer)
+        settings |= {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": tokenizer.lowercase,
+            "strip_accents": tokenizer.lowercase,
+            "tokenize_chinese_chars": True,
+        }
         pieces = [*tokenizer.pieces, *([specials["pad"]] if written.pad_id is None else [])]
         (folder / tokenizer.model_file).write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
     library.save(str(folder / TOKENIZER_FILE), pretty=False)
@@ -216,15 +221,6 @@ def _notes(specials: Mapping[str, str], *, ties: bool) -> list[str]:
             "choose the other one, because it rounds the scores differently"
         )
     return notes
-
-
-def _as_bert(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
-    return {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": tokenizer.lowercase,
-        "strip_accents": tokenizer.lowercase,
-        "tokenize_chinese_chars": True,
-    }
 
 
 def _unused_name(library: tokenizers.Tokenizer, tokenizer: Tokenizer) -> str:
