@@ -217,12 +217,12 @@ def _upload(
     for part in parts:
         of = f" ({part.folder})" if part.folder else ""
         try:
-            uploaded = target.upload(root / part.folder, branch=part.branch, message=f"{message}{of}")
+            url, commit = target.upload(root / part.folder, branch=part.branch, message=f"{message}{of}")
         except HubError as error:
             if local_copy is None:
                 raise
             raise HubError(f"{error}; the export is kept in {short_path(local_copy)}") from error
-        yield f"uploaded to {uploaded.url}, commit {uploaded.commit}"
+        yield f"uploaded to {url}, commit {commit}"
 
 
 def _names(root: Path, parts: list[_Part]) -> str:

@@ -5,7 +5,7 @@ Shape legend: V vocabulary size, E width of an embedding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -33,7 +33,8 @@ def extend_weights(
     if tokenizer.fingerprint == base.fingerprint:
         return dict(tensors)
     assert isinstance(tokenizer, ExtendedTokenizer), "made by add_words"
-    return extend_tensors(tensors, vocabulary_tensors(module_of), base=base, extended=tokenizer)
+    names = vocabulary_tensors(module_of)
+    return {name: extend_rows(tensor, base, tokenizer) if name in names else tensor for name, tensor in tensors.items()}
 
 
 def extend_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer) -> Tensor:
@@ -61,13 +62,6 @@ def extend_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer)
     resized_VE[unused] = tensor_VE[unused]
     resized_VE[max(extended.num_pieces, base.vocab_size) :] = filler_E.to(tensor_VE.dtype)
     return resized_VE
-
-
-def extend_tensors(
-    tensors: Mapping[str, Tensor], names: Collection[str], *, base: Tokenizer, extended: ExtendedTokenizer
-) -> dict[str, Tensor]:
-    """Extend the tensors in ``names``, which have one row per token, by rows for added words; see ``extend_rows``."""
-    return {name: extend_rows(tensor, base, extended) if name in names else tensor for name, tensor in tensors.items()}
 
 
 def vocabulary_tensors(module_of: Callable[[int], nn.Module]) -> frozenset[str]:

@@ -60,7 +60,6 @@ def set_up_client(*, for_upload: bool = False) -> float:
 
 
 def _explanation(error: BaseException, repository: str, revision: str | None) -> str:
-    """Describe the problem and how to solve it."""
     from huggingface_hub import constants
 
     chain = list(_causes(error))
@@ -110,15 +109,6 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """The result of an upload."""
-
-    branch: str
-    commit: str
-    url: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A repository to upload to."""
@@ -148,8 +138,12 @@ class Target:
                     "overwrite=true (the history keeps the old ones), or give another name or branch"
                 )
 
-    def upload(self, folder: Path, *, branch: str, message: str) -> Upload:
-        """Upload a folder as a single commit, after which the branch holds exactly the files of the folder."""
+    def upload(self, folder: Path, *, branch: str, message: str) -> tuple[str, str]:
+        """Upload a folder as a single commit, after which the branch holds exactly the files of the folder.
+
+        Returns:
+            The address of the branch and the hash of the commit.
+        """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 
         api = HfApi()
@@ -170,10 +164,9 @@ class Target:
                 commit_message=message,
                 revision=branch,
             )
-        return Upload(branch, commit.oid, f"{constants.ENDPOINT}/{self.name}/tree/{branch}")
+        return f"{constants.ENDPOINT}/{self.name}/tree/{branch}", commit.oid
 
     def _check_rights(self, user: Mapping[str, Any]) -> None:
-        """Raise an error if the token cannot write to repositories of this owner."""
         owner, me = self.name.partition("/")[0], str(user.get("name"))
         owners = [me, *(str(organization.get("name")) for organization in user.get("orgs") or ())]
         token = (user.get("auth") or {}).get("accessToken") or {}

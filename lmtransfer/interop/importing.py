@@ -224,7 +224,10 @@ def write_imported_model(imported: ImportedModel, run: RunDirectory, *, name: st
     (run.path / "published").mkdir()
     if (folder.path / _CONFIG).is_file():
         shutil.copyfile(folder.path / _CONFIG, run.path / "published" / _CONFIG)
-    hashes = {f"source/{name}": _sha256(folder.path / name) for name in folder.files}
+    hashes = {}
+    for name_of_file in folder.files:
+        with (folder.path / name_of_file).open("rb") as file:
+            hashes[f"source/{name_of_file}"] = file_digest(file, "sha256").hexdigest()
     hashes |= {COMMIT: folder.commit} if folder.commit else {}
     run.write_versions(versions(data={"tokenizer": imported.tokenizer.fingerprint, **hashes}))
     run.write_result(
@@ -286,15 +289,9 @@ def import_into_cache(folder: PublishedFolder) -> tuple[Path, ImportedModel | No
 
 
 def _digest(folder: PublishedFolder, *, memo: Path) -> str:
-    """Return a hex digest of everything that affects the imported run."""
     files = ([name, source_digest(folder.path / name, memo)] for name in folder.files)
     content = [IMPORT_FORMAT, *([folder.source, folder.commit] if folder.commit else []), *files]
     return blake2b(json.dumps(content).encode(), digest_size=6).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def read_vectors(

@@ -65,7 +65,6 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
 
 @cache  # commands open a run more than once
 def _warn_of_few_steps(path: str | Path, key: str) -> None:
-    """Warn if the run was trained for only a few steps."""
     if key != "init" or str(path).startswith(PREFIX) or not process_group.is_main():
         return
     file = run_folder(path, key=key).path / "result.json"

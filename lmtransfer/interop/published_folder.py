@@ -108,7 +108,6 @@ def select_files(names: Iterable[str]) -> list[str]:
 
 
 def _files_to_read(folder: Path) -> list[str]:
-    """Select the files to read in a folder."""
     return select_files(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 

@@ -21,14 +21,14 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from lmtransfer.errors import CheckpointError, ConfigError, list_problems
+from lmtransfer.interop import generator
 from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
-from lmtransfer.interop.families.family import Family, GeneratorFormat, PretrainingHead, TaskKind, target_of
+from lmtransfer.interop.families.family import Family, PretrainingHead, TaskKind, target_of
 from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
-from lmtransfer.interop.generator import join_generator
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
-from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.system.safe_files import check_tensor_file, read_json
 
 #: Maximum number of left-out tensors that a note names.
@@ -42,26 +42,24 @@ _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpo
 _CODE = ("auto_map", "custom_pipelines", "_target_")
 
 
-@dataclass(frozen=True, slots=True)
-class PretrainingHeads:
-    """The pretraining heads of a published checkpoint."""
-
-    tensors: dict[str, Tensor]  #: tensors by our names, under ``objectives.``
-    nodes: dict[str, dict[str, Any]]  #: component nodes of the complete objectives
-
-
-def read_heads(
+def _read_heads(
     family: Family,
     config: Mapping[str, Any],
-    *,
     encoder: Encoder,
     body: Mapping[str, Tensor],
     heads: Mapping[str, Tensor],
+    *,
     source: str,
     notes: list[str],
-) -> PretrainingHeads:
-    """Read the heads that belong to an objective; other tensors are left out, with a note."""
-    rest, result = dict(heads), PretrainingHeads({}, {})
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    """Read the heads that belong to an objective; other tensors are left out, with a note.
+
+    Returns:
+        The tensors by our names under ``objectives.``, and the component nodes of the complete objectives.
+    """
+    rest = dict(heads)
+    tensors: dict[str, Tensor] = {}
+    nodes: dict[str, dict[str, Any]] = {}
     architectures = config.get("architectures")
     architectures = architectures if isinstance(architectures, list) else []
     for head in family.heads:
@@ -81,21 +79,22 @@ def read_heads(
         except ValueError as error:
             notes.append(f"the head of {head.loss} is left out: config.json: {error}")
             continue
-        objective = _skeleton(head, arguments, encoder)
-        generator = family.generator if family.generator is not None and family.generator.loss == head.loss else None
-        without = () if generator is None else generator.own_prefixes
+        with torch.device("meta"):
+            objective = head.objective(**arguments)
+            objective.bind(encoder)
+        without = generator.PREFIXES if head.loss == generator.LOSS else ()
         shapes = expected_tensors(objective, head.key_map, num_heads=None, prefix=f"{head.loss}.", without=without)
         check_tensors(own, shapes, source=source)
-        result.tensors.update(to_ours(own, head.key_map))
-        if generator is None:
-            result.nodes[head.loss] = {"_target_": target_of(head.objective), **arguments}
+        tensors.update(to_ours(own, head.key_map))
+        if head.loss != generator.LOSS:
+            nodes[head.loss] = {"_target_": target_of(head.objective), **arguments}
     if rest:
         more = f" and {len(rest) - _MAX_NAMES} more" if len(rest) > _MAX_NAMES else ""
         notes.append(
             "these tensors are left out, because no objective of lmtransfer has such a head: "
             f"{', '.join(sorted(rest)[:_MAX_NAMES])}{more}"
         )
-    return result
+    return tensors, nodes
 
 
 def _why_not(
@@ -117,14 +116,6 @@ def _why_not(
         if not same or not torch.equal(original, tensor):
             return f"{name} differs from {head.repeats[name]}, but lmtransfer uses one tensor for both"
     return None
-
-
-def _skeleton(head: PretrainingHead, arguments: Mapping[str, Any], encoder: Encoder) -> Objective:
-    """Build the head's objective on the encoder, on the meta device."""
-    with torch.device("meta"):
-        objective = head.objective(**arguments)
-        objective.bind(encoder)
-    return objective
 
 
 class _Index(TypedDict):
@@ -261,52 +252,45 @@ def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
     types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in body.values()} - {"float32"})
     if types:
         notes.append(f"the weights are {', '.join(types)}: lmtransfer stores and trains them as float32")
-    own = read_heads(family, settings, encoder=encoder, body=body, heads=heads, source=str(folder), notes=notes)
+    tensors, nodes = _read_heads(
+        family, settings, encoder=encoder, body=body, heads=heads, source=str(folder), notes=notes
+    )
     published = PublishedCheckpoint(
         model={"_target_": family.target, **arguments},
         vocab_size=vocab_size,
         encoder=to_ours(body, family.key_map),
-        objectives=own.tensors,
-        losses=tuple(own.nodes),
-        loss_arguments=own.nodes,
+        objectives=tensors,
+        losses=tuple(nodes),
+        loss_arguments=nodes,
         config=config,
         notes=tuple(notes),
     )
-    if (
-        generators
-        and family.generator is not None
-        and any(name.startswith(f"{family.generator.loss}.") for name in own.tensors)
-    ):
-        return _with_generator(published, family.generator, folder)
+    if generators and any(name.startswith(f"{generator.LOSS}.") for name in tensors):
+        return _with_generator(published, folder)
     return published
 
 
-def _with_generator(published: PublishedCheckpoint, generator: GeneratorFormat, folder: Path) -> PublishedCheckpoint:
+def _with_generator(published: PublishedCheckpoint, folder: Path) -> PublishedCheckpoint:
     """Add the generator from its subfolder; if it is missing or does not fit, add a note."""
-    place = folder / generator.folder
-    warning = f"the head of {generator.loss} is incomplete without its generator"
+    loss, place = generator.LOSS, folder / generator.FOLDER
+    warning = f"the head of {loss} is incomplete without its generator"
     if not (place / "config.json").is_file():
-        note = (
-            f"{warning}: put the generator into the subfolder {generator.folder} to continue pretraining with "
-            f"{generator.loss}"
-        )
+        note = f"{warning}: put the generator into the subfolder {generator.FOLDER} to continue pretraining with {loss}"
         return replace(published, notes=(*published.notes, note))
     other = _read(place, generators=False)
-    result = join_generator(generator, published.model, published.encoder, other.model, other.encoder, other.objectives)
+    result = generator.join_generator(published.model, published.encoder, other.model, other.encoder, other.objectives)
     if isinstance(result, str):
-        return replace(
-            published,
-            notes=(*published.notes, f"{warning}, and the generator in {generator.folder} does not fit: {result}"),
-        )
+        note = f"{warning}, and the generator in {generator.FOLDER} does not fit: {result}"
+        return replace(published, notes=(*published.notes, note))
     tensors, size = result
     mlm = other.loss_arguments["mlm"]
-    node = {"_target_": generator.target, **{key: mlm[key] for key in ("activation", "norm_eps")}}
+    node = {"_target_": target_of(ReplacedTokenDetection), **{key: mlm[key] for key in ("activation", "norm_eps")}}
     return replace(
         published,
         objectives=published.objectives | tensors,
-        losses=(*published.losses, generator.loss),
-        loss_arguments=published.loss_arguments | {generator.loss: node | {"generator_size": size}},
-        notes=(*published.notes, *(f"{generator.folder}: {note}" for note in other.notes)),
+        losses=(*published.losses, loss),
+        loss_arguments=published.loss_arguments | {loss: node | {"generator_size": size}},
+        notes=(*published.notes, *(f"{generator.FOLDER}: {note}" for note in other.notes)),
     )
 
 

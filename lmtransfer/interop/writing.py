@@ -14,7 +14,7 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.family import Family, PretrainingArchitecture, PretrainingHead, TaskKind
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.families.key_map import to_theirs
-from lmtransfer.interop.generator import SeparateGenerator, split_generator
+from lmtransfer.interop.generator import FOLDER, LOSS, split_generator
 
 _TASK_NAMES = {
     "classification": "classification",
@@ -97,13 +97,13 @@ def to_published_files(run: RunToPublish) -> PublishedFiles:
     family.quirks.write(body, head, config, arguments=arguments, pad_id=run.pad_id)
     prefix = "" if chosen.architecture == family.body else family.prefix
     tensors = {f"{prefix}{name}": tensor for name, tensor in body.items()} | head
-    return PublishedFiles(chosen.architecture, config, _separate(tensors), chosen.outputs, chosen.more, tuple(notes))
+    # safetensors requires contiguous tensors without shared memory
+    tensors = {n: tensor.detach().clone(memory_format=torch.contiguous_format) for n, tensor in tensors.items()}
+    return PublishedFiles(chosen.architecture, config, tensors, chosen.outputs, chosen.more, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
 class _ChosenClass:
-    """The class of transformers to publish a run as."""
-
     architecture: str
     pooler: bool
     tensors: dict[str, Tensor]
@@ -128,7 +128,8 @@ def _body(
     family: Family, arguments: Mapping[str, Any], run: RunToPublish, chosen: _ChosenClass, notes: list[str]
 ) -> dict[str, Tensor]:
     """Return the encoder's tensors by their published names, without the prefix."""
-    own = {name: tensor for name, tensor in run.encoder.items() if not _repeats(family, name)}
+    aliases = [name for name in run.encoder if any(re.fullmatch(pattern, name) for pattern in family.alias_patterns)]
+    own = {name: tensor for name, tensor in run.encoder.items() if name not in aliases}
     own[family.token] = _with_row_of_padding(own[family.token], run)
     published = to_theirs(own, family.key_map, num_heads=arguments.get("num_heads"))
     if family.pooler and arguments["pooler"] and not chosen.pooler:
@@ -137,11 +138,6 @@ def _body(
     elif chosen.pooler and chosen.architecture == family.body and not arguments.get("pooler"):
         notes.append(f"the encoder has no pooler: {family.body} creates a random one, so use its last_hidden_state")
     return published
-
-
-def _repeats(family: Family, name: str) -> bool:
-    """Whether one of our tensor names is an alias, because the encoder's layers share their weights."""
-    return any(re.fullmatch(pattern, name) for pattern in family.alias_patterns)
 
 
 def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> _ChosenClass:
@@ -159,21 +155,14 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
     for head in heads:
         if head.loss in choice.losses:
             own = {name: tensor for name, tensor in run.head.items() if name.startswith(f"{head.loss}.")}
-            if family.generator is not None and family.generator.loss == head.loss:
-                node = run.loss_arguments.get(head.loss, {})
-                own, small = split_generator(family.generator, own, encoder=run.encoder, arguments=arguments, node=node)
-                if small is not None:
-                    more[family.generator.folder] = to_published_files(_run_of(small, run))
+            if head.loss == LOSS:
+                node = run.loss_arguments.get(LOSS, {})
+                own, small = split_generator(own, encoder=run.encoder, model=run.model, arguments=arguments, node=node)
+                if small:
+                    more[FOLDER] = to_published_files(replace(run, **small))
             own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_tensors if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
     return _ChosenClass(choice.name, choice.pooler or not choice.losses, tensors, {}, choice.losses, more)
-
-
-def _run_of(generator: SeparateGenerator, run: RunToPublish) -> RunToPublish:
-    model = {**run.model, **generator.shape}
-    return replace(
-        run, model=model, encoder=generator.encoder, head=generator.head, loss_arguments=generator.loss_arguments
-    )
 
 
 def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> bool:
@@ -252,8 +241,3 @@ def _with_row_of_padding(per_token: Tensor, run: RunToPublish) -> Tensor:
     if not _more_rows(run):
         return per_token
     return torch.cat([per_token, per_token.new_zeros(1, *per_token.shape[1:])])
-
-
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Make tensors contiguous and without shared memory, as safetensors requires."""
-    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}

@@ -11,6 +11,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -89,6 +90,16 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to text; special tokens are written in brackets."""
+
+    def _decode_runs(
+        self, ids: Sequence[int], *, is_text: Callable[[int], bool], decode: Callable[[list[int]], str]
+    ) -> str:
+        """Decode each run of ids of ordinary text at once, and write every other id as its piece."""
+        parts: list[str] = []
+        for is_run, group in groupby(map(int, ids), key=is_text):
+            run = list(group)
+            parts += [decode(run)] if is_run else map(self.piece, run)
+        return " ".join(parts)
 
     def piece(self, token_id: int) -> str:
         """Return the piece of an id for display, ``[unused9]`` for padding of the vocabulary."""

@@ -113,17 +113,11 @@ class ByteBpeTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids, with one space between words, special tokens in brackets, and U+FFFD for invalid bytes."""
-        parts: list[str] = []
-        run = bytearray()
-        for token_id in [*map(int, ids), self.cls_id]:  # a special at the end closes the last run
-            if len(SPECIALS) <= token_id < self.num_pieces:
-                run += self._bytes[token_id - len(SPECIALS)]
-                continue
-            if run:
-                parts.append(run.decode(errors="replace").removeprefix(" "))
-                run = bytearray()
-            parts.append(self.piece(token_id))
-        return " ".join(parts[:-1])
+        return self._decode_runs(ids, is_text=lambda i: len(SPECIALS) <= i < self.num_pieces, decode=self._text)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        joined = b"".join(self._bytes[token_id - len(SPECIALS)] for token_id in ids)
+        return joined.decode(errors="replace").removeprefix(" ")
 
     def _piece(self, token_id: int) -> str:
         """Return the piece with U+2581 for a leading space and ``<0xE2>`` for bytes that are not a character."""

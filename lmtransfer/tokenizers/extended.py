@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -35,13 +35,12 @@ _UNIT_WITH_CHINESE = re.compile(rf"[{CHINESE}]|[^\W{CHINESE}]+|[^\w\s]")
 _JOINERS = "\u200c\u200d"
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A word in a text."""
+class _Part(NamedTuple):
+    """A part of a text: a word, by its index in the list, or, if ``place`` is None, text that the base encodes."""
 
     start: int
     end: int
-    place: int  #: index of the word in the list
+    place: int | None = None
 
 
 class WordFinder:
@@ -52,23 +51,19 @@ class WordFinder:
 
     Chinese characters are letters, unless the tokenizer treats each of them as a word. They then do not belong to the
     words next to them, and a word that begins and ends with them is found between any characters.
-
-    Args:
-        keeps_marks: whether ``drops_accents`` concerns only accents of letters with case.
+    Case or accents are ignored if the tokenizer ignores them.
     """
 
-    def __init__(
-        self,
-        words: Iterable[str],
-        *,
-        folds_case: bool,
-        drops_accents: bool,
-        splits_chinese: bool = False,
-        keeps_marks: bool = False,
-    ) -> None:
-        self.folds_case, self.drops_accents, self.keeps_marks = folds_case, drops_accents, keeps_marks
-        self.splits_chinese = splits_chinese
-        self._unit = _UNIT_WITH_CHINESE if splits_chinese else _UNIT
+    def __init__(self, base: Tokenizer, words: Iterable[str]) -> None:
+        def is_same(pairs: Iterable[tuple[str, str]]) -> bool:
+            encoded = [(base.encode(first).ids, base.encode(second).ids) for first, second in pairs]
+            known = [(first, second) for first, second in encoded if len(first) and base.unk_id not in first]
+            return bool(known) and all(np.array_equal(first, second) for first, second in known)
+
+        self.folds_case = is_same((letter, letter.upper()) for letter in "aeimnorst")
+        self.drops_accents = is_same(("e", "e" + accent) for accent in "\u0301\u0308")
+        self.splits_chinese, self.keeps_marks = base.splits_chinese, base.keeps_marks
+        self._unit = _UNIT_WITH_CHINESE if self.splits_chinese else _UNIT
         places: dict[str, int] = {}
         for place, word in enumerate(words):
             places.setdefault(self.fold(word), place)
@@ -76,7 +71,7 @@ class WordFinder:
         for word, place in sorted(places.items(), key=lambda item: -len(item[0])):
             first = self._unit.match(word)
             if first is not None:
-                is_apart = splits_chinese and is_between_chinese(word)
+                is_apart = self.splits_chinese and is_between_chinese(word)
                 self._by_first.setdefault(first[0], []).append((word, place, is_apart))
 
     def fold(self, text: str) -> str:
@@ -87,15 +82,15 @@ class WordFinder:
         """Whether the text may contain a word; fast, and False only if there is none."""
         return not self._by_first.keys().isdisjoint(self._unit.findall(self.fold(text)))
 
-    def find(self, text: str) -> list[Match]:
+    def find(self, text: str) -> list[_Part]:
         """Return the words in ``text``, in order."""
         folded, positions = self._fold(text)
         return [
-            match if positions is None else Match(positions[match.start], positions[match.end], match.place)
+            match if positions is None else _Part(positions[match.start], positions[match.end], match.place)
             for match in self._find(folded)
         ]
 
-    def _find(self, folded: str) -> Iterator[Match]:
+    def _find(self, folded: str) -> Iterator[_Part]:
         done = 0
         for unit in self._unit.finditer(folded):
             start = unit.start()
@@ -106,7 +101,7 @@ class WordFinder:
                 end = start + len(word)
                 is_inside = follows or (end < len(folded) and self._joins(folded[end]))
                 if folded.startswith(word, start) and (is_apart or not is_inside):
-                    yield Match(start, end, place)
+                    yield _Part(start, end, place)
                     done = end
                     break
 
@@ -147,23 +142,6 @@ def is_between_chinese(word: str) -> bool:
     return bool(_CHINESE.match(word[0]) and _CHINESE.match(word[-1]))
 
 
-def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
-    """Build a finder that ignores case or accents if the tokenizer ignores them."""
-
-    def is_same(pairs: Iterable[tuple[str, str]]) -> bool:
-        encoded = [(base.encode(first).ids, base.encode(second).ids) for first, second in pairs]
-        pairs_of_ids = [(first, second) for first, second in encoded if len(first) and base.unk_id not in first]
-        return bool(pairs_of_ids) and all(np.array_equal(first, second) for first, second in pairs_of_ids)
-
-    return WordFinder(
-        words,
-        folds_case=is_same((letter, letter.upper()) for letter in "aeimnorst"),
-        drops_accents=is_same(("e", "e" + accent) for accent in "\u0301\u0308"),
-        splits_chinese=base.splits_chinese,
-        keeps_marks=base.keeps_marks,
-    )
-
-
 def _joins(character: str) -> bool:
     """Whether a character joins its neighbors into one word."""
     return character.isalnum() or character in _JOINERS or unicodedata.category(character) in ("Mn", "Mc", "Me", "Pc")
@@ -184,7 +162,7 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
     """
     lines = _lines(Path(path))
     specials = {base.piece(int(i)) for i in np.flatnonzero(base.is_special)}
-    finder = finder_of(base, ())
+    finder = WordFinder(base, ())
     wrong = [
         f"{path}:{number}: {line!r} {reason}"
         for number, line in lines
@@ -213,7 +191,6 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """Return the line numbers and stripped text of the lines that are not blank."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -253,15 +230,6 @@ _VERSION = 1  # increase it when the same words would give other ids or word sta
 _VERSION_WITH_CHINESE = 2  # the same for a base that treats each Chinese character as a word
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of a text: an added word, or, if ``place`` is None, text that the base encodes."""
-
-    start: int
-    end: int
-    place: int | None = None
-
-
 class ExtendedTokenizer(Tokenizer):
     """A tokenizer with added words, as a ``Tokenizer``.
 
@@ -279,11 +247,11 @@ class ExtendedTokenizer(Tokenizer):
                 "words cannot be added to a vocabulary of whole words, because its model reads every word by its "
                 "characters; remove tokenizer.add"
             )
-        self._finder = finder_of(base, self.words)
+        self._finder = WordFinder(base, self.words)
         folded = [self._finder.fold(word) for word in self.words]
         specials = {base.piece(int(i)) for i in np.flatnonzero(base.is_special)}
         wrong = [word for word in self.words if word.split() != [word] or word in specials]
-        wrong += _repeated(folded)
+        wrong += [word for word, count in Counter(folded).items() if count > 1]
         if wrong:
             raise CheckpointError(
                 "each added word must be a single word, must occur once and must not be a special token: "
@@ -349,21 +317,11 @@ class ExtendedTokenizer(Tokenizer):
             if part.place is None
         ]
         encoded = iter(self.base.encode_ids(plain))
-        return [self._join([next(encoded) if part.place is None else self._id(part) for part in its]) for its in parts]
+        return [np.concatenate([next(encoded) if p.place is None else self._id(p) for p in its]) for its in parts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids: added words have one space around them, and the base decodes the other ids."""
-        parts: list[str] = []
-        run: list[int] = []
-        for token_id in map(int, ids):
-            if token_id < self.base.num_pieces:
-                run.append(token_id)
-                continue
-            parts += [self.base.decode(run)] if run else []
-            parts.append(self.piece(token_id))
-            run = []
-        parts += [self.base.decode(run)] if run else []
-        return " ".join(parts)
+        return self._decode_runs(ids, is_text=lambda i: i < self.base.num_pieces, decode=self.base.decode)
 
     @override
     def _piece(self, token_id: int) -> str:
@@ -386,7 +344,7 @@ class ExtendedTokenizer(Tokenizer):
             before = text[done : match.start].rstrip()
             if before:
                 yield _Part(done, done + len(before))
-            yield _Part(match.start, match.end, match.place)
+            yield match
             done = match.end
         if done < len(text) or not done:
             yield _Part(done, len(text))
@@ -405,10 +363,6 @@ class ExtendedTokenizer(Tokenizer):
         assert part.place is not None
         return np.array([self.base.num_pieces + part.place], dtype=np.int32)
 
-    @staticmethod
-    def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
     @property
     @override
     def unknown_advice(self) -> str:
@@ -417,7 +371,3 @@ class ExtendedTokenizer(Tokenizer):
     @override
     def model_bytes(self) -> bytes:
         return "".join(f"{word}\n" for word in self.words).encode("utf-8", "replace")
-
-
-def _repeated(folded: Sequence[str]) -> list[str]:
-    return [word for word, count in Counter(folded).items() if count > 1]

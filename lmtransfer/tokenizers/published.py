@@ -18,6 +18,7 @@ import unicodedata
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -144,7 +145,6 @@ def _piece_kind(described: Mapping[str, Any]) -> PieceKind:
 
 
 def _types(part: Any) -> list[str]:
-    """Return the types of a pre-tokenizer or normalizer and of the members of its sequence."""
     if not isinstance(part, dict):
         return []
     inner = part.get("pretokenizers") or part.get("normalizers") or []
@@ -194,7 +194,6 @@ def _growth(normalizer: Any) -> float:
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
-    """Yield the single steps of a normalizer, in order."""
     if isinstance(part, dict) and part.get("type") == "Sequence":
         for entry in part["normalizers"]:
             yield from _steps(entry)
@@ -325,7 +324,8 @@ class PublishedTokenizer(Tokenizer):
         self.missing_roles = tuple(role for role in ROLES[:4] if role not in own)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.model, self.specials, self.vocab_size, self.training)
+        settings: dict[str, Any] = {"specials": self.specials, "vocab_size": self.vocab_size, "training": self.training}
+        return partial(type(self), **settings), (self.model,)
 
     @classmethod
     def load(cls, folder: Path) -> PublishedTokenizer:
@@ -365,20 +365,11 @@ class PublishedTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids; special tokens are written as in the vocabulary, invalid bytes as U+FFFD."""
-        parts: list[str] = []
-        run = bytearray()
-        for token_id in map(int, ids):
-            text = self._texts[token_id] if 0 <= token_id < self.num_pieces else None
-            if text is not None:
-                run += text
-                continue
-            if run:
-                parts.append(run.decode(errors="replace").removeprefix(" "))
-                run = bytearray()
-            parts.append(self.piece(token_id))
-        if run:
-            parts.append(run.decode(errors="replace").removeprefix(" "))
-        return " ".join(parts)
+        return self._decode_runs(
+            ids,
+            is_text=lambda i: 0 <= i < self.num_pieces and self._texts[i] is not None,
+            decode=lambda run: b"".join(self._texts[i] or b"" for i in run).decode(errors="replace").removeprefix(" "),
+        )
 
     def _piece(self, token_id: int) -> str:
         """Return the piece of the vocabulary; a byte-level piece is converted to readable form."""
@@ -416,9 +407,3 @@ def _check_roles(specials: Mapping[str, str]) -> dict[str, str]:
             f"special tokens {', '.join(wrong)}: the roles are {', '.join(ROLES)}, and each has a token as text"
         )
     return {role: specials[role] for role in ROLES if role in specials}
-
-
-def _rebuild(
-    model: bytes, specials: Mapping[str, str], vocab_size: int, training: Mapping[str, Any]
-) -> PublishedTokenizer:
-    return PublishedTokenizer(model, specials=specials, vocab_size=vocab_size, training=training)

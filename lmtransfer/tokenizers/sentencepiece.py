@@ -90,17 +90,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to normalized text; special tokens are written in brackets."""
-        parts: list[str] = []
-        run: list[int] = []
-        for token_id in [*map(int, ids), self.cls_id]:  # a special at the end closes the last run
-            if token_id == self.unk_id or not self._is_bracketed(token_id):
-                run.append(token_id)
-                continue
-            if run:
-                parts.append(self._processor.decode(run))
-                run = []
-            parts.append(self.piece(token_id))
-        return " ".join(parts[:-1])
+        return self._decode_runs(
+            ids,
+            is_text=lambda i: i == self.unk_id or len(SPECIALS) <= i < self.num_pieces,
+            decode=self._processor.decode,
+        )
 
     @override
     def _piece(self, token_id: int) -> str:
@@ -114,9 +108,6 @@ class SentencePieceTokenizer(Tokenizer):
     @override
     def model_bytes(self) -> bytes:
         return self._model
-
-    def _is_bracketed(self, token_id: int) -> bool:
-        return not len(SPECIALS) <= token_id < self.num_pieces
 
     def _is_blank(self, character: str) -> bool:
         blank = self._blank.get(character)

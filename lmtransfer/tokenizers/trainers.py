@@ -1,4 +1,4 @@
-"""The trainer of a sentencepiece vocabulary on a corpus."""
+"""The training of vocabularies on a seeded sample of a corpus, by one trainer for each kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -48,10 +48,6 @@ class LineCounts:
     pieces_used: int = 0  #: number of lines and parts of cut lines in the sample
     characters_seen: int = 0
     characters_used: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the counts, ready for JSON."""
-        return asdict(self)
 
 
 def sample_lines(
@@ -107,15 +103,16 @@ def _cut(text: str) -> Iterator[str]:
         yield text[start:]
 
 
+@dataclass(kw_only=True, eq=False)
 class TokenizerTrainer(ABC):
     """A trainer of vocabularies; the result depends only on the settings and the lines."""
 
     provides_characters: ClassVar[bool] = False
 
-    vocab_size: int
-    max_sentences: int
-    max_characters: int
-    seed: int
+    vocab_size: Count = 32768  #: maximum number of pieces, including special tokens
+    max_sentences: int = 1_000_000  #: lines in the seeded sample; more lines are left out
+    max_characters: int = 20_000_000  #: characters in the sample, which limits memory and time
+    seed: Whole = 0  #: seed of the sample
 
     @property
     @abstractmethod
@@ -138,7 +135,7 @@ class TokenizerTrainer(ABC):
         if not sample:
             raise DataError(f"there is no text to train a tokenizer on: none of the {counts.lines_seen} lines has text")
         tokenizer = self.train_on(sample, counts)
-        description = {"settings": self.settings, **counts.as_dict(), **tokenizer.training, "trainer": self.fingerprint}
+        description = {"settings": self.settings, **asdict(counts), **tokenizer.training, "trainer": self.fingerprint}
         tokenizer.training = description
         tokenizer.save(folder)
         return tokenizer
@@ -181,33 +178,18 @@ _BYTE_BPE_VERSION = 1  # increase it when the same settings and text would give 
 _SMALLEST = len(SPECIALS) + 256
 
 
+@dataclass(kw_only=True, eq=False)
 class ByteBpeTrainer(TokenizerTrainer):
-    """A trainer of byte-level vocabularies (Radford et al. 2019, section 2.2).
+    """A trainer of byte-level vocabularies (Radford et al. 2019, section 2.2)."""
 
-    The result depends only on the settings and the lines.
-    """
+    lowercase: bool = False
+    min_frequency: int = 2
+    allow_fewer: bool = True
 
-    def __init__(
-        self,
-        *,
-        vocab_size: Count = 32768,
-        lowercase: bool = False,
-        min_frequency: int = 2,
-        max_sentences: int = 1_000_000,
-        max_characters: int = 20_000_000,
-        allow_fewer: bool = True,
-        seed: Whole = 0,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.lowercase = lowercase
-        self.min_frequency = min_frequency
-        self.max_sentences = max_sentences
-        self.max_characters = max_characters
-        self.allow_fewer = allow_fewer
-        self.seed = seed
+    def __post_init__(self) -> None:
         problems = []
-        if vocab_size < _SMALLEST:
-            problems.append(f"tokenizer.vocab_size={vocab_size}: must be at least {_SMALLEST}, for the 256 bytes")
+        if self.vocab_size < _SMALLEST:
+            problems.append(f"tokenizer.vocab_size={self.vocab_size}: must be at least {_SMALLEST}, for the 256 bytes")
         self.check(problems, min_frequency=1)
 
     @property
@@ -243,34 +225,21 @@ _LINES_WITH_ACCENTS = 2000
 _WORDPIECE_VERSION = 2  # increase it when the same settings and text would give another vocabulary
 
 
+@dataclass(kw_only=True, eq=False)
 class WordPieceTrainer(TokenizerTrainer):
     """A trainer of WordPiece vocabularies, for models such as BERT and ELECTRA (Schuster and Nakajima 2012).
 
-    The result depends only on the settings and the lines. Pieces are created by merging the most frequent neighbors,
+    Pieces are created by merging the most frequent neighbors,
     as in the ``tokenizers`` library. This differs from Google's own trainer, which weights pairs by likelihood and was
     never published.
     """
 
-    def __init__(
-        self,
-        *,
-        vocab_size: Count = 32768,
-        lowercase: bool = True,
-        max_alphabet: int = 1000,
-        min_frequency: int = 2,
-        max_sentences: int = 1_000_000,
-        max_characters: int = 20_000_000,
-        allow_fewer: bool = True,
-        seed: Whole = 0,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.lowercase = lowercase
-        self.max_alphabet = max_alphabet
-        self.min_frequency = min_frequency
-        self.max_sentences = max_sentences
-        self.max_characters = max_characters
-        self.allow_fewer = allow_fewer
-        self.seed = seed
+    lowercase: bool = True
+    max_alphabet: int = 1000
+    min_frequency: int = 2
+    allow_fewer: bool = True
+
+    def __post_init__(self) -> None:
         self.check(vocab_size=len(SPECIALS) + 1, max_alphabet=1, min_frequency=1)
 
     @property
@@ -343,30 +312,19 @@ def _character_frequencies(words: Counter[str]) -> Counter[str]:
 _WORDS_VERSION = 1  # increase it when the same settings and text would give another vocabulary
 
 
+@dataclass(kw_only=True, eq=False)
 class WordTokenizerTrainer(TokenizerTrainer):
     """A trainer of vocabularies of the most frequent words.
 
-    The result depends only on the settings and the lines. A text with fewer different words gives a smaller vocabulary.
+    A text with fewer different words gives a smaller vocabulary.
     """
 
     provides_characters = True
 
-    def __init__(
-        self,
-        *,
-        vocab_size: Count = 32768,
-        lowercase: bool = True,
-        min_frequency: int = 2,
-        max_sentences: int = 1_000_000,
-        max_characters: int = 20_000_000,
-        seed: Whole = 0,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.lowercase = lowercase
-        self.min_frequency = min_frequency
-        self.max_sentences = max_sentences
-        self.max_characters = max_characters
-        self.seed = seed
+    lowercase: bool = True
+    min_frequency: int = 2
+
+    def __post_init__(self) -> None:
         self.check(vocab_size=len(SPECIALS) + 1, min_frequency=1)
 
     @property
@@ -400,39 +358,25 @@ _SENTENCEPIECE_VERSION = 1  # increase it when the same settings and text would 
 _SILENT = 2  # sentencepiece's log level: errors only; errors are also raised as exceptions
 
 
+@dataclass(kw_only=True, eq=False)
 class SentencePieceTrainer(TokenizerTrainer):
     """A trainer of sentencepiece vocabularies.
 
-    The result depends only on the settings and the lines. Lines are sampled here, because sentencepiece's own sampling
+    Lines are sampled here, because sentencepiece's own sampling
     ignores its seed. Training runs in a single thread, because its sums depend on the number of threads.
     """
 
-    def __init__(
-        self,
-        *,
-        kind: Literal["unigram", "bpe"],
-        vocab_size: Count = 32768,
-        lowercase: bool = True,
-        character_coverage: float = 0.9999,
-        max_sentences: int = 1_000_000,
-        max_characters: int = 20_000_000,
-        byte_fallback: bool = False,
-        allow_fewer: bool = True,
-        seed: Whole = 0,
-    ) -> None:
-        self.kind = kind
-        self.vocab_size = vocab_size
-        self.lowercase = lowercase
-        self.character_coverage = character_coverage
-        self.max_sentences = max_sentences
-        self.max_characters = max_characters
-        self.byte_fallback = byte_fallback
-        self.allow_fewer = allow_fewer
-        self.seed = seed
-        problems = [] if kind in ("unigram", "bpe") else [f"tokenizer.kind={kind}: must be unigram or bpe"]
-        if not 0.98 <= character_coverage <= 1:
-            problems.append(f"tokenizer.character_coverage={character_coverage}: must be from 0.98 to 1")
-        self.check(problems, vocab_size=len(SPECIALS) + 1 + 256 * byte_fallback)
+    kind: Literal["unigram", "bpe"]
+    lowercase: bool = True
+    character_coverage: float = 0.9999
+    byte_fallback: bool = False
+    allow_fewer: bool = True
+
+    def __post_init__(self) -> None:
+        problems = [] if self.kind in ("unigram", "bpe") else [f"tokenizer.kind={self.kind}: must be unigram or bpe"]
+        if not 0.98 <= self.character_coverage <= 1:
+            problems.append(f"tokenizer.character_coverage={self.character_coverage}: must be from 0.98 to 1")
+        self.check(problems, vocab_size=len(SPECIALS) + 1 + 256 * self.byte_fallback)
 
     @property
     @override

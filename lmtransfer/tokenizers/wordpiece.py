@@ -18,6 +18,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -81,7 +82,7 @@ class WordPieceTokenizer(Tokenizer):
         self._library = library_of(model, lowercase=lowercase)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.pieces, self.lowercase, self.training)
+        return partial(type(self), lowercase=self.lowercase, training=self.training), (self.pieces,)
 
     @classmethod
     def load(cls, folder: Path) -> WordPieceTokenizer:
@@ -173,7 +174,3 @@ def _take_accents(text: str, spans: np.ndarray) -> None:
     for span, limit in zip(spans, limits, strict=False):  # without spans, there is still one limit
         while span[1] < limit and unicodedata.category(text[span[1]]) == "Mn":
             span[1] += 1
-
-
-def _rebuild(pieces: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordPieceTokenizer:
-    return WordPieceTokenizer(pieces, lowercase=lowercase, training=training)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -80,7 +80,7 @@ class WordTokenizer(CharacterTokenizer):
         self.characters[[self.cls_id, self.sep_id]] = boundary_character_ids()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.words, self.lowercase, self.training)
+        return partial(type(self), lowercase=self.lowercase, training=self.training), (self.words,)
 
     @classmethod
     def load(cls, folder: Path) -> WordTokenizer:
@@ -151,7 +151,3 @@ def _marked_word() -> re.Pattern[str]:
 def split_words(text: str, *, lowercase: bool) -> list[str]:
     """Split a text into words, in the form that ``WordTokenizer`` looks up."""
     return [word.lower() if lowercase else word for word in _word(text).findall(text)]
-
-
-def _rebuild(words: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordTokenizer:
-    return WordTokenizer(words, lowercase=lowercase, training=training)

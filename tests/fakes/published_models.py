@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lmtransfer.config.component import build
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.reading import PublishedCheckpoint, read_published
+from lmtransfer.interop.reading import PublishedCheckpoint, read_published, read_task_head
 from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published_files
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -187,6 +187,7 @@ def assert_task_survives(
     torch.manual_seed(3)
     learner = task_learner(build(model, vocab_size=VOCABULARY), kind, labels=0 if kind == "span" else 3)
     files = to_published_files(run_with_head(learner, model, kind, pad=pad))
+    head = learner.head.state_dict()
     peer, told = auto.from_pretrained(write(files, folder), output_loading_info=True)
     assert type(peer).__name__ == files.architecture
     assert not told["missing_keys"], told
@@ -201,4 +202,6 @@ def assert_task_survives(
     real = logits[inputs["attention_mask"].bool()] if of_tokens else logits
     torch.testing.assert_close(ours, real, **CLOSE)
     assert (ours.max(0).values - ours.min(0).values).min() > 0.01  # the inputs make a difference
+    for name, tensor in read_task_head(folder, kind=kind).items():
+        torch.testing.assert_close(tensor, head[name], **CLOSE)
     return files

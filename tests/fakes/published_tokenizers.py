@@ -8,6 +8,7 @@ from functools import cache
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.published import PublishedTokenizer
 
 TEXT = [
@@ -79,6 +80,12 @@ def whole_words() -> tokenizers.Tokenizer:
     return library
 
 
+#: Characters that tokenizers stumble over.
+ALPHABET = [
+    *"abcthe TSM.,;(3 ",
+    *"\u0301\u0323\u00e9\u00df\u0130\u00bd\u2026\ufdfa\ufb03\uff26\uff76\uff9e\u30ac\u4e2d\u6587\ud55c\u1112\u1161\u11ab",
+    *"\u00a0\u200b\u200d\u2003\u3000\ufeff\u00ad\u2581\u2585\t\n\r\x00\x01\x7f\u0600\u202e\ud800\U0001f600\U0001f468",
+]
 #: Each kind: its library tokenizer and its roles.
 KINDS: dict[str, tuple[Callable[[], tokenizers.Tokenizer], dict[str, str]]] = {
     "wordpiece": (wordpiece, BERT),
@@ -109,3 +116,15 @@ def library_of(kind: str) -> tokenizers.Tokenizer:
 def published(kind: str, *, vocab_size: int | None = None) -> PublishedTokenizer:
     """A tokenizer of one kind."""
     return PublishedTokenizer(model_of(kind), specials=KINDS[kind][1], vocab_size=vocab_size)
+
+
+def words_by_offsets(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The text of each word, from the first character of its first token to the last of its last."""
+    encoding = tokenizer.encode(text)
+    spans: list[list[int]] = []
+    for (start, end), begins in zip(encoding.offsets.tolist(), encoding.word_starts.tolist(), strict=True):
+        if begins:
+            spans.append([start, end])
+        elif start < end:
+            spans[-1] = [spans[-1][0] if spans[-1][0] < spans[-1][1] else start, end]
+    return [text[start:end] for start, end in spans if start < end]

@@ -24,3 +24,12 @@ def heads_to_ours(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Te
     """The tensors of its pretraining heads, but for those that repeat others."""
     rewrites = [rewrite for head in family.heads for rewrite in head.key_map]
     return to_ours(tensors, rewrites, ignore=[re.escape(name) for head in family.heads for name in head.repeats])
+
+
+def learner_tensors(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """All tensors of a peer with pretraining heads, by the names of our learner."""
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith(family.prefix)}
+    body = {name.removeprefix(family.prefix): tensor for name, tensor in own.items()}
+    heads = {name: tensor for name, tensor in tensors.items() if name not in own}
+    ours = {f"encoder.{n}": t for n, t in to_ours(body, family.key_map, ignore=family.ignored_patterns).items()}
+    return ours | {f"objectives.{name}": tensor for name, tensor in heads_to_ours(heads, family).items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import random
 import unicodedata
 from pathlib import Path
@@ -19,17 +18,11 @@ from lmtransfer.data.token_cache import _encode
 from lmtransfer.errors import CheckpointError
 from lmtransfer.inference.fill_mask import encode_with_masks
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.published import PublishedTokenizer
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 NFD = unicodedata.normalize("NFD", "Le caf\u00e9 na\u00efve co\u00fbte d\u00e9j\u00e0 cher")
 SPELT = "[MASK] [CLS] and [UNK], <unk> <s> </s>x<mask> <pad><|endoftext|> [unused0]"
-ALPHABET = [
-    *"abcthe TSM.,;(3 ",
-    *"\u0301\u0323\u00e9\u00df\u0130\u00bd\u2026\ufdfa\ufb03\uff26\uff76\uff9e\u30ac\u4e2d\u6587\ud55c\u1112\u1161\u11ab",
-    *"\u00a0\u200b\u200d\u2003\u3000\ufeff\u00ad\u2581\u2585\t\n\r\x00\x01\x7f\u0600\u202e\ud800\U0001f600\U0001f468",
-]
 
 
 @pytest.fixture(scope="module", params=toys.KINDS)
@@ -44,7 +37,7 @@ def tokenizer(kind: str) -> PublishedTokenizer:
 
 def nasty(count: int, longest: int = 40) -> list[str]:
     rng = random.Random(0)
-    return ["".join(rng.choices(ALPHABET, k=rng.randint(0, longest))) for _ in range(count)] + toys.TEXT
+    return ["".join(rng.choices(toys.ALPHABET, k=rng.randint(0, longest))) for _ in range(count)] + toys.TEXT
 
 
 def test_ids_are_those_of_the_library(kind: str, tokenizer: PublishedTokenizer) -> None:
@@ -83,42 +76,6 @@ def test_roles_without_a_token_get_another(tmp_path: Path) -> None:
     assert toys.published("roberta").missing_roles == ()
 
 
-def test_no_text_can_spell_a_special_token(tokenizer: PublishedTokenizer) -> None:
-    rng = random.Random(0)
-    tokens = ["[MASK]", "[CLS]", "[PAD]", "<s>", "</s>", "<mask>", "<pad>", "<|endoftext|>", " ", "the", "\u2581", "."]
-    for text in [SPELT, *("".join(rng.choices(tokens, k=6)) for _ in range(100))]:
-        ids = tokenizer.encode(text).ids
-        assert not tokenizer.is_special[ids[ids != tokenizer.unk_id]].any(), text
-        np.testing.assert_array_equal(tokenizer.encode_ids([text])[0], ids)
-
-
-def test_offsets_are_monotone_and_cover_everything_visible(kind: str, tokenizer: PublishedTokenizer) -> None:
-    blank_alone = {c for c in ALPHABET if not tokenizer.encode(c).ids.size}
-    for text in nasty(600, 25):
-        encoding = tokenizer.encode(text)
-        assert encoding.offsets.dtype == np.int32
-        assert len(encoding.ids) == len(encoding.offsets) == len(encoding.word_starts)
-        assert (encoding.offsets[:, 0] <= encoding.offsets[:, 1]).all()
-        assert (np.diff(encoding.offsets, axis=0) >= 0).all()
-        covered = {i for start, end in encoding.offsets.tolist() for i in range(start, end)}
-        assert all(0 <= i < len(text) for i in covered)
-        missing = {text[i] for i in range(len(text)) if i not in covered}
-        assert all(c.isspace() or c == "\u2581" or unicodedata.category(c)[0] == "C" or c in blank_alone
-                   for c in missing), (text, missing)  # fmt: skip
-
-
-def words_by_offsets(tokenizer: PublishedTokenizer, text: str) -> list[str]:
-    """The text of each word, from the first character of its first token to the last of its last."""
-    encoding = tokenizer.encode(text)
-    spans: list[list[int]] = []
-    for (start, end), begins in zip(encoding.offsets.tolist(), encoding.word_starts.tolist(), strict=True):
-        if begins:
-            spans.append([start, end])
-        elif start < end:
-            spans[-1] = [spans[-1][0] if spans[-1][0] < spans[-1][1] else start, end]
-    return [text[start:end] for start, end in spans if start < end]
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -141,7 +98,7 @@ def test_words_are_exact(kind: str, words: list[str], space: str) -> None:
         words = [text]  # to bytes it is a character as any other
     elif kind.startswith(("roberta", "gpt2")) or (kind == "unigram" and space == "\n"):
         text = " ".join(words)  # what is no space begins no word there, and its token is one of its own
-    assert words_by_offsets(tokenizer, text) == words
+    assert toys.words_by_offsets(tokenizer, text) == words
 
 
 @pytest.mark.parametrize("kind", ["roberta", "gpt2", "unigram"])
@@ -182,20 +139,6 @@ def test_pieces_are_readable() -> None:
     pieces = [roberta.piece(int(i)) for i in roberta.encode("the sea \u4e00").ids]
     assert "".join(pieces) == "the\u2581sea\u2581<0xE4><0xB8><0x80>"
     assert len(pieces) < len("the sea ") + 3
-
-
-def test_it_is_saved_loaded_and_sent_to_workers(kind: str, tokenizer: PublishedTokenizer, tmp_path: Path) -> None:
-    wide = PublishedTokenizer(tokenizer.model, specials=tokenizer.specials, vocab_size=500, training={"source": "x"})
-    wide.save(tmp_path)
-    for again in (load_tokenizer(tmp_path), pickle.loads(pickle.dumps(wide))):
-        assert isinstance(again, PublishedTokenizer)
-        assert (again.fingerprint, again.vocab_size, again.training) == (wide.fingerprint, 500, {"source": "x"})
-        assert (again.specials, again.model) == (wide.specials, wide.model)
-        np.testing.assert_array_equal(again.encode(SPELT).ids, tokenizer.encode(SPELT).ids)
-    assert wide.fingerprint != tokenizer.fingerprint
-    (tmp_path / "published.json").write_bytes(wide.model[:-1])
-    with refuses(CheckpointError, "published.json", "sha256"):
-        load_tokenizer(tmp_path)
 
 
 def test_later_sentences_of_a_document_begin_with_a_space() -> None:

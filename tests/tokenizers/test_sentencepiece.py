@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,6 @@ from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 
@@ -84,54 +81,6 @@ def test_decode(trained: tuple[Path, Tokenizer]) -> None:
         tokenizer.decode([64])
 
 
-def test_empty_texts(trained: tuple[Path, Tokenizer]) -> None:
-    _, tokenizer = trained
-    for text in ("", "  \n\t", "\u200b"):
-        encoding = tokenizer.encode(text)
-        assert (encoding.ids.shape, encoding.offsets.shape, encoding.word_starts.shape) == ((0,), (0, 2), (0,))
-        assert (encoding.ids.dtype, encoding.offsets.dtype) == (np.int32, np.int32)
-    assert [len(ids) for ids in tokenizer.encode_ids(["", "fox", " "])][::2] == [0, 0]
-    assert tokenizer.encode_ids([]) == []
-
-
-def test_save_load_pickle(trained: tuple[Path, SentencePieceTokenizer], tmp_path: Path) -> None:
-    folder, tokenizer = trained
-    tokenizer.save(tmp_path / "run" / "tokenizer")
-    for copy in (load_tokenizer(folder), load_tokenizer(tmp_path / "run" / "tokenizer"),
-                 pickle.loads(pickle.dumps(tokenizer))):  # fmt: skip
-        assert copy.fingerprint == tokenizer.fingerprint
-        assert copy.training == tokenizer.training
-        np.testing.assert_array_equal(copy.encode_ids([SPELT])[0], tokenizer.encode_ids([SPELT])[0])
-
-
-def test_faults_are_named(trained: tuple[Path, SentencePieceTokenizer], tmp_path: Path) -> None:
-    _, tokenizer = trained
-    with refuses(CheckpointError, str(tmp_path / "tokenizer.json")):
-        load_tokenizer(tmp_path)
-    tokenizer.save(tmp_path)
-    model, description = tmp_path / "spm.model", tmp_path / "tokenizer.json"
-    whole, described = model.read_bytes(), json.loads(description.read_text())
-
-    model.write_bytes(whole[:-100])
-    with refuses(CheckpointError, "spm.model", "sha256"):
-        load_tokenizer(tmp_path)
-    model.unlink()
-    with refuses(CheckpointError, str(model)):
-        load_tokenizer(tmp_path)
-    model.write_bytes(whole)
-    description.write_text(json.dumps({**described, "kind": "runes"}))
-    with refuses(CheckpointError, "'runes'", "sentencepiece"):
-        load_tokenizer(tmp_path)
-    description.write_text("[1")
-    with refuses(CheckpointError, str(description), "JSON"):
-        load_tokenizer(tmp_path)
-    description.write_text("[1]")
-    with refuses(CheckpointError, str(description), "mapping"):
-        load_tokenizer(tmp_path)
-    with refuses(CheckpointError, "sentencepiece"):
-        SentencePieceTokenizer(b"no model")
-
-
 def test_a_model_with_other_specials_is_refused(tmp_path: Path) -> None:
     import sentencepiece
 
@@ -139,5 +88,7 @@ def test_a_model_with_other_specials_is_refused(tmp_path: Path) -> None:
         sentence_iterator=iter(["a few words of text"] * 5), model_prefix=str(tmp_path / "m"), vocab_size=20,
         model_type="bpe", minloglevel=2,
     )  # fmt: skip
+    with refuses(CheckpointError, "sentencepiece"):
+        SentencePieceTokenizer(b"no model")
     with refuses(CheckpointError, "<unk>, <s>, </s>", "[UNK], [CLS]"):
         SentencePieceTokenizer((tmp_path / "m.model").read_bytes())

@@ -257,7 +257,6 @@ def _alpha(update: SavedUpdate) -> float:
 
 
 def _plain(number: float) -> float | int:
-    """Remove the float32 rounding error from a scale."""
     return round(number) if abs(number - round(number)) < 1e-6 * number else number
 
 

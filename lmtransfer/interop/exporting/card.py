@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -61,21 +62,6 @@ class CardSettings:
     base: str | None = None  #: folder of an adapter's base; None if the export contains the base
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """The content of a model card."""
-
-    name: str
-    metadata: ModelCardData
-    about: Sequence[str]
-    facts: Mapping[str, str]
-    loading: Mapping[str, Any]
-    limits: Sequence[str]
-    scores: Sequence[Entry] = ()
-    notes: Sequence[str] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-
 def metadata(
     *,
     library: str,
@@ -97,21 +83,41 @@ def metadata(
     )
 
 
-def write_card(card: Card) -> str:
-    """Render README.md, and drop control characters, which labels and file names may contain."""
-    scored = [entry for entry in card.scores if entry.score is not None and entry.metric]
+def write_card(
+    *,
+    metadata: ModelCardData,
+    name: str,
+    about: Sequence[str],
+    facts: Mapping[str, str],
+    loading: Mapping[str, Any],
+    limits: Sequence[str],
+    scores: Sequence[Entry] = (),
+    notes: Sequence[str] = (),
+    versions: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Render README.md, and drop control characters, which labels and file names may contain.
+
+    Args:
+        about: sentences that describe the model.
+        facts: data, objective, budget and architecture, one line each, by the name of the fact.
+        loading: values for the code that loads the model; see ``_loading``.
+        limits: sentences on the model's use and its limits.
+        scores: scores of the model, or of runs that started from it, with their controls.
+        notes: notes on what the export left out or changed.
+    """
+    scored = [entry for entry in scores if entry.score is not None and entry.metric]
     page = ModelCard.from_template(
-        card.metadata,
+        metadata,
         template_path=str(_TEMPLATE),
-        name=card.name,
-        about=card.about,
-        facts=card.facts,
+        name=name,
+        about=about,
+        facts=facts,
         scores=_table_of_scores(scored) if scored else "",
         plus_minus=PLUS_MINUS,
-        limits=card.limits,
-        notes=card.notes,
-        versions=card.versions,
-        **card.loading,
+        limits=limits,
+        notes=notes,
+        versions=versions,
+        **loading,
     )
     return printable(f"{page}\n")
 
@@ -145,15 +151,17 @@ def card_of(
     notes: Sequence[str],
     transformers_version: str | None,
     settings: CardSettings,
-) -> Card:
-    """Collect the content of the model card."""
+) -> str:
+    """Collect the facts on a run, and render its model card."""
     others, revision = settings.other_runs, run.saved.revision
     named = read_run(run.run_path)
     stages = lineage(named if revision is None else run_at_revision(named, revision), others)
-    source = _imported(stages)
-    objectives = _objectives(stages)
+    source = stages[-1].config.get("source")
+    source = source if isinstance(source, str) and source else None
+    pretraining = _pretrainings(stages)
+    objectives = objective_label(pretraining[0].config["objective"]).split("+") if pretraining else []
     tags = ["lmtransfer", *dict.fromkeys(filter(None, [node_label(run.saved.config["model"]), *objectives]))]
-    return Card(
+    return write_card(
         name=settings.name or with_revision(run.run_path.name, revision),
         metadata=metadata(
             library=library,
@@ -175,18 +183,6 @@ def card_of(
             **({"transformers": transformers_version} if transformers_version else {}),
         },
     )
-
-
-def _imported(lineage: Sequence[Run]) -> str | None:
-    """Return the source of the first run in a lineage if it was imported, else None."""
-    source = lineage[-1].config.get("source")
-    return source if isinstance(source, str) and source else None
-
-
-def _objectives(lineage: Sequence[Run]) -> list[str]:
-    """Return the names of the losses of the last pretraining."""
-    pretraining = _pretrainings(lineage)
-    return objective_label(pretraining[0].config["objective"]).split("+") if pretraining else []
 
 
 def _about(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None) -> list[str]:
@@ -233,7 +229,6 @@ def _started_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
 
 
 def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
-    """Return sentences that hold for every exported model of this kind."""
     pretraining = _pretrainings(lineage)
     if run.kind in ("encoder", "pretraining"):
         text = _corpus_label(pretraining[0]) if pretraining else ""
@@ -332,7 +327,6 @@ def _weights(result: Mapping[str, Any]) -> str:
 
 
 def _with_title(name: str, node: Any) -> str:
-    """Return an objective's title and name, or only the name if there is no title or its class cannot be imported."""
     try:
         objective = resolve(node["_target_"])
     except (ConfigError, KeyError, TypeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,15 +38,7 @@ _DROPPED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFolder:
-    """An export in the format of transformers."""
-
-    files: PublishedFiles
-    notes: tuple[str, ...]
-
-
-def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = MappingProxyType({})) -> WrittenFolder:
+def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = MappingProxyType({})) -> PublishedFiles:
     """Write the run as transformers' ``save_pretrained`` would.
 
     Args:
@@ -64,7 +56,7 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
         inner.mkdir()
         run.write_tokenizer(inner)
         write_published(more, inner, {})
-    return WrittenFolder(files, (*run.notes, *words.notes, *files.notes, *without.values()))
+    return replace(files, notes=(*run.notes, *words.notes, *files.notes, *without.values()))
 
 
 def check_head(run: OpenRun) -> None:
@@ -74,9 +66,7 @@ def check_head(run: OpenRun) -> None:
     if problem:
         together = isinstance(run.learner, TaskLearner) and isinstance(run.learner.composition, PairComparison)
         settings = "transfer.pooling=family transfer.layers=last" + (" transfer.pairs=together" if together else "")
-        onnx = (
-            "" if together else "write it with format=onnx, or "
-        )  # ONNX export does not support pairs of separate texts either
+        onnx = "" if together else "write it with format=onnx, or "  # ONNX has no pairs of separate texts either
         raise CheckpointError(
             f"run={run.run_path}: transformers has no class for this head: {problem}. Train the head with {settings}, "
             f"or {onnx}write its tensors with format=tensors"
@@ -170,10 +160,10 @@ def select_equal_texts(run: OpenRun, folder: Path, texts: Sequence[TextInput]) -
     return [text for text in texts if all(part is None or part in same for part in text)]
 
 
-def read_folder(run: OpenRun, folder: Path, written: WrittenFolder) -> OurModel:
+def read_folder(run: OpenRun, folder: Path, files: PublishedFiles) -> OurModel:
     """Load the model from the written files, and combine it with the run's tokenizer."""
-    _check_bytes(written.files, folder)
-    for name, more in written.files.more.items():
+    _check_bytes(files, folder)
+    for name, more in files.more.items():
         _check_bytes(more, folder / name)
     published = read_published(folder)
     encoder: Encoder = build(published.model, vocab_size=published.vocab_size)

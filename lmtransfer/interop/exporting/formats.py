@@ -8,14 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from lmtransfer.config.component import build
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import CheckpointError, LmtransferError
 from lmtransfer.interop.exporting.adapter import write_adapter
-from lmtransfer.interop.exporting.card import CardSettings, card_of, write_card
+from lmtransfer.interop.exporting.card import CardSettings, card_of
 from lmtransfer.interop.exporting.folder import (
     heads_with_other_epsilon,
     read_folder,
@@ -26,7 +23,7 @@ from lmtransfer.interop.exporting.folder import (
     write_tensors,
 )
 from lmtransfer.interop.exporting.logits import LogitModel, OurModel, TextInput, compare
-from lmtransfer.interop.exporting.onnx import OnnxFile, export_onnx
+from lmtransfer.interop.exporting.onnx import write_onnx
 from lmtransfer.interop.exporting.place import empty, export_folder
 from lmtransfer.interop.exporting.run import OpenRun, open_run
 from lmtransfer.interop.exporting.sentence_folder import (
@@ -35,20 +32,13 @@ from lmtransfer.interop.exporting.sentence_folder import (
     embedder_to_export,
     write_modules,
 )
-from lmtransfer.interop.exporting.transformers_check import (
-    Adapter,
-    TransformersHead,
-    TransformersModel,
-    installed_version,
-)
+from lmtransfer.interop.exporting.transformers_check import TransformersModel, installed_version
 from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.writing import PublishedFiles
-from lmtransfer.objectives.base import Objective
 from lmtransfer.runs.saved import CheckpointName
 from lmtransfer.system.optional import install_hint
 from lmtransfer.system.printable import short_path
 from lmtransfer.transfer.experiment.part_run import task_of
-from lmtransfer.transfer.learner import TaskLearner
 
 #: Maximum number of lines from the run's corpus or task, and maximum number of characters of each line.
 OWN_LINES, OWN_CHARACTERS = 40, 400
@@ -91,7 +81,7 @@ PAIRS = (
     ("Which river?", "The river carried old paper boats past a red mill."),
 )
 
-#: The format that needs settings of its own; see ``write_adapter_form``.
+#: The format of peft.
 ADAPTER = "adapter"
 #: The format that includes a pooling, which turns texts into vectors.
 VECTORS = "sentence_transformers"
@@ -143,14 +133,10 @@ def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> It
         names: Sequence[str] = [files[split]] if isinstance(files[split], str) else files[split] or []
         if any(find_file(folder / name) for folder in folders for name in names):
             task = task_of(run.saved, data_root=data_root)
-            yield from (_text_of(example.content, is_words=run.kind == "tagging") for example in task.examples(split))
+            for example in task.examples(split):
+                first, *more = (" ".join(example.content),) if run.kind == "tagging" else example.content
+                yield first[:OWN_CHARACTERS], more[0][:OWN_CHARACTERS] if more else None
             return
-
-
-def _text_of(content: Sequence[str], *, is_words: bool) -> TextInput:
-    """Return the text or the two texts of an example."""
-    first, *more = (" ".join(content),) if is_words else content
-    return first[:OWN_CHARACTERS], more[0][:OWN_CHARACTERS] if more else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +170,7 @@ def write_model(
     texts = select_fitting_texts(opened, texts_of(opened, data_root=data_root))
     source = opened.saved.config.get("source")
     with export_folder(folder, overwrite=overwrite, source=Path(str(source)) if source else None) as staged:
-        exported = _write_form(opened, staged, texts, form)
+        exported = _FORMS[form.name](opened, staged, texts, form)
         content = card_of(
             opened,
             library=_LIBRARIES.get(form.name) or ("transformers" if exported.architecture else "lmtransfer"),
@@ -193,7 +179,7 @@ def write_model(
             transformers_version=exported.transformers_version,
             settings=card,
         )
-        (staged / "README.md").write_text(write_card(content), encoding="utf-8")
+        (staged / "README.md").write_text(content, encoding="utf-8")
     what = exported.architecture or ("ONNX" if form.name == "onnx" else "tensors, described in layout.json")
     what = f"an adapter for {what}" if form.name == ADAPTER else what
     return [
@@ -201,68 +187,6 @@ def write_model(
         *exported.checks,
         f"exported {short_path(opened.checkpoint)} as {what}",
     ]
-
-
-def _write_form(opened: OpenRun, folder: Path, texts: Sequence[TextInput], form: FormSettings) -> ExportResult:
-    if form.name == ADAPTER:
-        return write_adapter_form(opened, folder, texts, base=form.base, export_name=form.export_name)
-    vectors = {"pooling": form.pooling, "normalise": form.normalise} if form.name == VECTORS else {}
-    return FORMS[form.name](opened, folder, texts, **vectors)
-
-
-def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Write ``model.onnx`` and the tokenizer's files."""
-    notes = list(run.notes)
-    try:
-        words = run.write_tokenizer(folder)
-        notes += words.notes
-        if words.pad_id == run.encoder.vocab_size:
-            _add_row_of_padding(run)
-    except CheckpointError as error:
-        run.saved.tokenizer.save(folder / "tokenizer")
-        notes.append(
-            "the tokenizer is written to tokenizer/ in the format of lmtransfer, because transformers has no tokenizer "
-            f"for this model: {error}"
-        )
-    written = _graph(run, folder, notes)
-    what = f"{written.path.name}: inputs {', '.join(written.inputs)}; outputs {', '.join(written.outputs)}"
-    if written.difference is None:
-        return (*notes, *written.notes), (what,)
-    check = f"verified with onnxruntime on batches of mixed lengths, largest difference {written.difference:.0e}"
-    return (*notes, *written.notes), (what, check)
-
-
-@torch.no_grad()
-def _add_row_of_padding(run: OpenRun) -> None:
-    """Add one row of zeros for padding to the token embedding and all other tensors with one row per token."""
-    encoder = run.encoder
-    if encoder.token_embedding is None:
-        return
-    _grow(encoder.token_embedding, "weight")
-    encoder.token_embedding.num_embeddings += 1
-    encoder.vocab_size += 1
-    for objective in run.objectives:
-        for name in objective.vocabulary_tensors:
-            path, _, own = name.rpartition(".")
-            _grow(objective.get_submodule(path), own)
-
-
-def _grow(module: nn.Module, name: str) -> None:
-    rows = module.get_parameter(name)
-    setattr(module, name, nn.Parameter(torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])))
-
-
-def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
-    """Write the graph, with the head of the first objective that has logits for each token."""
-    if isinstance(run.learner, TaskLearner):
-        return export_onnx(encoder=run.encoder, folder=folder, task=run.learner, labels=run.labels)
-    state_TD = torch.zeros(1, run.encoder.dim)
-    exportable = [objective for objective in run.objectives if objective.token_logits(state_TD) is not None]
-    first = exportable[0] if exportable else None
-    rest = [objective.name for objective in run.objectives if objective is not first]
-    if rest:
-        notes.append(f"the graph does not include the head of {', '.join(rest)}")
-    return export_onnx(encoder=run.encoder, folder=folder, objective=first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,95 +199,89 @@ class ExportResult:
     transformers_version: str | None = None  #: version of transformers that the export was compared with, or None
 
 
-def _transformers(opened: OpenRun, folder: Path, texts: Sequence[TextInput]) -> ExportResult:
-    """Write the format of transformers."""
+def _transformers(opened: OpenRun, folder: Path, texts: Sequence[TextInput], form: FormSettings) -> ExportResult:
     notes = use_family_attention(opened)
     ours = _ours(opened)
-    written = write_folder(opened, folder)
+    files = write_folder(opened, folder)
     texts = select_equal_texts(opened, folder, texts)
-    copy = read_folder(opened, folder, written)
+    copy = read_folder(opened, folder, files)
     unpublishable = heads_with_other_epsilon(opened, compare(ours, copy, texts).differing_heads)
     if unpublishable:
         empty(folder)
-        written = write_folder(opened, folder, without=unpublishable)
-        copy = read_folder(opened, folder, written)
+        files = write_folder(opened, folder, without=unpublishable)
+        copy = read_folder(opened, folder, files)
     checks = [_compare_forms("read back", ours, copy, texts)]
     version = installed_version()
     if version is None:
         checks.append(f"not compared with transformers: {install_hint('transformers')}, then export again")
     else:
-        for place, files, heads in _loadable_folders(opened, folder, written.files):
+        for place, written, heads in _loadable_folders(opened, folder, files):
             theirs = TransformersModel(
                 place,
-                architecture=files.architecture,
+                architecture=written.architecture,
                 max_length=opened.encoder.max_length,
                 has_pooler=opened.encoder.pooler is not None,
                 heads=heads,
             )
-            what = f"verified with transformers {version} as {files.architecture}"
+            what = f"verified with transformers {version} as {written.architecture}"
             checks.append(_compare_forms(what, ours, theirs, texts))
-    return ExportResult(written.files.architecture, (*notes, *written.notes), tuple(checks), version)
+    return ExportResult(files.architecture, (*notes, *files.notes), tuple(checks), version)
 
 
 def _loadable_folders(
     opened: OpenRun, folder: Path, files: PublishedFiles
-) -> Iterator[tuple[Path, PublishedFiles, dict[str, TransformersHead]]]:
+) -> Iterator[tuple[Path, PublishedFiles, dict[str, tuple[str, bool]]]]:
     """Yield each folder that transformers can load, with its files and its heads under our names."""
     objectives = {objective.name: objective for objective in opened.objectives}
-    yield folder, files, {name: _head(objectives[name], output) for name, output in files.outputs.items()}
+    yield folder, files, {n: (output, objectives[n].head_reads == "starts") for n, output in files.outputs.items()}
     inner = {name: inner for objective in opened.objectives for name, inner in objective.inner().items()}
     for place, more in files.more.items():
-        heads = {n: _head(o, more.outputs[o.name]) for n, o in inner.items() if o.name in more.outputs}
+        heads = {
+            n: (more.outputs[o.name], o.head_reads == "starts") for n, o in inner.items() if o.name in more.outputs
+        }
         yield folder / place, more, heads
 
 
-def _head(objective: Objective, output: str) -> TransformersHead:
-    return TransformersHead(output, is_per_text=objective.head_reads == "starts")
-
-
-def _tensors(opened: OpenRun, folder: Path, texts: Sequence[TextInput]) -> ExportResult:
-    """Write plain tensors under our own names."""
+def _tensors(opened: OpenRun, folder: Path, texts: Sequence[TextInput], form: FormSettings) -> ExportResult:
     write_tensors(opened, folder)
     line = _compare_forms("read back", _ours(opened), read_tensors(opened, folder), texts)
     return ExportResult("", opened.notes, (line,))
 
 
-def _transformers_or_tensors(opened: OpenRun, folder: Path, texts: Sequence[TextInput]) -> ExportResult:
+def _transformers_or_tensors(
+    opened: OpenRun, folder: Path, texts: Sequence[TextInput], form: FormSettings
+) -> ExportResult:
     """Write the format of transformers, or plain tensors if transformers has no such model."""
     try:
-        return _transformers(opened, folder, texts)
+        return _transformers(opened, folder, texts, form)
     except NotInTransformers as error:
-        exported = _tensors(opened, folder, texts)
+        exported = _tensors(opened, folder, texts, form)
         note = f"{error}: its tensors are written as they are, and layout.json describes each of them"
         return ExportResult("", (note, *exported.notes), exported.checks)
 
 
 def _sentence_transformers(
-    opened: OpenRun, folder: Path, texts: Sequence[TextInput], *, pooling: str | None = None, normalise: bool = False
+    opened: OpenRun, folder: Path, texts: Sequence[TextInput], form: FormSettings
 ) -> ExportResult:
     """Write the format of sentence-transformers: the encoder for transformers, and the pooling of its tokens."""
-    embedder = embedder_to_export(opened, pooling=pooling)
+    embedder = embedder_to_export(opened, pooling=form.pooling)
     alone = drop_heads(opened, embedder)
-    exported = _transformers(alone, folder, texts)
-    normalise = normalise or embedder.normalise
+    exported = _transformers(alone, folder, texts, form)
+    normalise = form.normalise or embedder.normalise
     write_modules(folder, embedder, normalise=normalise)
     texts = select_equal_texts(alone, folder, texts)
     line = compare_vectors(folder, embedder, texts, normalise=normalise)
     return replace(exported, checks=(*exported.checks, line))
 
 
-def _onnx(opened: OpenRun, folder: Path, texts: Sequence[TextInput]) -> ExportResult:
-    """Write the format of onnxruntime."""
+def _onnx(opened: OpenRun, folder: Path, texts: Sequence[TextInput], form: FormSettings) -> ExportResult:
     notes, checks = write_onnx(opened, folder)
     return ExportResult("", notes, checks)
 
 
-def write_adapter_form(
-    opened: OpenRun, folder: Path, texts: Sequence[TextInput], *, base: str | None, export_name: str
-) -> ExportResult:
-    """Write the format of peft; see ``write_adapter``."""
+def _adapter(opened: OpenRun, folder: Path, texts: Sequence[TextInput], form: FormSettings) -> ExportResult:
     notes = use_family_attention(opened)
-    written = write_adapter(opened, folder, base=base, export_name=export_name)
+    written = write_adapter(opened, folder, base=form.base, export_name=form.export_name)
     texts = select_equal_texts(opened, folder, texts)
     checks = [written.verification]
     version = installed_version()
@@ -375,21 +293,22 @@ def write_adapter_form(
             written.base,
             architecture=written.architecture,
             max_length=opened.encoder.max_length,
-            adapter=Adapter(folder, written.num_labels),
+            adapter=folder,
+            num_labels=written.num_labels,
         )
         what = f"verified with peft {installed_version('peft')} on {written.architecture}"
         checks.append(_compare_forms(what, _ours(opened), theirs, texts))
     return ExportResult(written.architecture, (*notes, *written.notes), tuple(checks), version)
 
 
-#: The function that writes each format, by the name of the format. Its arguments are the run, the folder and the texts
-#: to compare; for sentence_transformers also the keywords ``pooling`` and ``normalise``.
-FORMS: dict[str, Callable[..., ExportResult]] = {
+#: The function that writes each format, by the name of the format.
+_FORMS: dict[str, Callable[[OpenRun, Path, Sequence[TextInput], FormSettings], ExportResult]] = {
     "auto": _transformers_or_tensors,
     "transformers": _transformers,
-    "sentence_transformers": _sentence_transformers,
+    VECTORS: _sentence_transformers,
     "tensors": _tensors,
     "onnx": _onnx,
+    ADAPTER: _adapter,
 }
 
 
@@ -398,7 +317,6 @@ def _ours(opened: OpenRun) -> OurModel:
 
 
 def _compare_forms(what: str, ours: LogitModel, theirs: LogitModel, texts: Sequence[TextInput]) -> str:
-    """Compare two forms of the model and describe the result in one line."""
     comparison = compare(ours, theirs, texts)
     if comparison.differing_text is not None:
         raise CheckpointError(

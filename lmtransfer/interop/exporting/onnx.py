@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,10 +29,12 @@ from torch.onnx import register_custom_op_symbolic, symbolic_helper, unregister_
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.exporting.run import OpenRun
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.padded import PaddedRows
 from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import import_optional, install_hint
+from lmtransfer.transfer.learner import TaskLearner
 
 #: Largest allowed difference from the packed model, relative to the maximum of 1, the output's largest magnitude, and
 #: the largest sum of magnitudes that cancel in a head.
@@ -45,95 +47,21 @@ _MAX_BYTES = 2**31 - 2**24
 _COMPARED = ((1,), (6,), (3, 40, 1, 17), (130, 9, 64))
 
 
-class LayerSelectionPart(Protocol):
-    """The part that selects the layers that a task's head reads; see ``transfer.layer_selection.LayerSelection``."""
-
-    indices: tuple[int, ...]
-    reads_padded: bool
-
-    def __call__(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """Combine the layers of ``indices``, (T, D) each, into (T, D)."""
-        ...
-
-
-class PoolingPart(Protocol):
-    """The part that combines token vectors for a task's head; see ``transfer.pooling.Pooling``."""
-
-    @property
-    def tokens(self) -> str:
-        """The tokens of packed sequences that the part reads: "first", "last" or "all"."""
-        ...
-
-    reads_padded: bool
-
-    def __call__(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """Pool packed sequences: from (T, D), or (B, D) if ``tokens`` is "first" or "last", to (B, E) or (T, E)."""
-        ...
-
-    def pool_padded(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """Padded: compose to (B, E) or (B, L, E)."""
-        ...
-
-
-class HeadPart(Protocol):
-    """The head of a task; see ``transfer.heads.base.Head``."""
-
-    cancellation: float
-
-    @property
-    def loss_name(self) -> str:
-        """Name of the head's loss."""
-        ...
-
-    @property
-    def per(self) -> str:
-        """The unit of an answer: "sequence" or "token"."""
-        ...
-
-    @property
-    def graph_outputs(self) -> tuple[str, ...]:
-        """Names of the graph's outputs: one for all logits, or one per logit; empty if the head has no graph."""
-        ...
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Compute logits (B, C) or (T, C) from (B, E) or (T, E)."""
-        ...
-
-
-class TaskParts(Protocol):
-    """The parts of a task's model around its encoder; a ``transfer.learner.TaskLearner`` has them."""
-
-    use_pooler: bool  #: whether the encoder's pooler is part of the head
-
-    @property
-    def reading(self) -> LayerSelectionPart:
-        """The part that selects the layers."""
-        ...
-
-    @property
-    def composition(self) -> PoolingPart:
-        """The part that combines token vectors."""
-        ...
-
-    @property
-    def head(self) -> HeadPart:
-        """The head."""
-        ...
-
-
 class DenseModel(nn.Module):
     """An encoder with its head, on padded rows.
 
     Args:
         objective: a pretraining objective with logits for each token, bound to the encoder; or None.
-        task: the parts of a task's model; or None. Without objective and task, the graph outputs the last layer.
+        task: a task's model on the encoder; or None. Without objective and task, the graph outputs the last layer.
 
     Attributes:
         per_row: whether there is one output a row, (B, ...), not one a token, (B, L, ...).
         cancellation: the largest sum of magnitudes that cancel in a head, see ``transfer.heads.base.Head``.
     """
 
-    def __init__(self, *, encoder: Encoder, objective: Objective | None = None, task: TaskParts | None = None) -> None:
+    def __init__(
+        self, *, encoder: Encoder, objective: Objective | None = None, task: TaskLearner | None = None
+    ) -> None:
         super().__init__()
         problem = _problem(encoder, task)
         if problem is not None:
@@ -192,7 +120,6 @@ class DenseModel(nn.Module):
         return self.reading([layers[index] for index in self.reading.indices], lengths)
 
     def _outputs(self, states: Tensor) -> tuple[Tensor, ...]:
-        """Compute the outputs from the states of tokens (T, E), or of rows (B, E)."""
         if self.head is not None:
             pooler = self.encoder.pooler if self.use_pooler else None
             logits = self.head(states if pooler is None else pooler(states))
@@ -201,7 +128,7 @@ class DenseModel(nn.Module):
         return (states if head_logits is None else head_logits,)
 
 
-def _problem(encoder: Encoder, task: TaskParts | None) -> str | None:
+def _problem(encoder: Encoder, task: TaskLearner | None) -> str | None:
     """Explain why these parts do not support padded rows; None if they do."""
     if not encoder.reads_padded:
         return (
@@ -220,6 +147,61 @@ def _problem(encoder: Encoder, task: TaskParts | None) -> str | None:
     if not task.head.graph_outputs:
         return "a head with answers other than spans (yes, no, unknown) has no published counterpart"
     return None
+
+
+def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Write ``model.onnx`` and the tokenizer's files."""
+    notes = list(run.notes)
+    try:
+        words = run.write_tokenizer(folder)
+        notes += words.notes
+        if words.pad_id == run.encoder.vocab_size:
+            _add_row_of_padding(run)
+    except CheckpointError as error:
+        run.saved.tokenizer.save(folder / "tokenizer")
+        notes.append(
+            "the tokenizer is written to tokenizer/ in the format of lmtransfer, because transformers has no tokenizer "
+            f"for this model: {error}"
+        )
+    written = _graph(run, folder, notes)
+    what = f"{written.path.name}: inputs {', '.join(written.inputs)}; outputs {', '.join(written.outputs)}"
+    if written.difference is None:
+        return (*notes, *written.notes), (what,)
+    check = f"verified with onnxruntime on batches of mixed lengths, largest difference {written.difference:.0e}"
+    return (*notes, *written.notes), (what, check)
+
+
+@torch.no_grad()
+def _add_row_of_padding(run: OpenRun) -> None:
+    """Add one row of zeros for padding to the token embedding and all other tensors with one row per token."""
+    encoder = run.encoder
+    if encoder.token_embedding is None:
+        return
+    _grow(encoder.token_embedding, "weight")
+    encoder.token_embedding.num_embeddings += 1
+    encoder.vocab_size += 1
+    for objective in run.objectives:
+        for name in objective.vocabulary_tensors:
+            path, _, own = name.rpartition(".")
+            _grow(objective.get_submodule(path), own)
+
+
+def _grow(module: nn.Module, name: str) -> None:
+    rows = module.get_parameter(name)
+    setattr(module, name, nn.Parameter(torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])))
+
+
+def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
+    """Write the graph, with the head of the first objective that has logits for each token."""
+    if isinstance(run.learner, TaskLearner):
+        return export_onnx(encoder=run.encoder, folder=folder, task=run.learner, labels=run.labels)
+    state_TD = torch.zeros(1, run.encoder.dim)
+    exportable = [objective for objective in run.objectives if objective.token_logits(state_TD) is not None]
+    first = exportable[0] if exportable else None
+    rest = [objective.name for objective in run.objectives if objective is not first]
+    if rest:
+        notes.append(f"the graph does not include the head of {', '.join(rest)}")
+    return export_onnx(encoder=run.encoder, folder=folder, objective=first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +224,10 @@ def export_onnx(
     encoder: Encoder,
     folder: Path,
     objective: Objective | None = None,
-    task: TaskParts | None = None,
+    task: TaskLearner | None = None,
     labels: Sequence[str] = (),
-    name: str = "model.onnx",
 ) -> OnnxFile:
-    """Write ``folder/name``, check it, and compare it with the packed model if onnxruntime is installed.
+    """Write ``model.onnx``, check it, and compare it with the packed model if onnxruntime is installed.
 
     The graph accepts any numbers of rows and tokens; rows are padded on the right. The file appears only after all
     checks have succeeded.
@@ -265,7 +246,7 @@ def export_onnx(
             "export the model as safetensors"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    path, unchecked = folder / name, folder / f".{name}.unchecked"
+    path, unchecked = folder / "model.onnx", folder / ".model.onnx.unchecked"
     inputs = ("input_ids", "attention_mask", "token_type_ids")[: 3 if model.has_segments else 2]
     try:
         _write(model, unchecked, inputs)
@@ -335,7 +316,7 @@ def pad_rows(
 def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
     fed = pad_rows([np.zeros(4, np.int64), np.zeros(3, np.int64)])
     sizes = {0: "batch", 1: "length"}
-    with torch.no_grad(), _missing_operators(OPSET), warnings.catch_warnings():
+    with torch.no_grad(), _missing_operators(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # see the docstring of this module
         warnings.simplefilter("ignore", torch.jit.TracerWarning)  # about constant sizes, which the comparison detects
         torch.onnx.export(
@@ -371,12 +352,12 @@ _OPERATORS: dict[str, Callable[..., Any]] = {"aten::rms_norm": _rms_norm, "aten:
 
 
 @contextmanager
-def _missing_operators(opset: int) -> Iterator[None]:
+def _missing_operators() -> Iterator[None]:
     """Register, within the block, operators that our layers need and the exporter lacks."""
     for name, operator in _OPERATORS.items():
-        register_custom_op_symbolic(name, operator, opset)
+        register_custom_op_symbolic(name, operator, OPSET)
     try:
         yield
     finally:
         for name in _OPERATORS:
-            unregister_custom_op_symbolic(name, opset)
+            unregister_custom_op_symbolic(name, OPSET)

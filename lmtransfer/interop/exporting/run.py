@@ -170,13 +170,13 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
     run_path = given if given in saved.path.parents else saved.path
     folder = saved.checkpoint(checkpoint)
     node, tensors = saved.model_node, read_weights(folder)
-    make = _learner_maker(saved)
+    make, kind, labels = _learner_maker(saved)
     unknown: list[str] = []
-    if make.kind == "encoder":
+    if kind == "encoder":
         unknown = [name for name in tensors if not name.startswith("encoder.")]
         tensors = {name: tensor for name, tensor in tensors.items() if name not in unknown}
     learner = saved.with_weights(
-        lambda: make.learner(new_encoder(node, saved.tokenizer, seed=0)),
+        lambda: make(new_encoder(node, saved.tokenizer, seed=0)),
         tensors,
         checkpoint=folder,
         keys="model and its heads",
@@ -185,12 +185,12 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
     notes = (
         (f"no objective of the run has these tensors, so they are left out: {', '.join(unknown)}",) if unknown else ()
     )
-    return OpenRun(saved, run_path, folder, learner.eval(), make.kind, make.labels, notes)
+    return OpenRun(saved, run_path, folder, learner.eval(), kind, labels, notes)
 
 
 def build_learner(saved: SavedRun, encoder: Encoder) -> ExportLearner:
     """Build the heads to export, with random weights, on an encoder."""
-    learner = _learner_maker(saved).learner(encoder)
+    learner = _learner_maker(saved)[0](encoder)
     _fold(learner)
     return learner
 
@@ -204,32 +204,24 @@ def _fold(learner: ExportLearner) -> None:
         learner.fold()
 
 
-@dataclass(frozen=True, slots=True)
-class _LearnerMaker:
-    """A way to build a run's learner on an encoder."""
-
-    learner: Callable[[Encoder], ExportLearner]
-    kind: HeadKind
-    labels: tuple[str, ...]
-
-
-def _learner_maker(saved: SavedRun) -> _LearnerMaker:
+def _learner_maker(saved: SavedRun) -> tuple[Callable[[Encoder], ExportLearner], HeadKind, tuple[str, ...]]:
+    """Return a function that builds the learner of a run on an encoder, the kind of its heads, and its labels."""
     if "transfer" in saved.config and "task" in saved.config:
         task = task_of(saved)
         method: TransferMethod = build(saved.component("transfer"))
-        return _LearnerMaker(
-            lambda encoder: method.learner(encoder, head=task.head, seed=0),
-            cast(HeadKind, task.head.kind),
-            tuple(task.labels),
-        )
+
+        def make(encoder: Encoder) -> ExportLearner:
+            return method.learner(encoder, head=task.head, seed=0)
+
+        return make, cast(HeadKind, task.head.kind), tuple(task.labels)
     nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in _losses(saved.config)]
-    if nodes:
-        return _LearnerMaker(
-            lambda encoder: PretrainingLearner(encoder, [build(node, tokenizer=saved.tokenizer) for node in nodes]),
-            "pretraining",
-            (),
-        )
-    return _LearnerMaker(BareEncoder, "encoder", ())
+    if not nodes:
+        return BareEncoder, "encoder", ()
+
+    def make_pretraining(encoder: Encoder) -> ExportLearner:
+        return PretrainingLearner(encoder, [build(node, tokenizer=saved.tokenizer) for node in nodes])
+
+    return make_pretraining, "pretraining", ()
 
 
 def _losses(config: Mapping[str, Any]) -> dict[str, Any]:

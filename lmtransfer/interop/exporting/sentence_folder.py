@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +63,7 @@ def embedder_to_export(run: OpenRun, *, pooling: str | None) -> Embedder:
 
 def drop_heads(run: OpenRun, embedder: Embedder) -> OpenRun:
     """Return the run without its heads, and with the encoder of its embedder."""
-    return OpenRun(
-        saved=run.saved,
-        run_path=run.run_path,
-        checkpoint=run.checkpoint,
-        learner=BareEncoder(embedder.model.encoder).eval(),
-        kind="encoder",
-        labels=(),
-        notes=run.notes,
-    )
+    return replace(run, learner=BareEncoder(embedder.model.encoder).eval(), kind="encoder", labels=())
 
 
 def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -54,33 +53,15 @@ def pipeline_of(architecture: str) -> str:
     return next(names for ending, names in _CLASSES.items() if architecture.endswith(ending))[1]
 
 
-@dataclass(frozen=True, slots=True)
-class TransformersHead:
-    """A pretraining head of a class in transformers."""
-
-    output: str  #: attribute of the class's output that holds the logits
-    is_per_text: bool  #: whether there is one row of logits per text, as opposed to one per token
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """An adapter that peft loads onto the exported folder.
-
-    Attributes:
-        num_labels: number of outputs of the head; the base is loaded with a new head of this size, which the adapter
-            replaces.
-    """
-
-    folder: Path
-    num_labels: int
-
-
 class TransformersModel(LogitModel):
     """The exported folder, loaded by AutoModel... and AutoTokenizer, on padded batches.
 
     Args:
         has_pooler: whether the encoder has a pooler; if it has none, transformers creates a random pooler.
-        adapter: an adapter to load onto the folder; None if the folder holds the whole model.
+        heads: for each pretraining head by our name, the attribute of the class's output that holds its logits, and
+            whether there is one row of logits per text, as opposed to one per token.
+        adapter: folder of an adapter to load onto ``folder`` with its tokenizer; None if that holds the whole model.
+        num_labels: outputs of the adapter's head, which replaces a new head of the base of this size.
     """
 
     def __init__(
@@ -90,18 +71,17 @@ class TransformersModel(LogitModel):
         architecture: str,
         max_length: int,
         has_pooler: bool = True,
-        heads: Mapping[str, TransformersHead] = MappingProxyType({}),
-        adapter: Adapter | None = None,
+        heads: Mapping[str, tuple[str, bool]] = MappingProxyType({}),
+        adapter: Path | None = None,
+        num_labels: int | None = None,
     ) -> None:
         self._max_length, self._heads = max_length, heads
         transformers: Any = importlib.import_module("transformers")
         options = {"local_files_only": True, "trust_remote_code": False}
-        sizes = {} if adapter is None else {"num_labels": adapter.num_labels}
+        sizes = {} if adapter is None else {"num_labels": num_labels}
         with silence_transformers():
             try:
-                self._tokenizer = transformers.AutoTokenizer.from_pretrained(
-                    str(folder if adapter is None else adapter.folder), **options
-                )
+                self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(adapter or folder), **options)
                 model_and_report = getattr(transformers, auto_class(architecture)).from_pretrained(
                     str(folder), output_loading_info=True, **options, **sizes
                 )
@@ -117,7 +97,7 @@ class TransformersModel(LogitModel):
         if wrong and adapter is None:
             raise CheckpointError(f"transformers does not find these tensors of {architecture}: {', '.join(wrong)}")
         if adapter is not None:
-            model = _load_adapter(model, adapter.folder)
+            model = _load_adapter(model, adapter)
         self._model = model.float().eval()
 
     @torch.no_grad()
@@ -157,10 +137,8 @@ class TransformersModel(LogitModel):
         if hasattr(output, "start_logits"):
             return {"task": torch.stack([output.start_logits, output.end_logits], dim=-1)}
         if self._heads:
-            outputs = {name: getattr(output, head.output) for name, head in self._heads.items()}
-            return {
-                n: v[..., None] if v.dim() == 2 and not self._heads[n].is_per_text else v for n, v in outputs.items()
-            }
+            outputs = {name: (getattr(output, key), per_text) for name, (key, per_text) in self._heads.items()}
+            return {n: v[..., None] if v.dim() == 2 and not per_text else v for n, (v, per_text) in outputs.items()}
         if hasattr(output, "logits"):
             return {"task": output.logits}
         pooled = getattr(output, "pooler_output", None)
@@ -168,7 +146,6 @@ class TransformersModel(LogitModel):
 
 
 def _load_adapter(model: Any, folder: Path) -> Any:
-    """Load an adapter onto a model."""
     peft: Any = importlib.import_module("peft")
     try:
         with warnings.catch_warnings():

@@ -15,6 +15,7 @@ from lmtransfer.interop.families.family import (
     PretrainingArchitecture,
     PretrainingHead,
     TaskArchitecture,
+    task_heads,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.albert import AlbertEncoder
@@ -100,16 +101,7 @@ ALBERT_FAMILY = Family(
         PretrainingArchitecture("AlbertForPreTraining", {"mlm": "prediction_logits", "sop": "sop_logits"}, pooler=True),
         PretrainingArchitecture("AlbertForMaskedLM", {"mlm": "logits"}),
     ),
-    tasks={
-        "classification": _CLASSIFIER,
-        "regression": _CLASSIFIER,
-        "tagging": TaskArchitecture(
-            name="AlbertForTokenClassification",
-            key_map=linear("output", "classifier"),
-            dropouts=("classifier_dropout_prob",),
-        ),
-        "span": TaskArchitecture(name="AlbertForQuestionAnswering", key_map=linear("output", "qa_outputs")),
-    },
+    tasks=task_heads("Albert", _CLASSIFIER, dropouts=("classifier_dropout_prob",)),
     specials={"bos_token_id": "cls", "eos_token_id": "sep"},
     quirks=OneSegmentRow(),
 )

@@ -5,13 +5,12 @@ Our names are those of ``BertEncoder`` for the encoder, and those of the objecti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
 from typing_extensions import override
 
 from lmtransfer.interop.families.family import (
+    Config,
     ConfigSetting,
     ConfigTable,
     Family,
@@ -20,7 +19,8 @@ from lmtransfer.interop.families.family import (
     PretrainingHead,
     Quirks,
     TaskArchitecture,
-    TaskKind,
+    Tensors,
+    task_heads,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.bert import BertEncoder
@@ -116,9 +116,7 @@ class OneSegmentRow(Quirks):
     """Adds a single-row segment embedding to the position embedding, because every token gets this row."""
 
     @override
-    def read_tensors(
-        self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
-    ) -> dict[str, Tensor]:
+    def read_tensors(self, tensors: Tensors, arguments: dict[str, Any], config: Config, notes: list[str]) -> Tensors:
         segment, position = (f"embeddings.{kind}_embeddings.weight" for kind in ("token_type", "position"))
         if arguments["num_segments"] != 1 or segment not in tensors or position not in tensors:
             return tensors
@@ -132,15 +130,7 @@ class OneSegmentRow(Quirks):
         }
 
     @override
-    def write(
-        self,
-        body: dict[str, Tensor],
-        head: dict[str, Tensor],
-        config: dict[str, Any],
-        *,
-        arguments: Mapping[str, Any],
-        pad_id: int,
-    ) -> None:
+    def write(self, body: Tensors, head: Tensors, config: dict[str, Any], *, arguments: Config, pad_id: int) -> None:
         if arguments["num_segments"] == 1:
             position = body["embeddings.position_embeddings.weight"]
             body["embeddings.token_type_embeddings.weight"] = position.new_zeros(1, position.shape[1])
@@ -156,64 +146,39 @@ MLM_HEAD = PretrainingHead(
     settings=(HIDDEN_ACT, NORM_EPS),
 )
 NSP_HEAD = PretrainingHead(objective=NextSentencePrediction, key_map=_NSP)
-_OUTPUT = linear("output", "classifier")
-
-
-def _tasks(kind: str) -> dict[TaskKind, TaskArchitecture | str]:
-    classifier = TaskArchitecture(
-        name=f"{kind}ForSequenceClassification",
-        key_map=_OUTPUT,
-        pooler=True,
-        pooler_key_map=linear("hidden", "bert.pooler.dense"),
-        dropouts=("classifier_dropout",),
-    )
-    return {
-        "classification": classifier,
-        "regression": classifier,
-        "tagging": TaskArchitecture(
-            name=f"{kind}ForTokenClassification", key_map=_OUTPUT, dropouts=("classifier_dropout",)
-        ),
-        "span": TaskArchitecture(name=f"{kind}ForQuestionAnswering", key_map=linear("output", "qa_outputs")),
-    }
-
-
-def _pretraining(kind: str) -> tuple[PretrainingArchitecture, ...]:
-    return (
-        PretrainingArchitecture(
-            f"{kind}ForPreTraining", {"mlm": "prediction_logits", "nsp": "seq_relationship_logits"}, pooler=True
-        ),
-        PretrainingArchitecture(f"{kind}ForMaskedLM", {"mlm": "logits"}),
-        PretrainingArchitecture(f"{kind}ForNextSentencePrediction", {"nsp": "logits"}, pooler=True),
-    )
 
 
 _SETTINGS = (*SIZES, SEGMENTS, HIDDEN_ACT, NORM_EPS, *DROPOUTS)
 
-BERT_FAMILY = Family(
-    model_types=("bert",),
-    encoder=BertEncoder,
-    prefix="bert.",
-    config=ConfigTable(_SETTINGS, FIXED, implied_values={"norm": "post"}),
-    key_map=BERT,
-    ignored_patterns=IGNORED,
-    pooler=True,
-    body="BertModel",
-    heads=(MLM_HEAD, NSP_HEAD),
-    pretraining=_pretraining("Bert"),
-    tasks=_tasks("Bert"),
-    quirks=OneSegmentRow(),
-)
-MEGATRON_BERT_FAMILY = Family(
-    model_types=("megatron-bert",),
-    encoder=BertEncoder,
-    prefix="bert.",
-    config=ConfigTable(_SETTINGS, FIXED, implied_values={"norm": "pre"}),
-    key_map=MEGATRON_BERT,
-    ignored_patterns=IGNORED,
-    pooler=True,
-    body="MegatronBertModel",
-    heads=(MLM_HEAD, NSP_HEAD),
-    pretraining=_pretraining("MegatronBert"),
-    tasks=_tasks("MegatronBert"),
-    quirks=OneSegmentRow(),
-)
+
+def _family(kind: str, model_type: str, norm: str, key_map: list[Rewrite]) -> Family:
+    pairs = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits"}
+    classifier = TaskArchitecture(
+        name=f"{kind}ForSequenceClassification",
+        key_map=linear("output", "classifier"),
+        pooler=True,
+        pooler_key_map=linear("hidden", "bert.pooler.dense"),
+        dropouts=("classifier_dropout",),
+    )
+    return Family(
+        model_types=(model_type,),
+        encoder=BertEncoder,
+        prefix="bert.",
+        config=ConfigTable(_SETTINGS, FIXED, implied_values={"norm": norm}),
+        key_map=key_map,
+        ignored_patterns=IGNORED,
+        pooler=True,
+        body=f"{kind}Model",
+        heads=(MLM_HEAD, NSP_HEAD),
+        pretraining=(
+            PretrainingArchitecture(f"{kind}ForPreTraining", pairs, pooler=True),
+            PretrainingArchitecture(f"{kind}ForMaskedLM", {"mlm": "logits"}),
+            PretrainingArchitecture(f"{kind}ForNextSentencePrediction", {"nsp": "logits"}, pooler=True),
+        ),
+        tasks=task_heads(kind, classifier),
+        quirks=OneSegmentRow(),
+    )
+
+
+BERT_FAMILY = _family("Bert", "bert", "post", BERT)
+MEGATRON_BERT_FAMILY = _family("MegatronBert", "megatron-bert", "pre", MEGATRON_BERT)

@@ -10,6 +10,7 @@ from lmtransfer.interop.families.family import (
     PretrainingArchitecture,
     PretrainingHead,
     TaskArchitecture,
+    task_heads,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.distilbert import DistilBertEncoder
@@ -78,10 +79,8 @@ DISTILBERT_FAMILY = Family(
         ),
     ),
     pretraining=(PretrainingArchitecture("DistilBertForMaskedLM", {"mlm": "logits"}),),
-    tasks={
-        "classification": _CLASSIFIER,
-        "regression": _CLASSIFIER,
-        "tagging": TaskArchitecture(name="DistilBertForTokenClassification", key_map=linear("output", "classifier")),
+    tasks=task_heads("DistilBert", _CLASSIFIER, dropouts=())
+    | {
         "span": TaskArchitecture(
             name="DistilBertForQuestionAnswering", key_map=linear("output", "qa_outputs"), dropouts=("qa_dropout",)
         ),

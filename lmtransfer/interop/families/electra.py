@@ -13,10 +13,10 @@ from lmtransfer.interop.families.family import (
     ConfigSetting,
     ConfigTable,
     Family,
-    GeneratorFormat,
     PretrainingArchitecture,
     PretrainingHead,
     TaskArchitecture,
+    task_heads,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.electra import ElectraEncoder
@@ -36,13 +36,12 @@ DISCRIMINATOR_HEAD = [
 ]
 
 
-def _masked(head: str) -> list[Rewrite]:
-    return [
-        *linear(f"{head}.dense", "generator_predictions.dense"),
-        *linear(f"{head}.norm", "generator_predictions.LayerNorm"),
-        Rewrite(f"{head}.bias", ("generator_lm_head.bias",)),
-    ]
-
+#: The head of ``transformers.ElectraForMaskedLM`` (the generator) and the head of our objective ``mlm``.
+_GENERATOR_HEAD = [
+    *linear("mlm.dense", "generator_predictions.dense"),
+    *linear("mlm.norm", "generator_predictions.LayerNorm"),
+    Rewrite("mlm.bias", ("generator_lm_head.bias",)),
+]
 
 _CLASSIFIER = TaskArchitecture(
     name="ElectraForSequenceClassification",
@@ -70,7 +69,7 @@ ELECTRA_FAMILY = Family(
         ),
         PretrainingHead(
             objective=MaskedLanguageModel,
-            key_map=_masked("mlm"),
+            key_map=_GENERATOR_HEAD,
             repeats={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
             settings=(NORM_EPS,),
             implied_values={"activation": "gelu"},
@@ -80,23 +79,6 @@ ELECTRA_FAMILY = Family(
         PretrainingArchitecture("ElectraForPreTraining", {"rtd": "logits"}),
         PretrainingArchitecture("ElectraForMaskedLM", {"mlm": "logits"}),
     ),
-    tasks={
-        "classification": _CLASSIFIER,
-        "regression": _CLASSIFIER,
-        "tagging": TaskArchitecture(
-            name="ElectraForTokenClassification",
-            key_map=linear("output", "classifier"),
-            dropouts=("classifier_dropout",),
-        ),
-        "span": TaskArchitecture(name="ElectraForQuestionAnswering", key_map=linear("output", "qa_outputs")),
-    },
-    generator=GeneratorFormat(
-        objective=ReplacedTokenDetection,
-        folder="generator",
-        layers="generator.",
-        head="generator_head.",
-        shared_prefix="embeddings.",
-        training_only=("difference.weight",),
-    ),
+    tasks=task_heads("Electra", _CLASSIFIER),
     quirks=OneSegmentRow(),
 )

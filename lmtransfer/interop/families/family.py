@@ -13,9 +13,13 @@ from typing import Any, Literal
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.key_map import Rewrite
+from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
+
+#: Tensors by their published names, and the content of config.json.
+Tensors = dict[str, Tensor]
+Config = Mapping[str, Any]
 
 #: Marks a key without a default, which is therefore required.
 REQUIRED = object()
@@ -217,37 +221,6 @@ class PretrainingHead:
 
 
 @dataclass(frozen=True, slots=True)
-class GeneratorFormat:
-    """The format of ELECTRA's generator: a small model in an objective, published in a subfolder as its own model.
-
-    Attributes:
-        training_only: tensors of the objective that only training needs, and that are not published.
-    """
-
-    objective: type[Objective]
-    folder: str
-    layers: str  #: prefix of the generator's layers in the objective's tensor names
-    head: str  #: prefix of the generator's head in the objective's tensor names; it is published as a head for ``mlm``
-    shared_prefix: str  #: prefix of the encoder's tensors that the generator shares, unless it has its own
-    training_only: tuple[str, ...] = ()
-
-    @property
-    def loss(self) -> str:
-        """The objective's name."""
-        return self.objective.name
-
-    @property
-    def own_prefixes(self) -> tuple[str, str]:
-        """The prefixes of the objective's tensors that are published in the subfolder."""
-        return self.layers, self.head
-
-    @property
-    def target(self) -> str:
-        """The ``_target_`` of the objective."""
-        return target_of(self.objective)
-
-
-@dataclass(frozen=True, slots=True)
 class PretrainingArchitecture:
     """A class of transformers with pretraining heads.
 
@@ -279,36 +252,42 @@ class TaskArchitecture:
     note: str = ""  #: note for the user on the form of the written head; empty if there is none
 
 
+def task_heads(
+    kind: str, texts: TaskArchitecture | str, *, dropouts: tuple[str, ...] = ("classifier_dropout",)
+) -> dict[TaskKind, TaskArchitecture | str]:
+    """Return the head for texts, and the linear heads for tokens and spans that most families have.
+
+    Args:
+        kind: first part of the names of the classes.
+        dropouts: see ``TaskArchitecture``, for the head for tokens.
+    """
+    tokens = TaskArchitecture(
+        name=f"{kind}ForTokenClassification", key_map=linear("output", "classifier"), dropouts=dropouts
+    )
+    spans = TaskArchitecture(name=f"{kind}ForQuestionAnswering", key_map=linear("output", "qa_outputs"))
+    return {"classification": texts, "regression": texts, "tagging": tokens, "span": spans}
+
+
 class Quirks:
     """Conversions that tables cannot express; this base class has none. Tensors have published names without prefix."""
 
-    def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    def read_config(self, config: Config) -> Config:
         """Return config.json with the keys that the table expects."""
         return config
 
-    def read_tensors(
-        self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
-    ) -> dict[str, Tensor]:
+    def read_tensors(self, tensors: Tensors, arguments: dict[str, Any], config: Config, notes: list[str]) -> Tensors:
         """Return the encoder's tensors in the form that the key map expects; may change ``arguments`` and add notes."""
         return tensors
 
-    def read_heads(self, tensors: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    def read_heads(self, tensors: Tensors, config: Config) -> Tensors:
         """Return the heads' tensors in the form that their key maps expect."""
         return tensors
 
-    def read_task_head(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    def read_task_head(self, tensors: Tensors, config: Config) -> Tensors:
         """Return all tensors of a checkpoint, or a task head's tensors in the form that its key map expects."""
         return tensors
 
-    def write(
-        self,
-        body: dict[str, Tensor],
-        head: dict[str, Tensor],
-        config: dict[str, Any],
-        *,
-        arguments: Mapping[str, Any],
-        pad_id: int,
-    ) -> None:
+    def write(self, body: Tensors, head: Tensors, config: dict[str, Any], *, arguments: Config, pad_id: int) -> None:
         """Change the output of the tables in place."""
 
 
@@ -340,7 +319,6 @@ class Family:
     pretraining: Sequence[PretrainingArchitecture] = ()
     tasks: Mapping[TaskKind, TaskArchitecture | str] = field(default_factory=dict)
     specials: Mapping[str, str] = field(default_factory=dict)
-    generator: GeneratorFormat | None = None
     continues_text: bool = False
     pads_left: bool = False
     no_class: str = ""  #: the reason why transformers cannot load the written folder; empty if it can

@@ -13,7 +13,7 @@ from lmtransfer.interop.families.family import (
     FixedKey,
     PretrainingArchitecture,
     PretrainingHead,
-    TaskArchitecture,
+    task_heads,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.gpt import GptEncoder
@@ -91,16 +91,7 @@ GPT2_FAMILY = Family(
         ),
     ),
     pretraining=(PretrainingArchitecture("GPT2LMHeadModel", {"lm": "logits"}),),
-    tasks={
-        "classification": NO_BIAS,
-        "regression": NO_BIAS,
-        "tagging": TaskArchitecture(
-            name="GPT2ForTokenClassification",
-            key_map=linear("output", "classifier"),
-            dropouts=("classifier_dropout",),
-        ),
-        "span": TaskArchitecture(name="GPT2ForQuestionAnswering", key_map=linear("output", "qa_outputs")),
-    },
+    tasks=task_heads("GPT2", NO_BIAS),
     specials=SPECIALS,
 )
 

@@ -6,7 +6,7 @@ Shape legend: D width, H heads, K head width; "theirs" are published tensors, "o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -35,40 +35,25 @@ class Rewrite:
 
     def join(self, pieces: Sequence[Tensor]) -> Tensor:
         """Convert published tensors to ours."""
-        values = [_ours_of(piece, self.layout) for piece in pieces]
+        values = [_LAYOUTS[self.layout][0](piece) for piece in pieces]
         return values[0] if len(values) == 1 else torch.cat(values)
 
     def split(self, tensor: Tensor, *, num_heads: int | None = None) -> list[Tensor]:
         """Convert our tensor to published tensors."""
-        return [_theirs_of(piece, self.layout, num_heads).contiguous() for piece in tensor.chunk(len(self.theirs))]
+        if self.layout in ("in_heads", "heads_out") and num_heads is None:
+            raise ValueError(f"a tensor stored as {self.layout} needs the number of heads")
+        convert = _LAYOUTS[self.layout][1]
+        return [convert(piece, num_heads or 1).contiguous() for piece in tensor.chunk(len(self.theirs))]
 
 
-def _ours_of(theirs: Tensor, layout: StorageLayout) -> Tensor:
-    match layout:
-        case "in_out":
-            return theirs.T.contiguous()
-        case "in_heads":
-            return theirs.flatten(1).T.contiguous()
-        case "heads_out":
-            return theirs.flatten(-2)
-        case "one_row":
-            return theirs.reshape(-1)
-    return theirs
-
-
-def _theirs_of(ours: Tensor, layout: StorageLayout, num_heads: int | None) -> Tensor:
-    if layout in ("in_heads", "heads_out") and num_heads is None:
-        raise ValueError(f"a tensor stored as {layout} needs the number of heads")
-    match layout:
-        case "in_out":
-            return ours.T
-        case "in_heads":
-            return ours.T.unflatten(1, (num_heads or 1, -1))
-        case "heads_out":
-            return ours.unflatten(-1, (num_heads or 1, -1))
-        case "one_row":
-            return ours.view(1, 1, -1)
-    return ours
+#: How to convert a published tensor to ours, and ours, with H heads, to the published one.
+_LAYOUTS: dict[StorageLayout, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, int], Tensor]]] = {
+    "same": (lambda theirs: theirs, lambda ours, _: ours),
+    "in_out": (lambda theirs: theirs.T.contiguous(), lambda ours, _: ours.T),
+    "in_heads": (lambda theirs: theirs.flatten(1).T.contiguous(), lambda ours, heads: ours.T.unflatten(1, (heads, -1))),
+    "heads_out": (lambda theirs: theirs.flatten(-2), lambda ours, heads: ours.unflatten(-1, (heads, -1))),
+    "one_row": (lambda theirs: theirs.reshape(-1), lambda ours, _: ours.view(1, 1, -1)),
+}
 
 
 def linear(ours: str, *theirs: str) -> list[Rewrite]:

@@ -23,9 +23,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families import modern
 from lmtransfer.interop.families.bert import activation
 from lmtransfer.interop.families.family import (
+    Config,
     ConfigSetting,
     ConfigTable,
     Family,
@@ -35,16 +35,17 @@ from lmtransfer.interop.families.family import (
     Quirks,
     TaskArchitecture,
     TaskKind,
+    Tensors,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 
 #: The activation between the dense layer and the norm must be the identity.
-CONFIG: Final = {"classifier_activation": "linear"}
+_CONFIG: Final = {"classifier_activation": "linear"}
 
 #: A note for the user on this form of a head.
-NOTE: Final = (
+_NOTE: Final = (
     "ModernBERT's classifiers have a dense layer and a norm before the last layer. In this export the three layers "
     "together compute one linear layer, up to rounding in float32 and bfloat16, and up to about 1 % in float16. To "
     "continue training with transformers, start from the export of the pretrained encoder"
@@ -81,7 +82,7 @@ _ACTIVATION = activation("hidden_activation")
 _NORM_EPS = ConfigSetting("norm_eps", "norm_eps", 1e-5, float)
 
 
-def as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, eps: float) -> dict[str, Tensor]:
+def _as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, eps: float) -> dict[str, Tensor]:
     """Express a linear head as a published classifier.
 
     Args:
@@ -108,8 +109,8 @@ def as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, e
     return tensors
 
 
-def from_classifier(tensors: Mapping[str, Tensor], *, eps: float) -> dict[str, Tensor]:
-    """Convert a published classifier back to a linear head; the inverse of ``as_classifier``."""
+def _from_classifier(tensors: Mapping[str, Tensor], *, eps: float) -> dict[str, Tensor]:
+    """Convert a published classifier back to a linear head; the inverse of ``_as_classifier``."""
     inner_KD = tensors["classifier.weight"] * tensors["head.norm.weight"] / math.sqrt(eps)
     weight_KD, bias_K = inner_KD @ tensors["head.dense.weight"], tensors["classifier.bias"]
     if "head.dense.bias" in tensors:
@@ -122,11 +123,11 @@ class MissingBiases(Quirks):
     """Inserts or drops zero biases in heads and norms where only the published model or only ours has a bias.
 
     It also reads newer versions of config.json, which list the type of each layer and the rope parameters instead of
-    single numbers, and writes a task's linear head as a published classifier (``as_classifier``).
+    single numbers, and writes a task's linear head as a published classifier (``_as_classifier``).
     """
 
     @override
-    def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    def read_config(self, config: Config) -> Config:
         """Convert lists of layer types and rope parameters to the older keys, if the older keys can express them."""
         settings = dict(config)
         every = _every(settings.get("layer_types"), settings.get("global_attn_every_n_layers"))
@@ -146,17 +147,15 @@ class MissingBiases(Quirks):
         return settings
 
     @override
-    def read_tensors(
-        self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
-    ) -> dict[str, Tensor]:
+    def read_tensors(self, tensors: Tensors, arguments: dict[str, Any], config: Config, notes: list[str]) -> Tensors:
         """Drop norm biases that are all zero if the encoder has no biases."""
         if arguments["bias"]:
             return tensors
-        idle = {name for name, tensor in tensors.items() if _is_norm_bias(name) and not tensor.any()}
+        idle = {name for name, tensor in tensors.items() if name.endswith("norm.bias") and not tensor.any()}
         return {name: tensor for name, tensor in tensors.items() if name not in idle}
 
     @override
-    def read_heads(self, tensors: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    def read_heads(self, tensors: Tensors, config: Config) -> Tensors:
         dense = tensors.get("head.dense.weight")
         if dense is None or not dense.ndim or "head.norm.weight" not in tensors:
             return tensors
@@ -170,24 +169,16 @@ class MissingBiases(Quirks):
         return tensors | more
 
     @override
-    def read_task_head(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-        linear_head = modern.from_classifier(tensors, eps=config["norm_eps"])
+    def read_task_head(self, tensors: Tensors, config: Config) -> Tensors:
+        linear_head = _from_classifier(tensors, eps=config["norm_eps"])
         return {f"classifier.{name}": tensor for name, tensor in linear_head.items()}
 
     @override
-    def write(
-        self,
-        body: dict[str, Tensor],
-        head: dict[str, Tensor],
-        config: dict[str, Any],
-        *,
-        arguments: Mapping[str, Any],
-        pad_id: int,
-    ) -> None:
+    def write(self, body: Tensors, head: Tensors, config: dict[str, Any], *, arguments: Config, pad_id: int) -> None:
         config["norm_bias"] = arguments["bias"]
         if "classifier.weight" in head:
             final_norm, output = _under("final_norm", body), _under("classifier", head)
-            head |= modern.as_classifier(output, final_norm, eps=config["norm_eps"])
+            head |= _as_classifier(output, final_norm, eps=config["norm_eps"])
             config["classifier_bias"] = arguments["bias"]
             return
         if not head:
@@ -224,19 +215,15 @@ def _every(layers: Any, fallback: Any) -> int | None:
     return every if kinds == layers else None
 
 
-def _is_norm_bias(name: str) -> bool:
-    return name.endswith("norm.bias")
-
-
 def _tasks() -> dict[TaskKind, TaskArchitecture | str]:
     def architecture(name: str, **config: Any) -> TaskArchitecture:
         return TaskArchitecture(
             name=f"ModernBertFor{name}",
             key_map=linear("output", "classifier"),
             dropouts=("classifier_dropout",),
-            config={**modern.CONFIG, **config},
+            config={**_CONFIG, **config},
             needs_own_base=True,
-            note=modern.NOTE,
+            note=_NOTE,
         )
 
     of_texts = architecture("SequenceClassification", classifier_pooling="mean")

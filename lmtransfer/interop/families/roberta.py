@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from lmtransfer.interop.families.bert import BLOCKS, DROPOUTS, EMBEDDINGS, FIXED, HIDDEN_ACT, NORM_EPS, POOLER, SIZES
 from lmtransfer.interop.families.family import (
+    Config,
     ConfigTable,
     Family,
     FixedKey,
@@ -22,7 +23,8 @@ from lmtransfer.interop.families.family import (
     PretrainingHead,
     Quirks,
     TaskArchitecture,
-    TaskKind,
+    Tensors,
+    task_heads,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.roberta import PUBLISHED_OFFSET, RobertaEncoder
@@ -81,16 +83,14 @@ class PositionOffset(Quirks):
     """
 
     @override
-    def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    def read_config(self, config: Config) -> Config:
         rows, pad = config.get("max_position_embeddings"), _pad(config)
         if isinstance(rows, bool) or not isinstance(rows, int) or pad is None:
             return config
         return {**config, "max_position_embeddings": rows - pad - 1}
 
     @override
-    def read_tensors(
-        self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
-    ) -> dict[str, Tensor]:
+    def read_tensors(self, tensors: Tensors, arguments: dict[str, Any], config: Config, notes: list[str]) -> Tensors:
         offset = (_pad(config) or 0) + 1
         arguments |= {"positions_from_two": offset == PUBLISHED_OFFSET, "type_row": True}
         if offset == PUBLISHED_OFFSET or _POSITION not in tensors or not tensors[_POSITION].ndim:
@@ -101,15 +101,7 @@ class PositionOffset(Quirks):
         return tensors | {_POSITION: position[offset:]}
 
     @override
-    def write(
-        self,
-        body: dict[str, Tensor],
-        head: dict[str, Tensor],
-        config: dict[str, Any],
-        *,
-        arguments: Mapping[str, Any],
-        pad_id: int,
-    ) -> None:
+    def write(self, body: Tensors, head: Tensors, config: dict[str, Any], *, arguments: Config, pad_id: int) -> None:
         offset = pad_id + 1
         config |= {"max_position_embeddings": arguments["max_length"] + offset, "type_vocab_size": 1}
         published = arguments["positions_from_two"]
@@ -137,26 +129,14 @@ _FIXED = (
     *FIXED,
     FixedKey("type_vocab_size", 1, "RoBERTa has no segment ids in lmtransfer"),
 )
-_OUTPUT = linear("output", "classifier")
 
 
-def _tasks(kind: str) -> dict[TaskKind, TaskArchitecture | str]:
+def _family(kind: str, model_types: tuple[str, ...], prefix: str, norm: str, key_map: list[Rewrite]) -> Family:
     classifier = TaskArchitecture(
         name=f"{kind}ForSequenceClassification",
         key_map=[*linear("hidden", "classifier.dense"), *linear("output", "classifier.out_proj")],
         dropouts=("classifier_dropout",),
     )
-    return {
-        "classification": classifier,
-        "regression": classifier,
-        "tagging": TaskArchitecture(
-            name=f"{kind}ForTokenClassification", key_map=_OUTPUT, dropouts=("classifier_dropout",)
-        ),
-        "span": TaskArchitecture(name=f"{kind}ForQuestionAnswering", key_map=linear("output", "qa_outputs")),
-    }
-
-
-def _family(kind: str, model_types: tuple[str, ...], prefix: str, norm: str, key_map: list[Rewrite]) -> Family:
     return Family(
         model_types=model_types,
         encoder=RobertaEncoder,
@@ -168,7 +148,7 @@ def _family(kind: str, model_types: tuple[str, ...], prefix: str, norm: str, key
         body=f"{kind}Model",
         heads=(_MLM,),
         pretraining=(PretrainingArchitecture(f"{kind}ForMaskedLM", {"mlm": "logits"}),),
-        tasks=_tasks(kind),
+        tasks=task_heads(kind, classifier),
         specials={"bos_token_id": "cls", "eos_token_id": "sep"},
         quirks=PositionOffset(),
     )

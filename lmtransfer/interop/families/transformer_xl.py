@@ -7,14 +7,13 @@ single pair of biases for all layers. The published WikiText-103 model has adapt
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lmtransfer.interop.families.family import ConfigSetting, ConfigTable, Family, FixedKey, Quirks
+from lmtransfer.interop.families.family import Config, ConfigSetting, ConfigTable, Family, FixedKey, Quirks, Tensors
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 
@@ -42,9 +41,7 @@ class FusedProjection(Quirks):
     """Splits the fused matrix of queries, keys and values, and drops the biases, which files repeat in each layer."""
 
     @override
-    def read_tensors(
-        self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
-    ) -> dict[str, Tensor]:
+    def read_tensors(self, tensors: Tensors, arguments: dict[str, Any], config: Config, notes: list[str]) -> Tensors:
         pieces: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             bias = re.fullmatch(r"layers\.\d+\.dec_attn\.(r_[wr]_bias)", name)

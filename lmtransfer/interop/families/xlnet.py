@@ -7,14 +7,13 @@ Shape legend: D width, H heads, K head width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
 from typing_extensions import override
 
 from lmtransfer.interop.families.bert import activation
 from lmtransfer.interop.families.family import (
+    Config,
     ConfigSetting,
     ConfigTable,
     Family,
@@ -23,6 +22,8 @@ from lmtransfer.interop.families.family import (
     PretrainingHead,
     Quirks,
     TaskArchitecture,
+    Tensors,
+    task_heads,
 )
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.xlnet import XlnetEncoder
@@ -54,15 +55,7 @@ class ZeroSegments(Quirks):
     """Adds zero segment vectors if our encoder has none, because the published layers always have segment vectors."""
 
     @override
-    def write(
-        self,
-        body: dict[str, Tensor],
-        head: dict[str, Tensor],
-        config: dict[str, Any],
-        *,
-        arguments: Mapping[str, Any],
-        pad_id: int,
-    ) -> None:
+    def write(self, body: Tensors, head: Tensors, config: dict[str, Any], *, arguments: Config, pad_id: int) -> None:
         if arguments["num_segments"] > 1:
             return
         for layer in range(arguments["num_layers"]):
@@ -116,10 +109,8 @@ XLNET_FAMILY = Family(
         ),
     ),
     pretraining=(PretrainingArchitecture("XLNetLMHeadModel", {"plm": "logits"}),),
-    tasks={
-        "classification": _CLASSIFIER,
-        "regression": _CLASSIFIER,
-        "tagging": TaskArchitecture(name="XLNetForTokenClassification", key_map=linear("output", "classifier")),
+    tasks=task_heads("XLNet", _CLASSIFIER, dropouts=())
+    | {
         "span": TaskArchitecture(name="XLNetForQuestionAnsweringSimple", key_map=linear("output", "qa_outputs")),
     },
     specials={"bos_token_id": "cls", "eos_token_id": "sep"},

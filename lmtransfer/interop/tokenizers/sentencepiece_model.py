@@ -98,7 +98,6 @@ def library_tokenizer(
 
 
 def _parse(model: bytes) -> ModelProto:
-    """Parse a model file."""
     proto = ModelProto.FromString(model)
     if not proto.pieces:
         raise ValueError("it has no pieces")
@@ -110,7 +109,6 @@ def _parse(model: bytes) -> ModelProto:
 
 
 def _check_kind(proto: ModelProto, source: str) -> None:
-    """Check that the library supports this kind of model."""
     trainer, problem = proto.trainer_spec, None
     if trainer.model_type not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE):
         kind = TrainerSpec.ModelType.Name(trainer.model_type).lower()
@@ -206,7 +204,6 @@ def _combining() -> tuple[str, ...]:
 
 
 def _one_of(characters: Iterable[str]) -> str:
-    """Return a regular expression that matches any one of the characters."""
     points = sorted(map(ord, characters))
     starts = [i for i, point in enumerate(points) if not i or point != points[i - 1] + 1]
     runs = [(points[i], points[j - 1]) for i, j in pairwise([*starts, len(points)])]

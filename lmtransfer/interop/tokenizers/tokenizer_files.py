@@ -108,15 +108,7 @@ _SETTINGS: Final = {
 }
 
 
-def sentencepiece_json(path: Path, *, family: str, settings: Mapping[str, Any]) -> bytes:
-    """Create the ``tokenizer.json`` that gives the same tokens as the family's own tokenizer."""
-    layout: IdLayout = "fairseq" if family == "xlm-roberta" else "own"
-    library = library_tokenizer(_bytes(path), source=str(path), prefix="always", layout=layout)
-    library.normalizer = normalizers.Sequence([*cleaning_of(family, settings), library.normalizer])
-    return library.to_str().encode("utf-8", "replace")
-
-
-def cleaning_of(family: str, settings: Mapping[str, Any]) -> list[normalizers.Normalizer]:
+def _cleaning_of(family: str, settings: Mapping[str, Any]) -> list[normalizers.Normalizer]:
     """Return the normalizers that a family applies to a text before sentencepiece's own rules.
 
     ALBERT and XLNet replace double backticks and double apostrophes with a quotation mark, drop accents unless
@@ -174,7 +166,6 @@ def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = N
 
 
 def _class_of(folder: Path, tokenizer_config: Mapping[str, Any]) -> _Class:
-    """Determine the class that transformers would choose."""
     config = _object(folder / "config.json")
     model_type = str(config.get("model_type") or "")
     usual = _USUAL.get(model_type)
@@ -194,7 +185,6 @@ def _class_of(folder: Path, tokenizer_config: Mapping[str, Any]) -> _Class:
 
 
 def _file_of(folder: Path, its_class: _Class) -> Path:
-    """Find the file with the pieces."""
     own = _FILES[its_class.kind] if its_class.kind is not None else ()
     if (folder / "tokenizer.json").is_file():
         return folder / "tokenizer.json"
@@ -224,7 +214,10 @@ def _make_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes
     if kind == "bytes":
         return _read_byte_bpe(path, path.with_name("merges.txt"), settings)
     assert kind is not None
-    return sentencepiece_json(path, family=kind, settings=settings)
+    layout: IdLayout = "fairseq" if kind == "xlm-roberta" else "own"
+    library = library_tokenizer(_bytes(path), source=str(path), prefix="always", layout=layout)
+    library.normalizer = normalizers.Sequence([*_cleaning_of(kind, settings), library.normalizer])
+    return library.to_str().encode("utf-8", "replace")
 
 
 def _specials(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> dict[str, str]:
@@ -244,7 +237,6 @@ def _content(token: Any) -> str | None:
 
 
 def _vocabulary(model: bytes) -> dict[str, int]:
-    """Return the id of each token in a ``tokenizer.json``."""
     try:
         described = json.loads(model)
         vocabulary = described["model"]["vocab"]
@@ -314,7 +306,7 @@ def _with_cleaning(described: Mapping[str, Any], kind: _Kind, settings: Mapping[
         changed["normalizer"] = None
     else:
         rules = [part for part in _parts(changed.get("normalizer")) if part.get("type") == "Precompiled"]
-        steps = cleaning_of(kind, settings)
+        steps = _cleaning_of(kind, settings)
         scheme = "never" if settings.get("add_prefix_space") is False and kind != "xlnet" else "always"
         words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement=META, prepend_scheme=scheme)]
         changed |= {
@@ -337,7 +329,6 @@ def _state(part: Any) -> dict[str, Any]:
 
 
 def _traits(described: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Express the behavior of a tokenizer as settings of tokenizer_config.json."""
     described = described or {}
     parts = [*_parts(described.get("normalizer")), *_parts(described.get("pre_tokenizer"))]
     traits: dict[str, Any] = {}

@@ -194,7 +194,12 @@ def write_tokenizer(
         settings["add_prefix_space"] = library.pre_tokenizer.add_prefix_space
     # BERT's class formats pairs with two segments, and lower-cases by its own rule.
     if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1 and tokenizer.reads_as_bert:
-        settings |= _as_bert(tokenizer)
+        settings |= {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": tokenizer.lowercase,
+            "strip_accents": tokenizer.lowercase,
+            "tokenize_chinese_chars": True,
+        }
         pieces = [*tokenizer.pieces, *([specials["pad"]] if written.pad_id is None else [])]
         (folder / tokenizer.model_file).write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
     library.save(str(folder / TOKENIZER_FILE), pretty=False)
@@ -204,7 +209,6 @@ def write_tokenizer(
 
 
 def _notes(specials: Mapping[str, str], *, ties: bool) -> list[str]:
-    """Describe the differences between the written tokenizer and ours."""
     notes = []
     if "mask" in specials:
         notes.append(
@@ -219,18 +223,7 @@ def _notes(specials: Mapping[str, str], *, ties: bool) -> list[str]:
     return notes
 
 
-def _as_bert(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
-    """Return the settings of a WordPiece tokenizer in the form that BERT's class reads."""
-    return {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": tokenizer.lowercase,
-        "strip_accents": tokenizer.lowercase,
-        "tokenize_chinese_chars": True,
-    }
-
-
 def _unused_name(library: tokenizers.Tokenizer, tokenizer: Tokenizer) -> str:
-    """Find a name for the padding token that no other piece has."""
     pieces = {*library.get_vocab(), *(tokenizer.piece(i) for i in range(tokenizer.num_pieces))}
     names = ["[PAD]", "<pad>", *(f"[PAD{number}]" for number in range(len(pieces)))]
     return next(name for name in names if name not in pieces)

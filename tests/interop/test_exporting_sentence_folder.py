@@ -77,8 +77,7 @@ def assert_equal(found: np.ndarray, wanted: np.ndarray) -> None:
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
-@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize(("pooling", "normalise"), [("mean", True), ("max", False), ("cls", False)])
 def test_the_library_gives_our_vectors(pooling: str, normalise: bool, capsys: pytest.CaptureFixture[str]) -> None:
     words = [f"pooling={pooling}", f"normalise={str(normalise).lower()}"]
     folder = exported("runs/pretrain/base", *words)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from fakes.runs import pretraining, transfer
 
-from lmtransfer.interop.exporting.card import Card, metadata, write_card
+from lmtransfer.interop.exporting.card import metadata, write_card
 from lmtransfer.interop.exporting.transformers_check import auto_class, pipeline_of
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
@@ -38,7 +38,7 @@ def test_everything_that_is_known_is_in_the_front_matter() -> None:
         base_model="owner/name",
         tags=["bert", "yes: no"],
     )
-    assert front_matter(write_card(Card(**KNOWN, metadata=told))) == {
+    assert front_matter(write_card(**KNOWN, metadata=told)) == {
         "license": "apache-2.0",
         "language": ["en", "de"],
         "library_name": "transformers",
@@ -49,7 +49,7 @@ def test_everything_that_is_known_is_in_the_front_matter() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    text = write_card(Card(**KNOWN, metadata=metadata(library="transformers")))
+    text = write_card(**KNOWN, metadata=metadata(library="transformers"))
     assert front_matter(text) == {"library_name": "transformers"}
     assert "None" not in text
     assert "null" not in text
@@ -58,12 +58,11 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_names_and_notes_cannot_break_the_page() -> None:
-    card = Card(
+    text = write_card(
         **{**KNOWN, "name": "a\n---\nlicense: mit <b>", "facts": {"labels": "a|b\nc"}},
         notes=["one\n# two", "<script>"],
         metadata=metadata(library="transformers", license="x: {y"),
     )
-    text = write_card(card)
     assert front_matter(text)["license"] == "x: {y"
     assert "# a --- license: mit &lt;b>" in text
     assert "| labels | a\\|b c |" in text
@@ -73,7 +72,7 @@ def test_names_and_notes_cannot_break_the_page() -> None:
 
 @pytest.mark.parametrize("wild", ["\x1b[2J\x1b]0;title\x07", "a\u202eb", "\x9b31m"])
 def test_no_control_character_reaches_a_terminal(wild: str) -> None:
-    card = Card(
+    text = write_card(
         **{
             **KNOWN,
             "name": wild,
@@ -85,7 +84,6 @@ def test_no_control_character_reaches_a_terminal(wild: str) -> None:
         versions={"torch": wild},
         metadata=metadata(library="transformers", tags=[wild]),
     )
-    text = write_card(card)
     assert "good" in text
     assert all(character.isprintable() or character == "\n" for character in text)
 
@@ -95,7 +93,7 @@ def test_scores_come_with_seeds_controls_and_intervals(tmp_path: Path) -> None:
     init = str(tmp_path / "pretrain" / "films")
     transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], controls=[0.60, 0.64], init=init)
     entries = [entry for entry in make_entries(collect(tmp_path)) if not entry.is_pretraining]
-    text = write_card(Card(**KNOWN, metadata=metadata(library="transformers"), scores=entries))
+    text = write_card(**KNOWN, metadata=metadata(library="transformers"), scores=entries)
     (line,) = [line for line in text.splitlines() if line.startswith("| sst2 ")]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:6] == ["sst2", "dev", "1,000", "finetuned", "accuracy, %", "2"]
