@@ -12,8 +12,8 @@ from typing import TypeAlias
 import pydantic
 
 from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
+from lmtransfer.data.files import EncodingErrors
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, delimiter_of
-from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 
 #: A column name, or several possible names, of which the first that the file has is used.

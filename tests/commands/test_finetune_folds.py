@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.transfer_files import TASK, lmtransfer, make_world, result
+from fakes.transfer_files import TASK, lmtransfer, make_world, result, train_from_base
 
 from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.tasks.subsets import fold_of
@@ -26,18 +26,22 @@ RUN = [
 ]
 
 
+#: The words that resume the run of the world below.
+RESUME: list[str] = []
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     make_world(folder)
+    words = ["finetune", *RUN, "seeds=2", "control=true", "baseline=true"]
+    RESUME[:] = train_from_base(folder, *words, name="cv")
     return folder
 
 
 def test_folds_give_one_result_with_a_control(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("finetune", *RUN, "seeds=2", "control=true", "baseline=true", "name=cv") == 0
-    said = capsys.readouterr().out
-    assert "fold 3 of 3" in said
-    assert "lmtransfer evaluate" not in said
+    assert lmtransfer(*RESUME) == 0
+    assert "lmtransfer evaluate" not in capsys.readouterr().out
     found = result("runs/finetune/cv")
     assert (found["split"], found["num_scored"], found["n"]) == ("folds", 120, 2)
     assert found["difference"]["paired"]
@@ -65,8 +69,7 @@ def test_folds_give_one_result_with_a_control(world: Path, capsys: pytest.Captur
 
 def test_a_fold_is_answered_by_the_run_that_has_not_seen_it(world: Path) -> None:
     """Each fold's run, asked anew about the whole file, gives the kept answers to its own fold."""
-    assert lmtransfer("finetune", *RUN, "name=cv") == 0
-    run = Path("runs/finetune/cv")
+    run = Path("runs/finetune/cv/seed-0")
     whole = read_predictions(run / "predictions/folds.parquet").examples
     texts = [line.split("\t")[0] for line in Path("data/train.tsv").read_text().splitlines()[1:]]
     division = fold_of(whole.gold, texts, folds=3, seed=0, names=whole.labels)
@@ -81,22 +84,25 @@ def test_a_fold_is_answered_by_the_run_that_has_not_seen_it(world: Path) -> None
     assert not np.concatenate(elsewhere).all()
 
 
-def test_probing_with_folds_gives_the_same_with_and_without_kept_features(world: Path) -> None:
-    words = [word for word in RUN if not word.startswith("optimizer")]
-    assert lmtransfer("probe", *words, "optimizer.learning_rate=0.05", "control=true", "seeds=2", "name=cv") == 0
+def test_a_probe_has_folds_too(world: Path) -> None:
+    words = ["transfer.fit=trainer", "checkpoint=last", "task.dev_from_train=null"]
+    assert lmtransfer("probe", *RUN, *words, "control=true", "name=cv") == 0
     found = result("runs/probe/cv")
-    assert found["n"] == 2
-    assert found["control"]["n"] == 2
+    assert (found["n"], found["control"]["n"]) == (1, 1)
 
 
-def test_a_killed_run_goes_on_with_the_fold_it_was_in(world: Path) -> None:
-    assert lmtransfer("finetune", *RUN, "name=cv") == 0
-    run, expected = Path("runs/finetune/cv"), result("runs/finetune/cv")
-    (run / "result.json").unlink()
+def test_a_killed_run_goes_on_with_the_fold_it_was_in(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path("runs/finetune/cv/seed-0")
+    expected = result(run)
+    for path in (run / "result.json", run.parent / "result.json"):
+        path.unlink()
     shutil.rmtree(run / "predictions")
     shutil.rmtree(run / "folds/fold-1")
     before = (run / "folds/fold-0/result.json").stat().st_mtime_ns
-    assert lmtransfer("finetune", *RUN, "name=cv", "resume=true") == 0
+    assert lmtransfer(*RESUME) == 0
+    said = capsys.readouterr().out
+    assert "fold 2 of 3" in said
+    assert "fold 1 of 3" not in said
     found = result(run)
     assert found["metrics"] == expected["metrics"]
     assert found["folds"] == expected["folds"]
@@ -112,9 +118,9 @@ def test_other_kinds_of_tasks(kind: str, world: Path) -> None:
         sets = [["kind"] * int(label) + ["long"] * (len(text) > 30) for text, label in rows]
         lines = ["text\tlabels", *(f"{row[0]}\t{','.join(labels)}" for row, labels in zip(rows, sets, strict=True))]
     Path("data/own.tsv").write_text("\n".join(lines) + "\n")
-    words = [f"task={kind}", "task.train=data/own.tsv", *RUN[-7:], "name=cv"]
+    words = [f"task={kind}", "task.train=data/own.tsv", *RUN[-7:], "name=own"]
     assert lmtransfer("finetune", *words) == 0
-    found = result("runs/finetune/cv")
+    found = result("runs/finetune/own")
     assert found["num_scored"] == 120
     assert len(found["folds"]) == 3
 
@@ -140,7 +146,6 @@ def test_refusals(words: list[str], names: tuple[str, ...], world: Path, capsys:
 
 
 def test_a_run_of_folds_has_no_single_model(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("finetune", *RUN, "seeds=2", "checkpoint=last", "task.dev_from_train=null", "name=cv") == 0
     for command in (
         ["predict", "run=runs/finetune/cv", "text=good"],
         ["evaluate", "run=runs/finetune/cv", "split=test"],

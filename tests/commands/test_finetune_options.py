@@ -8,17 +8,18 @@ import re
 import shutil
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from fakes.transfer_files import QUICK, lmtransfer, make_world, result
+import yaml
+from fakes.transfer_files import MASKED, QUICK, killed_at_save, lmtransfer, make_world, result
 from safetensors.torch import load_file
 from support.saved_encoder import load_encoder
 from torch import Tensor
 
 from lmtransfer.data.batch import pack
-from lmtransfer.training.checkpoints import Checkpoints
+from lmtransfer.interop.open_run import open_saved
+from lmtransfer.training.weights import read_weights
 
 BOTH_LAYERS = ["transfer.layers=[0,last]", "transfer.pooling=mean", "transfer.standardise=true"]
 
@@ -68,22 +69,11 @@ def test_finetuning_begins_on_the_scale_of_the_training_part_and_each_arm_on_its
     assert len(Path("said.jsonl").read_text().splitlines()) == 50
 
 
-def test_a_torn_run_goes_on_to_the_same_weights_and_statistics(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_run_goes_on_to_the_same_weights_and_statistics(world: Path) -> None:
     words = ["finetune", *QUICK, *BOTH_LAYERS, "transfer.embedding_rate=0", "transfer.head_rate=3", "seeds=2"]
     words += ["train.save_every=1", "train.min_steps=9", "train.log_every=1"]
     assert lmtransfer(*words, "name=whole") == 0
-    saves, save = 0, Checkpoints.save
-
-    def save_and_die(self: Checkpoints, name: str, **content: Any) -> Path:
-        nonlocal saves
-        saves += 1
-        path = save(self, name, **content)
-        if saves == 4:
-            raise KeyboardInterrupt
-        return path
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", save_and_die)
+    with killed_at_save(4):
         assert lmtransfer(*words, "name=torn") != 0
     assert lmtransfer(*words, "name=torn", "resume=true") == 0
     for seed in range(2):
@@ -257,7 +247,21 @@ def test_layer_wise_rates_leave_the_logged_rate_alone(world: Path) -> None:
     assert not torch.equal(weights[0][name], weights[1][name])
 
 
-def test_layer_decay_of_a_frozen_encoder_is_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("probe", *QUICK, "+transfer.layer_decay=0.8", "name=p") == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in ("transfer.layer_decay=0.8", "transfer.freeze=frozen")), said
+@pytest.mark.parametrize("frame", ["none", "both"])
+def test_the_start_is_the_end_where_no_row_had_a_start(world: Path, frame: str) -> None:
+    """A probe of an encoder that was pretrained without [CLS]."""
+    path = Path("runs/pretrain/base/config.yaml")
+    rows = {"_target_": "lmtransfer.objectives.rows.stream.LanguageStream", "max_length": 24, "frame": frame}
+    written = yaml.safe_load(path.read_text()) | {
+        "objective": {"rows": rows, **MASKED},
+        "corpus": {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus"},
+    }
+    path.write_text(yaml.safe_dump(written))
+    assert lmtransfer("probe", *QUICK, "train.epochs=1", "name=probed") == 0
+    saved = open_saved("runs/probe/probed", key="run")
+    tables = [
+        tensor for name, tensor in read_weights(saved.checkpoint()).items() if name.endswith("embeddings.token.weight")
+    ]
+    assert len(tables) == 1
+    cls, sep = (tables[0][i] for i in (saved.tokenizer.cls_id, saved.tokenizer.sep_id))
+    assert torch.equal(cls, sep) == (frame == "none")

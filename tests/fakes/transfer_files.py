@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from omegaconf import OmegaConf
 
@@ -14,6 +17,7 @@ from lmtransfer.cli import main
 from lmtransfer.config.component import build
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tokenizers.trainers import SentencePieceTrainer
+from lmtransfer.training.checkpoints import Checkpoints
 
 POSITIVE = ["good", "great", "fine", "lovely", "superb"]
 NEGATIVE = ["bad", "awful", "poor", "dull", "sad"]
@@ -76,6 +80,35 @@ TASK = [
 ]
 QUICK = [*TASK, "hardware=exact", "baseline=null"]  # counting words would take as long as the training
 QUICK += ["init=runs/pretrain/base", "train.epochs=2", "optimizer.learning_rate=0.01"]
+
+
+def train_from_base(made: Path, *words: str, name: str) -> list[str]:
+    """Train a run in a world, and return the words that resume it in a copy: they name the base where it was made."""
+    given = [word for word in words if not word.startswith("init=")]
+    given += [f"init={made}/runs/pretrain/base", f"name={name}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        patch.setenv("LMTRANSFER_CACHE", str(made / "cache"))
+        assert lmtransfer(*given) == 0
+    return [*given, "resume=true"]
+
+
+@contextmanager
+def killed_at_save(number: int) -> Iterator[None]:
+    """Interrupt a training right after it has saved a checkpoint so many times."""
+    saves, save = 0, Checkpoints.save
+
+    def save_and_die(self: Checkpoints, name: str, **content: Any) -> Path:
+        nonlocal saves
+        saves += 1
+        path = save(self, name, **content)
+        if saves == number:
+            raise KeyboardInterrupt
+        return path
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_and_die)
+        yield
 
 
 def lmtransfer(*words: str) -> int:

@@ -15,8 +15,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from lmtransfer.config.component import build
 from lmtransfer.config.composing import command_config
-from lmtransfer.data.files import find_file
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, TagTargets, Targets

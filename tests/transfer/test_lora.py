@@ -29,8 +29,8 @@ from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.training.optim.optimizers import AdamW, Muon
 from lmtransfer.training.weights import load_weights, num_parameters, weights
+from lmtransfer.transfer.freezing import matrices_of
 from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.transfer.lora import matrices_of
 from lmtransfer.transfer.method import TransferMethod
 
 SIZES: dict[str, Any] = {"vocab_size": 128, "dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32}

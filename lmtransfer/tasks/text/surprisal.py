@@ -12,8 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.config.types import Folder
-from lmtransfer.data.files import find_file
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import TaskWithoutHead
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
