@@ -8,6 +8,7 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
@@ -55,17 +56,15 @@ _NO_TEXT = {
 }
 
 
+@dataclass(slots=True)
 class Meter:
     """A count of the bytes read from a set of files, before decompression."""
 
-    def __init__(self, total: int = 0) -> None:
-        self.total = total
-        self.done = 0
+    total: int = 0
+    done: int = 0
 
 
 class _CountingFile(io.FileIO):
-    """A file that adds the bytes read from it to a meter."""
-
     def __init__(self, path: Path, meter: Meter) -> None:
         super().__init__(path, "rb")
         self._meter = meter
@@ -264,7 +263,6 @@ def check_text(path: Path, start: bytes) -> None:
 
 
 def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield the lines of a text file, with their line ends."""
     start = stream.readline(4096)
     check_text(path, start)
     line = start if start.endswith(b"\n") else start + stream.readline(LONGEST_LINE_BYTES + 1)

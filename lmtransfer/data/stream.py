@@ -217,8 +217,6 @@ class Source(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _PlannedStep:
-    """One step before its batches are built."""
-
     number: int
     epoch: int
     progress: float
@@ -323,7 +321,6 @@ class PlannedStream:
         return max(self.batch_tokens // longest, 1) * longest
 
     def _batches(self, start: int, micro_batch_tokens: int | None) -> Iterator[Any]:
-        """Yield this rank's micro-batches from step ``start`` on."""
         keys = (
             (step.epoch, rows, step.follows if self.contiguous else None)
             for step in self._planned(start, micro_batch_tokens)
@@ -370,7 +367,6 @@ class PlannedStream:
             epoch, first_step = epoch + 1, first_step + num_steps
 
     def _edges(self, epoch: int, lengths: np.ndarray) -> tuple[np.ndarray, list[int]]:
-        """Return the order of the epoch's rows, and the edges of its steps."""
         if len(lengths) == 0:
             raise DataError("there are no rows to train on: the corpus or the training set is empty")
         if self.contiguous:

@@ -404,7 +404,6 @@ def _delimited_table(
 
 
 def _names_columns(fields: Sequence[str], columns: Sequence[ColumnSpec]) -> bool:
-    """Whether a line is a header that names the requested columns."""
     return all(any(name in fields for name in column.names) for column in columns if column.required)
 
 
@@ -487,7 +486,6 @@ def json_values(lines: Iterator[tuple[int, str]], origin: str, notes: Notes) -> 
 
 
 def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tuple[int, Any]]:
-    """Yield the items of an array, each with the number of its first line."""
     decoder, depth, last = json.JSONDecoder(), 0, "start"
     waiting: list[str] = []  # lines of an incomplete last item
     start: int | None = None  # number of the line where the item starts

@@ -374,7 +374,7 @@ def prepare(
                     "corpus_fingerprint": fingerprint,
                     "tokenizer_fingerprint": tokenizer.fingerprint,
                     "vocab_size": tokenizer.vocab_size,
-                    "statistics": statistics.as_dict(),
+                    "statistics": asdict(statistics),
                 },
             )
     prepared = _open(folder, from_cache)

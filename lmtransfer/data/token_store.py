@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -39,7 +38,6 @@ def _load_array(path: Path) -> np.ndarray:
 
 
 def _describe(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """Return the size in bytes and digest of files in ``folder``, by name."""
     return {name: ((folder / name).stat().st_size, file_hash(folder / name)) for name in names}
 
 
@@ -245,7 +243,3 @@ class CorpusStatistics:
         for name in (item.name for item in fields(self) if item.name != "notes"):
             combine = max if name == "longest_sentence_tokens" else int.__add__ if name != "seconds" else float.__add__
             setattr(self, name, combine(getattr(self, name), getattr(other, name)))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, ready for JSON."""
-        return asdict(self)

@@ -176,8 +176,6 @@ class VectorChoice:
 
 @dataclass(frozen=True, slots=True)
 class _TaskRun:
-    """A task's run with its weights."""
-
     method: TransferMethod
     learner: TaskLearner
 
@@ -288,7 +286,6 @@ def pretrained_encoder(saved: SavedRun) -> Encoder:
 
 
 def _method(choice: VectorChoice, trained: _TaskRun | None) -> VectorMethod:
-    """Return the user's choice, completed with defaults."""
     if trained is None:
         default = choice.layers if choice.layers is not None else "last"
         return VectorMethod(layers=default, pooling=choice.pooling or "mean", prefix=choice.prefix)

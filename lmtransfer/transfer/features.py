@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,11 +33,13 @@ MAX_BYTES_IN_MEMORY = 512 * 2**20
 MAX_SAMPLE = 4096
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class FeatureTable:
     """Features by sequence, float32, (R, E) or (R, layers, D), with the first row and the number of rows of each."""
 
-    def __init__(self, values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
-        self.values, self.starts, self.lengths = values, starts, lengths
+    values: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
 
     def rows(self, row_ids: np.ndarray) -> Tensor:
         """Return the features of these sequences, end to end, in the given order."""

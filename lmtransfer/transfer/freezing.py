@@ -16,6 +16,9 @@ from lmtransfer.models.layers.building_blocks import StackedLinear
 from lmtransfer.models.layers.lora import LoraLinear, LowRankUpdate, replace_layers
 from lmtransfer.models.layers.relative_attention import RelativeBiases
 
+#: The value of ``matrices`` that stands for all matrices.
+ALL = "all"
+
 
 class Freezing:
     """A rule that decides which parameters of an encoder are trained; this base class trains the whole encoder."""
@@ -132,10 +135,6 @@ class FixedEmbeddings(Freezing):
     @override
     def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
         return depth < deepest and self.rule.is_trained_at(depth, deepest=deepest, fraction=fraction)
-
-
-#: The value of ``matrices`` that stands for all matrices.
-ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)

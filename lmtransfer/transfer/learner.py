@@ -215,7 +215,6 @@ class TaskLearner(ComposedEncoder, Learner):
                 parameter.requires_grad_(is_trained[self.depths[name]])
 
     def _trained_depths(self, fraction: float) -> list[bool]:
-        """Return whether each depth is trained at this fraction of the budget; index 0 (no depth) is always False."""
         deepest = max(self.depths.values(), default=0)
         layers = range(1, deepest + 1)
         return [False, *(self.freezing.is_trained_at(depth, deepest=deepest, fraction=fraction) for depth in layers)]

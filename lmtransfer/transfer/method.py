@@ -38,8 +38,15 @@ from lmtransfer.transfer.pooling import (
     Pooling,
 )
 
+PoolingName = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
+#: A pooling with "family" resolved.
+ResolvedPooling = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
+#: ``last``, a layer number (0: embeddings), a list of layers, or ``mix`` (ELMo's scalar mix of all layers).
+Layers = Literal["last", "mix"] | int | Sequence[Literal["last"] | int]
 FreezeName = Literal["frozen", "full", "gradual", "joint", "lora", "bitfit"]
 
+#: The base class of the heads that a task may name.
+_HEADS = ("lmtransfer.transfer.heads.base.Head",)
 #: The settings of whole layers and of unfreezing, each with the value that has no effect.
 _LAYER_SETTINGS = {"layer_decay": 1.0, "layer_decay_gap": False, "embedding_rate": 1.0, "unfreeze_share": 0.5}
 #: The parts that are trained by methods that do not train whole layers.
@@ -48,13 +55,6 @@ _TRAINED_PARTS = {
     "lora": "only low-rank updates are trained, in all layers at the same rate",
     "bitfit": "only biases are trained, in all layers at the same rate",
 }
-
-
-PoolingName = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
-#: A pooling with "family" resolved.
-ResolvedPooling = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
-#: ``last``, a layer number (0: embeddings), a list of layers, or ``mix`` (ELMo's scalar mix of all layers).
-Layers = Literal["last", "mix"] | int | Sequence[Literal["last"] | int]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -170,10 +170,6 @@ class TextShare:
                 f"transfer.text_until={self.until}: the share of the budget after which only labels are used must be "
                 "in (0, 1], such as 0.8; with 1, text is used until the end"
             )
-
-
-#: The base class of the heads that a task may name.
-_HEADS = ("lmtransfer.transfer.heads.base.Head",)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -314,7 +310,6 @@ class TransferMethod(VectorMethod):
             )
 
     def _adapt(self, encoder: Encoder, reading: LayerSelection) -> None:
-        """Add LoRA's low-rank updates to the encoder."""
         if self.lora is None:
             return
         self.lora.adapt(encoder)
@@ -325,7 +320,6 @@ class TransferMethod(VectorMethod):
             )
 
     def _reads_apart(self, composition: Pooling) -> bool:
-        """Whether the texts of a pair are read as two sequences."""
         pools = composition.tokens == "all"
         if self.pairs == "apart" and not pools:
             raise ConfigError(

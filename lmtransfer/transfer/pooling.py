@@ -77,6 +77,9 @@ Tokens = Literal["first", "last", "all"]
 class Pooling(nn.Module):
     """The base class of compositions, which turn tokens into one vector per sequence or one per token.
 
+    Args:
+        dim: E, which is D unless a subclass says otherwise.
+
     Attributes:
         tokens: which tokens the composition uses; an encoder may skip the others in its last layer.
         reads_padded: whether ``pool_padded`` is defined.
@@ -87,9 +90,9 @@ class Pooling(nn.Module):
     reads_padded: bool = True
     reads_pairs: bool = False
 
-    def __init__(self, *, output_dim: int) -> None:
+    def __init__(self, *, dim: int) -> None:
         super().__init__()
-        self.output_dim = output_dim
+        self.output_dim = dim
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Compose the tokens, (T, D), or (B, D) if ``tokens`` is one per sequence, into float32 (B, E) or (T, E).
@@ -107,7 +110,7 @@ class OneToken(Pooling):
     """The vector of a sequence's first token ([CLS]) or last token ([SEP]), which causal encoders need."""
 
     def __init__(self, *, dim: int, which: Literal["first", "last"]) -> None:
-        super().__init__(output_dim=dim)
+        super().__init__(dim=dim)
         self.tokens = which
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -126,9 +129,6 @@ class OneToken(Pooling):
 class Mean(Pooling):
     """The mean over all tokens of a sequence, including special tokens."""
 
-    def __init__(self, *, dim: int) -> None:
-        super().__init__(output_dim=dim)
-
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Compute the mean, (T, D) -> (B, D)."""
         return segment_sum(hidden.float(), lengths) / lengths_on(lengths, hidden.device)[:, None]
@@ -141,9 +141,6 @@ class Mean(Pooling):
 
 class Max(Pooling):
     """The maximum of each feature over all tokens of a sequence, including special tokens."""
-
-    def __init__(self, *, dim: int) -> None:
-        super().__init__(output_dim=dim)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Compute the maximum, (T, D) -> (B, D)."""
@@ -158,7 +155,7 @@ class AttentionPooling(Pooling):
     """A mean weighted by ``softmax(v . tanh(W h))`` (Lin et al. 2017, one hop; Yang et al. 2016)."""
 
     def __init__(self, *, dim: int, attention_dim: int = 128) -> None:
-        super().__init__(output_dim=dim)
+        super().__init__(dim=dim)
         self.project = nn.Linear(dim, attention_dim)
         self.score = nn.Linear(attention_dim, 1, bias=False)
 
@@ -186,7 +183,7 @@ class BiLstmStates(Pooling):
     reads_padded = False
 
     def __init__(self, *, dim: int, hidden_dim: int = 256) -> None:
-        super().__init__(output_dim=2 * hidden_dim)
+        super().__init__(dim=2 * hidden_dim)
         self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -211,7 +208,7 @@ class PairComparison(Pooling):
     reads_padded, reads_pairs = False, True
 
     def __init__(self, each: Pooling) -> None:
-        super().__init__(output_dim=4 * each.output_dim)
+        super().__init__(dim=4 * each.output_dim)
         self.each = each
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -222,9 +219,6 @@ class PairComparison(Pooling):
 
 class EveryToken(Pooling):
     """Each token's vector, unchanged."""
-
-    def __init__(self, *, dim: int) -> None:
-        super().__init__(output_dim=dim)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Return the tokens, (T, D) -> (T, D), float32."""

@@ -16,6 +16,7 @@ import yaml
 from fakes.transfer_files import (
     QUICK,
     TASK,
+    check_refused,
     killed_at_save,
     lmtransfer,
     make_world,
@@ -61,6 +62,7 @@ def test_finetuning_learns_the_task_end_to_end(world: Path, capsys: pytest.Captu
     found = result("runs/finetune/ft")
     assert found["metrics"]["accuracy"] >= 0.95
     assert found["labels"] == ["negative", "positive"]
+    assert "layer_weights" not in found
     assert found["majority"]["accuracy"] == pytest.approx(0.6)
     assert (found["num_train"], found["num_held_out"], found["num_scored"]) == (108, 12, 60)
     assert (found["task"], found["split"], found["main_metric"]) == ("toy", "dev", "accuracy")
@@ -297,9 +299,7 @@ def test_weights_of_seeds_need_not_be_kept(world: Path, capsys: pytest.CaptureFi
         ("export", "run=runs/finetune/ft/seed-1", "to=out"),
         ("probe", *QUICK, "init=runs/finetune/ft/seed-0", "name=p"),
     ):
-        assert lmtransfer(*command) == 2
-        said = capsys.readouterr().err
-        assert all(name in said for name in ("runs/finetune/ft", "keep_weights=false", "keep_weights=true")), said
+        check_refused(capsys, [*command], "runs/finetune/ft", "keep_weights=false", "keep_weights=true")
 
 
 def test_a_control_can_be_added_later(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -433,16 +433,20 @@ def test_labels_are_matched_by_name(world: Path, capsys: pytest.CaptureFixture[s
     assert other["labels"] == ["positive", "negative"]
     capsys.readouterr()
     renamed = [*TASK[:3], "task.labels=[yes,no]", "task.label_values=[p,n]", TASK[5]]
-    assert lmtransfer("evaluate", "run=runs/finetune/one", *renamed, "name=other") == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in ("negative, positive", "yes, no", "task.labels")), said
+    check_refused(
+        capsys,
+        ["evaluate", "run=runs/finetune/one", *renamed, "name=other"],
+        "negative, positive",
+        "yes, no",
+        "task.labels",
+    )
 
 
 def test_hidden_test_labels_are_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_split(Path("data/test.tsv"), 50, seed=2, values=("-1", "-1"))
-    assert lmtransfer("evaluate", "run=runs/finetune/one", *TASK, "task.hidden_values=[-1]") == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in ("split test", "50 of 50")), said
+    check_refused(
+        capsys, ["evaluate", "run=runs/finetune/one", *TASK, "task.hidden_values=[-1]"], "split test", "50 of 50"
+    )
     assert not Path("runs/evaluate").exists()
 
 
@@ -459,25 +463,19 @@ def test_hidden_test_labels_are_refused(world: Path, capsys: pytest.CaptureFixtu
         (["init=data"], ("data", "config.yaml")),
         (["checkpoint=first"], ("checkpoint: ", "'first'", "best", "last")),
         (["checkpoint=last", "train.patience=2"], ("train.patience", "checkpoint=best")),
-        (["learning_rates=[0]"], ("learning_rates", "greater than 0")),
         (["learning_rates=0.1"], ("learning_rates: ", "0.1", "list")),
         (["task.num_train=1000"], ("task.num_train=1000", "120 examples")),
         (["task.max_length=600"], ("task.max_length=600", "24 tokens")),
-        (["transfer.layers=7", "transfer.pooling=mean"], ("transfer.layers=7",)),
         (["transfer.pooling=average"], ("transfer.pooling", "average")),
         (["split=train"], ("split=train",)),
         (["split=validation"], ("split=validation", "toy", "train, dev, test")),
-        (["optimizer.learning_rat=1"], ("optimizer.learning_rat=1", "learning_rate'")),
         (["task.files.train=data/none.tsv"], ("data/none.tsv", "task.files.train=")),
     ],
 )
 def test_mistakes_are_one_message_and_leave_nothing(
     world: Path, capsys: pytest.CaptureFixture[str], words: list[str], names: tuple[str, ...]
 ) -> None:
-    assert lmtransfer("finetune", *QUICK, *words, "name=ft") == 2
-    captured = capsys.readouterr().err
-    assert all(name in captured for name in names), captured
-    assert "Traceback" not in captured
+    check_refused(capsys, ["finetune", *QUICK, *words, "name=ft"], *names)
     assert not Path("runs/finetune/ft").exists()
 
 
@@ -489,13 +487,9 @@ def test_training_from_scratch_takes_a_run_s_tokenizer(world: Path) -> None:
 
 
 def test_evaluate_says_what_it_needs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("evaluate", "run=runs/pretrain/base") == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in ("runs/pretrain/base", "lmtransfer finetune")), said
+    check_refused(capsys, ["evaluate", "run=runs/pretrain/base"], "runs/pretrain/base", "lmtransfer finetune")
     assert lmtransfer("evaluate", "run=runs/finetune/one", "name=e") == 0
-    assert lmtransfer("evaluate", "run=runs/finetune/one", "name=e") == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in ("runs/evaluate/e", "name=")), said
+    check_refused(capsys, ["evaluate", "run=runs/finetune/one", "name=e"], "runs/evaluate/e", "name=")
     assert lmtransfer("evaluate", "run=runs/finetune/one", "name=e", "overwrite=true") == 0
 
 
@@ -507,19 +501,8 @@ def test_a_run_directory_can_be_moved(world: Path) -> None:
 
 
 def test_a_run_of_several_seeds_is_no_starting_point(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("probe", *QUICK, "init=runs/finetune/two", "name=p") == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in ("runs/finetune/two", "seed-0")), said
+    check_refused(capsys, ["probe", *QUICK, "init=runs/finetune/two", "name=p"], "runs/finetune/two", "seed-0")
     assert lmtransfer("probe", *QUICK, "init=runs/finetune/two/seed-1", "name=p") == 0
-
-
-def test_load_encoder_gives_the_run_s_weights(world: Path) -> None:
-    encoder, tokenizer, node = load_encoder("runs/pretrain/base")
-    saved = _weights("runs/pretrain/base", "last")
-    for name, tensor in encoder.state_dict().items():
-        assert torch.equal(tensor, saved[f"encoder.{name}"])
-    assert tokenizer.vocab_size == encoder.vocab_size
-    assert node["dim"] == 16
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes.task_files import FILES, SPLITS, make_task_world
-from fakes.transfer_files import NEGATIVE, OTHER, POSITIVE, lmtransfer, result
+from fakes.transfer_files import NEGATIVE, OTHER, POSITIVE, check_refused, lmtransfer, result
 from support.html_pages import parsed
 
 
@@ -81,10 +81,13 @@ def test_a_finetuned_run_is_a_start_for_another_kind_of_task_and_no_answer_to_it
     words = [*FILES["tagging"], "hardware=exact", "train.epochs=1", "init=runs/finetune/first", "name=second"]
     assert lmtransfer("finetune", *words) == 0
     assert result("runs/finetune/second")["task"] == "tagging"
-    capsys.readouterr()
-    assert lmtransfer("evaluate", "run=runs/finetune/first", *FILES["tagging"], "split=dev", "name=x") == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in ("runs/finetune/first", "text_pair (a classification task)", "tagging")), said
+    check_refused(
+        capsys,
+        ["evaluate", "run=runs/finetune/first", *FILES["tagging"], "split=dev", "name=x"],
+        "runs/finetune/first",
+        "text_pair (a classification task)",
+        "tagging",
+    )
 
 
 def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,16 +169,6 @@ def test_a_large_batch_of_arrow_is_read_in_order(new: Callable[..., Any], reader
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("lines", [True, False])
-def test_what_datasets_writes_as_json_is_read(lines: bool, reader: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    dataset().to_json(path, lines=lines)
-    content = path.read_text()  # JSON has no names of labels
-    path.write_text(content.replace('"label":0', '"label":"bad"').replace('"label":1', '"label":"good"'))
-    assert READERS[reader](path) == TEXTS
-
-
-@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
     ("name", "content", "where"),
     [

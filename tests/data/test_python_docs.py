@@ -461,13 +461,6 @@ def test_workers_change_nothing(library: str, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_validation(corpus: PythonDocs) -> None:
-    documents = list(corpus.documents())
-    held_out = sum(corpus.is_validation(document) for document in documents)
-    assert 0.007 < held_out / len(documents) < 0.013
-
-
-@pytest.mark.slow
 def test_no_dev_or_test_module_is_in_the_corpus(
     corpus: PythonDocs, everything: DocstringSet, task: PythonDocsTask
 ) -> None:

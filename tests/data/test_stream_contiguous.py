@@ -265,35 +265,6 @@ class TestMemory:
         ours, theirs = resumed.learner.state_dict(), straight.learner.state_dict()
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
-    def test_thirty_two_windows_are_learnt_by_heart(self, tmp_path: Path) -> None:
-        source = _source(tmp_path, documents=60)
-        torch.manual_seed(0)
-        encoder = TransformerXlEncoder(
-            vocab_size=96, dim=32, num_layers=2, num_heads=2, hidden_dim=64, dropout=0.0, memory_length=LENGTH
-        )
-        learner = PretrainingLearner(encoder, [LanguageModel()])
-        plan = source.plan(0)
-        # Four windows of each of eight streams, read one after the other.
-        batches = [source.build(0, plan, np.arange(8) * 4 + k, follows=k > 0) for k in range(4)]
-        optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-2, weight_decay=0.0)
-        mean, first = 9.9, None
-        for _ in range(200):
-            recurrent_state, total, count, hits = None, torch.zeros(()), 0, 0.0
-            for batch in batches:
-                losses, recurrent_state = learner.losses(batch, recurrent_state)
-                total, count = total + losses["lm"].sum, count + losses["lm"].count
-                hits += losses["lm_accuracy"].sum.item()
-            mean = total.item() / count
-            first = first or mean
-            if mean < 0.3:
-                break
-            optimizer.zero_grad()
-            (total / count).backward()
-            optimizer.step()
-        assert first == pytest.approx(4.6, abs=0.4)  # ln 96: nothing is known yet
-        assert mean < 0.3
-        assert hits / count > 0.9
-
 
 class TestRecut:
     """Carries for another cut into micro-batches."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
+from safetensors.torch import load_file
 
 from lmtransfer.cli import main
 from lmtransfer.config.component import build
@@ -114,6 +115,28 @@ def killed_at_save(number: int) -> Iterator[None]:
 def lmtransfer(*words: str) -> int:
     """Run a command line in this process."""
     return main(list(words))
+
+
+def check_refused(capsys: pytest.CaptureFixture[str], words: Sequence[str], *names: str) -> None:
+    """Check that a command line is refused in one message that has all these names."""
+    capsys.readouterr()
+    assert lmtransfer(*words) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert all(name in said for name in names), said
+    assert "Traceback" not in said
+
+
+def weights_of(run: str | Path, checkpoint: str = "last") -> dict[str, torch.Tensor]:
+    """The tensors of a run's checkpoint."""
+    return load_file(Path(run) / "checkpoints" / checkpoint / "model.safetensors")
+
+
+def log_of(run: str | Path) -> list[dict[str, Any]]:
+    """What a run has logged, without its times."""
+    lines = (json.loads(line) for line in (Path(run) / "metrics.jsonl").open())
+    return [
+        {key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in lines
+    ]
 
 
 def result(path: str | Path) -> dict[str, Any]:

@@ -87,7 +87,6 @@ def check_dataset_folder(folder: Path) -> None:
 
 
 def _configs(card: Any) -> Any:
-    """Return the part of a card that names files."""
     return {"configs": card.get("configs")} if isinstance(card, Mapping) else None
 
 

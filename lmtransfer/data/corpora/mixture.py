@@ -117,6 +117,7 @@ def _fill(shares: np.ndarray, total: float, most: np.ndarray) -> np.ndarray:
     return amounts
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MixtureCorpus(Corpus):
     """Several corpora with one vocabulary, such as one Wikipedia per language.
 
@@ -127,29 +128,28 @@ class MixtureCorpus(Corpus):
     the sample for the tokenizer. See ``Sampling``.
     """
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        parts: Mapping[str, Corpus],
-        alpha: float = 0.7,
-        weights: Mapping[str, float] | None = None,
-        max_tokens: Mapping[str, float] | None = None,
-        max_epochs: Mapping[str, float] | None = None,
-    ) -> None:
+    name: Name
+    parts: Mapping[str, Corpus]
+    alpha: float = 0.7
+    weights: Mapping[str, float] | None = None
+    max_tokens: Mapping[str, float] | None = None
+    max_epochs: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
         problems = []
-        if len(parts) < 2:
-            problems.append(f"corpus.parts={list(parts)}: a mixture needs at least two parts, such as [enwiki,fra]")
+        if len(self.parts) < 2:
+            problems.append(
+                f"corpus.parts={list(self.parts)}: a mixture needs at least two parts, such as [enwiki,fra]"
+            )
         problems += [
             f"corpus.parts.{part}: a part's name may contain only letters, digits, '_' and '-'"
-            for part in parts
+            for part in self.parts
             if not re.fullmatch(r"[\w-]+", part)
         ]
-        self.sampling = Sampling(alpha, weights, max_tokens or {}, max_epochs or {})
-        problems += self.sampling.problems(parts)
+        self.sampling = Sampling(self.alpha, self.weights, self.max_tokens or {}, self.max_epochs or {})
+        problems += self.sampling.problems(self.parts)
         if problems:
             raise ConfigError(problems)
-        self.name, self.parts = name, dict(parts)
         self.notes = Notes()
 
     def documents(self) -> Iterator[Document]:

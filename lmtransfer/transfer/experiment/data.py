@@ -111,7 +111,6 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
 
 
 def _read_folds(task: Task, folds: int, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int]) -> TaskData:
-    """Read the training split, and divide it into folds for each seed; see ``tasks.subsets``."""
     examples = task.examples("train")
     train = encode_split(task, examples, tokenizer, encoder, split="train")
     class_indices = np.array([example.class_index for example in examples])
@@ -148,7 +147,6 @@ def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenize
 
 
 def _longest(task: Task, encoder: Encoder) -> int:
-    """Return the maximum number of tokens in an input."""
     if task.max_length is not None and task.max_length > encoder.max_length:
         raise ConfigError(
             f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; set this "

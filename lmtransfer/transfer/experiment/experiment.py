@@ -177,7 +177,6 @@ class Experiment:
         )
 
     def _run(self, part: Part) -> SeedResult:
-        """Train one run, or read its result if it has finished."""
         run = PartRun(
             part=part,
             directory=RunDirectory(self.directory.path / part.folder),
@@ -230,7 +229,6 @@ class Experiment:
         return max(means, key=lambda rate: means[rate])
 
     def _try(self, part: Part) -> RateTry:
-        """Score an unsaved run on held-out examples, or read its score if it has finished."""
         path = self._try_path(part)
         if path.exists():
             return read_json(path, RateTry, error=RunDirectoryError)
@@ -252,7 +250,6 @@ class Experiment:
         return self.directory.path / f"{try_name(part)}.json"
 
     def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
-        """Return each example's contribution to a condition's scores; None if it was not kept."""
         seeds = [(result.seed, result.pretraining_seed) for result in results]
         split, metric = self.setting.data.split, self.setting.task.main_metric
         predictions = select_predictions(read_answers(self.directory.path), seeds, split=split, is_control=is_control)

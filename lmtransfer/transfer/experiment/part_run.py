@@ -196,7 +196,6 @@ class PartRun:
         )
 
     def _keep(self, evaluation: Evaluation) -> None:
-        """Write the answer to each example."""
         if evaluation.answers is None:
             self.say("predictions are not kept: they cannot be scored one by one, or there are too many examples")
             return

@@ -86,7 +86,6 @@ class UsedRows(nn.Embedding):
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Copy the rows from the table if loading weights has changed it."""
         if self.weight._version != self._version:
             self.rows.copy_(self.weight[self.used_U])
             self._learned, self._version = False, self.weight._version
@@ -367,7 +366,6 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
 
 
 def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: bool = False) -> Evaluation:
-    """Score a learner on the task; with ``keep``, also return its answer to each example."""
     hardware = setting.hardware
     with torch.compiler.set_stance("force_eager"):  # each batch has a new shape and occurs once
         return evaluate(

@@ -198,5 +198,4 @@ class _Windows:
         return lowest_SK.scatter_reduce(0, self.owner_T[:, None].expand_as(values_TK), values_TK, "amax")
 
     def _places(self) -> Tensor:
-        """Return the token indices 0 to T - 1."""
         return torch.arange(len(self.owner_T), device=self.owner_T.device)
