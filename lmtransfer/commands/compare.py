@@ -16,11 +16,7 @@ from lmtransfer.reporting.render.cells import report_console
 
 
 def run(cfg: DictConfig) -> Path:
-    """Read both sides, print the comparison, and write its page.
-
-    Returns:
-        The folder with the page.
-    """
+    """Read both sides, print the comparison, and write its page."""
     check(cfg, primary="compare")
     runs = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
     one, other = read_sides(runs)

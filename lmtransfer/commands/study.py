@@ -27,16 +27,7 @@ from lmtransfer.system.printable import short_path
 
 
 def run(cfg: DictConfig) -> Path:
-    """Perform every run that is not finished yet, and compare all runs.
-
-    Returns:
-        The folder of the study.
-
-    Raises:
-        ConfigError: lists every problem with the study and its commands, before any command starts.
-        Interrupted: on SIGTERM or Ctrl-C, after the current run is saved.
-        LmtransferError: some runs failed; the others are finished, and the table is written.
-    """
+    """Perform every run that is not finished yet, and compare all runs."""
     check(cfg, primary="study")
     if ranks.world_size() > 1:
         raise ConfigError("a study starts its own runs: start it without torchrun")
@@ -105,7 +96,6 @@ def _check_jobs(plan: StudyPlan, config_dir: str | None) -> None:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Hold a study's lock while its runs are in progress."""
     try:
         hold(folder)
     except Busy as busy:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.config import command_help, config_files, overrides, paths
+from lmtransfer.config import config_files, overrides, paths
 from lmtransfer.config.composing import running_config
 from lmtransfer.config.config_files import drop_null_groups
 from lmtransfer.config.short_forms import expand_task_groups
@@ -40,7 +40,6 @@ def run_command(command: str, words: Sequence[str]) -> int:
         line.options.append("--multirun")
         line.is_sweep = True
     settings = words
-    command_help.register(command)
     is_plain = _is_plain(line, settings)
     if is_plain:  # composes once; Hydra's own command line would compose twice
         with running_config(command, settings, config_dir=line.config_dir) as cfg:

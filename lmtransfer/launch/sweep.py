@@ -123,7 +123,6 @@ def _follow(parent: int, over: threading.Event) -> None:
 
 
 _HYDRA_SETTINGS = (
-    "hydra/help=lmtransfer",
     "hydra/job_logging=none",
     "hydra/hydra_logging=none",
     "hydra.job.name=lmtransfer",
@@ -169,7 +168,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
         try:
             with _hydra_as_library(argv), forward_signals(plan, folder), watch_points(plan, folder):
                 if asks_help:
-                    print(command_help.page(primary, words, config_dir=line.config_dir))
+                    print(command_help.page(command, words, primary=primary, config_dir=line.config_dir))
                 else:
                     hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
             if is_stopping(folder):

@@ -38,10 +38,6 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     Args:
         cfg: the config; its phases are completed in place. With ``init``, its model becomes the continued run's model,
             and its losses get the head arguments of that run.
-        primary: name of the command.
-
-    Raises:
-        ConfigError: settings are invalid; the message lists all problems at once.
     """
     expand_parts(cfg)
     expand_overlap(cfg)
@@ -91,7 +87,6 @@ def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
 
 
 def _check_characters(cfg: DictConfig) -> None:
-    """Raise if the model reads characters but the tokenizer provides none."""
     model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
     if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "provides_characters", False):
         raise ConfigError(
@@ -136,9 +131,6 @@ class _UntrainedTokenizer:
     """A placeholder for a tokenizer that is not trained yet, with the right vocabulary size and one word per piece.
 
     It cannot encode text; it only serves to check that the parts can be built.
-
-    Args:
-        node: ``cfg.tokenizer``.
     """
 
     def __init__(self, node: DictConfig) -> None:

@@ -27,12 +27,6 @@ def continue_from(saved: SavedRun, cfg: DictConfig) -> None:
     The model is taken from the run. Only its dropout can be overridden, because dropout has no weights. A loss that the
     run also had keeps the arguments with which its head was trained, except its weight in the total and the user's
     overrides.
-
-    Args:
-        cfg: the config; changed in place.
-
-    Raises:
-        ConfigError: the user overrides the model or the tokenizer, which are both taken from the run.
     """
     typed_keys = command_line_keys()
     model = dict(saved.config["model"])
@@ -97,13 +91,7 @@ def command_line_keys() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class InheritedHeads:
-    """The objectives that received head weights from the continued run.
-
-    Attributes:
-        loaded: objectives that received all their weights from the run.
-        partly_loaded: objectives that received some of their weights from the run.
-        random: objectives that keep their random weights.
-    """
+    """The names of the objectives that received all, some or none of their head weights from the continued run."""
 
     loaded: tuple[str, ...]
     partly_loaded: tuple[str, ...]
@@ -116,12 +104,7 @@ class InheritedHeads:
 
 @torch.no_grad()
 def inherit_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> InheritedHeads:
-    """Copy the head weights of another run into the objectives, where names and shapes fit.
-
-    Args:
-        learner: the new learner; its encoder already has that run's weights.
-        heads: weights of that run's heads, by name under ``objectives`` (``mlm.dense.weight``).
-    """
+    """Copy the head weights of another run, by name (``mlm.dense.weight``), where names and shapes fit."""
     names_of_kinds: dict[str, list[str]] = {"loaded": [], "partly_loaded": [], "random": []}
     own_encoder = {id(tensor) for tensor in learner.encoder.state_dict(keep_vars=True).values()}
     for objective in learner.objective_list():

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.config.component import build
-from lmtransfer.config.types import LargeCount
+from lmtransfer.config.types import Count, LargeCount, Positive
 from lmtransfer.data.token_shares import keep_probabilities, token_shares
 from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.char_cnn import CharacterCnn
-from lmtransfer.models.token_vectors import standardize
+from lmtransfer.models.word_embeddings import standardize
 from lmtransfer.objectives.base import Objective
 from lmtransfer.randomness import derive_seed
 from lmtransfer.training import process_group
@@ -67,8 +67,6 @@ def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2)
     Args:
         matrix: (V, C), dense or sparse.
         columns: K; if the matrix has fewer rows or columns, the missing vectors are 0.
-        seed: seed of the projection.
-        rounds: number of rounds of subspace iteration.
 
     Returns:
         (V, K), float32.
@@ -105,7 +103,6 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
     """Return the segment (a document or a part of it) of each token of ``token_ids``, int64, shape (N,).
 
     Args:
-        most_tokens: as in ``token_ids``.
         longest: maximum number of tokens in a segment; longer documents are cut.
     """
     segment_lists, number = [], 0
@@ -141,9 +138,6 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
 
     Args:
         ranks_N: the text; each token is its rank by frequency.
-        window: number of tokens on each side.
-        vocab_size: V.
-        contexts: C, at most V.
 
     Returns:
         float32, (V, C).
@@ -211,37 +205,23 @@ class CountedEmbeddings:
         deviation: standard deviation of all numbers in the table, whose columns are centered; random embeddings have
             0.02.
         output_bias: whether the output biases over the vocabulary start from the log frequencies of the tokens.
-
-    Raises:
-        ConfigError: a value is out of range, or there is no view.
     """
 
     def __init__(
         self,
         *,
-        windows: Sequence[int] = (2, 16),
+        windows: Sequence[Count] = (2, 16),
         documents: bool = True,
         segment_tokens: LargeCount = 1024,
-        subsample: float | None = 1e-3,
-        smoothing: float = 0.75,
-        contexts: int = 8192,
+        subsample: Positive | None = 1e-3,
+        smoothing: Positive = 0.75,
+        contexts: Count = 8192,
         max_tokens: LargeCount = 20_000_000,
-        deviation: float = 0.05,
+        deviation: Positive = 0.05,
         output_bias: bool = True,
     ) -> None:
-        problems = []
-        if any(window < 1 for window in windows):
-            problems.append(f"embeddings.windows={list(windows)}: each window must be at least 1")
         if not windows and not documents:
-            problems.append("embeddings.windows=[] and embeddings.documents=false leave nothing to count: set either")
-        for name, value in (("segment_tokens", segment_tokens), ("contexts", contexts), ("max_tokens", max_tokens)):
-            if value < 1:
-                problems.append(f"embeddings.{name}={value}: must be at least 1")
-        for name, number in (("subsample", subsample), ("smoothing", smoothing), ("deviation", deviation)):
-            if number is not None and not number > 0:
-                problems.append(f"embeddings.{name}={number}: must be greater than 0")
-        if problems:
-            raise ConfigError(problems)
+            raise ConfigError("embeddings.windows=[] and embeddings.documents=false leave nothing to count: set either")
         self.windows, self.documents, self.segment_tokens = tuple(windows), documents, segment_tokens
         self.subsample, self.smoothing, self.contexts = subsample, smoothing, contexts
         self.max_tokens, self.deviation, self.output_bias = max_tokens, deviation, output_bias
@@ -250,16 +230,7 @@ class CountedEmbeddings:
     def fill(
         self, table: nn.Embedding, store: TokenStore | MixedStore, *, seed: int, most_tokens: int | None = None
     ) -> int:
-        """Write the vectors into a table in place; tokens that do not occur in the text keep their vectors.
-
-        Args:
-            table: the token embeddings, (V, E).
-            store: the text, as tokens.
-            most_tokens: a lower limit than ``max_tokens``.
-
-        Returns:
-            The number of counted tokens in the text.
-        """
+        """Write the vectors into a table in place, except of absent tokens; return the number of counted tokens."""
         most_tokens = min(self.max_tokens, most_tokens or self.max_tokens)
         ids_N = token_ids(store, most_tokens=most_tokens)
         counts_V = np.bincount(ids_N, minlength=table.num_embeddings)
@@ -334,7 +305,6 @@ def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP:
     for words that have no vector; here, this is the first layer of the model.
 
     Args:
-        network: the network; only its projection is changed.
         characters_VC: character ids of each word, int16.
         vectors_VP: the counted vectors, float32.
         shares_V: share of each word in the text; words with share 0 are omitted. May be shorter than V.
@@ -389,9 +359,6 @@ class Start:
         """Set an objective's biases over the vocabulary to log frequencies with mean 0.
 
         If the encoder reads characters, also set an output matrix of the same shape to the counted vectors.
-
-        Args:
-            objective: the objective, bound to its encoder.
         """
         if self.vectors_VP is not None:
             for name in objective.vocabulary_tensors:
@@ -425,16 +392,9 @@ def count_first(
     Call this before anything copies or ties the embedding table.
 
     Args:
-        node: ``embeddings`` of the config.
-        encoder: an encoder with token embeddings, or one that reads words as characters.
-        store: the training text.
-        characters_VC: character ids of each token id, if the tokenizer provides them.
         fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
         budget: the run's budget in seconds. Counting takes at most about half of a short budget: it begins with little
             text, and counts more as long as there is time.
-
-    Raises:
-        ConfigError: counting even a little text takes more than half of the budget.
     """
     embeddings, start_time = cast(CountedEmbeddings, build(node)), perf_counter()
     shares_V, vectors_VP = token_shares(store), None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.data.stream import PlannedStream, evaluation_batches
@@ -28,18 +27,7 @@ _EVALUATION_STREAMS = 16
 
 
 class PretrainingData:
-    """The text as batches that suit the hardware: one size for compiled models, few sizes on a CPU.
-
-    Args:
-        text: the tokenized corpus.
-        parts: the rows and the corruption: how text is cut, and which tokens are masked.
-        train: batch sizes.
-        hardware: device and precision.
-        seed: seed of rows, masks and order.
-
-    Attributes:
-        stream: the optimizer steps of this rank.
-    """
+    """The text as batches that suit the hardware: one size for compiled models, few sizes on a CPU."""
 
     def __init__(
         self, text: Text, parts: PretrainingParts, *, train: TrainSettings, hardware: Hardware, seed: int
@@ -70,22 +58,18 @@ class PretrainingData:
         In a mixture, parts whose held-out text yields no rows are excluded from validation.
         """
         if not isinstance(self.held_out, MixedStore):
-            return self._has_rows(
-                self.held_out, lambda why: note(f"there is no validation, and so no best checkpoint: {why}")
-            )
+            return self._has_rows(self.held_out, ", and so no best checkpoint", note)
         parts = {
-            name: store
-            for name, store in self.held_out.parts.items()
-            if self._has_rows(store, partial(_note_of_part, note, name))
+            name: store for name, store in self.held_out.parts.items() if self._has_rows(store, f" on {name}", note)
         }
         self.held_out = MixedStore(parts, self.held_out.sampling)
         return bool(parts)
 
-    def _has_rows(self, store: TokenStore, note: Callable[[str], None]) -> bool:
+    def _has_rows(self, store: TokenStore, what: str, note: Callable[[str], None]) -> bool:
         try:
             return store.num_tokens > 0 and len(self._validation(store).plan(0).lengths) > 0
         except DataError as error:
-            note(str(error))
+            note(f"there is no validation{what}: {error}")
             return False
 
     def validate(self, learner: PretrainingLearner, *, most_tokens: int | None) -> dict[str, float]:
@@ -122,21 +106,12 @@ class PretrainingData:
         )
 
 
-def _note_of_part(note: Callable[[str], None], part: str, why: str) -> None:
-    note(f"there is no validation on {part}: {why}")
-
-
 def validate(measure: Measure, held_out: TokenStore | MixedStore, *, most_tokens: int | None) -> dict[str, float]:
     """Compute the losses on held-out text by name.
 
     In a mixture, each part is measured separately, on an equal share of ``most_tokens``. ``mlm/fra`` is the loss
     ``mlm`` on the part ``fra``, and ``mlm`` is the mean over the parts, which all have the same weight, whatever their
     size.
-
-    Args:
-        measure: measures one store.
-        held_out: the validation part.
-        most_tokens: maximum total number of tokens in all parts; None uses all.
     """
     if isinstance(held_out, TokenStore):
         return measure(held_out, most_tokens)

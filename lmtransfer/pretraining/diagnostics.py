@@ -36,10 +36,8 @@ def callbacks_of(
     """Return a run's callbacks: the unigram plateau if tokens are masked, a token forecast if the budget is in seconds.
 
     Args:
-        seconds: the budget in seconds, if there is one.
         entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
         from_scratch: whether all weights started at random, as in the measured runs.
-        save_at: the token counts at which the model is kept.
     """
     masked = masked_loss(learner.objective_list())
     callbacks: list[Callback] = []
@@ -72,10 +70,8 @@ class Measurements:
     """Measurements with one encoder.
 
     Attributes:
-        encoder: its name and size, for messages.
         num_weights: number of weights in the matrices of its blocks.
         plateau_tokens: number of tokens after which the loss was below the entropy of the token frequencies.
-        budgets: the measured budgets, by tokens; each is a separate run with its own schedule.
     """
 
     encoder: str
@@ -108,13 +104,7 @@ _ALIKE = 4.0
 
 
 def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
-    """Return the prediction of the measurements for a budget, as lines for the user; none for encoders of other sizes.
-
-    Args:
-        tokens: number of tokens that the run will see.
-        rate: tokens per second.
-        num_weights: number of weights in the matrices of the encoder's blocks.
-    """
+    """Return lines with the prediction of the measurements for a budget; none for encoders of other sizes."""
     nearest = min(TABLE, key=lambda row: abs(math.log(row.num_weights / max(1, num_weights))))
     if not 1 / _ALIKE <= nearest.num_weights / max(1, num_weights) <= _ALIKE:
         return ()
@@ -143,6 +133,5 @@ def block_weights(encoder: nn.Module) -> int:
 
 
 def _round_up(seconds: float) -> int:
-    """Round up to two significant figures."""
     unit = 10 ** max(0, math.floor(math.log10(seconds)) - 1)
     return math.ceil(seconds / unit) * unit

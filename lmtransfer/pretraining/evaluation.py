@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ from lmtransfer.runs.trust import check_same_text
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
-from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training import process_group
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
@@ -52,10 +50,6 @@ class Measurement:
     """A trained model, and the text on which it is measured.
 
     Attributes:
-        learner: the model with the heads of its objectives, on its device.
-        parts: rows, corruption and objectives.
-        text: the corpus.
-        hardware: device and precision.
         most_tokens: maximum number of tokens to count for each loss; None counts all.
     """
 
@@ -67,11 +61,7 @@ class Measurement:
 
 
 def read_lengths(cfg: DictConfig) -> list[int] | None:
-    """Return the memory lengths to measure, sorted, or None if none are given.
-
-    Raises:
-        ConfigError: a value is not a number of tokens, or a setting requires ``memory_lengths``, which is not set.
-    """
+    """Return the memory lengths to measure, sorted, or None if none are given."""
     numbers = ("segment_length", "clamp_length", "eval_tokens")
     wrong = {key: cfg[key] for key in numbers if cfg[key] is not None and not _is_count(cfg[key], least=1)}
     if wrong:
@@ -99,10 +89,6 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
 
     All losses are measured on the same tokens. The text is cut into a few contiguous streams of windows of
     ``segment_length`` tokens. The first windows of a stream only fill the longest memory and are not counted.
-
-    Raises:
-        ConfigError: the model has no memory, or ``segment_length`` is longer than the model allows.
-        DataError: there is too little held-out text.
     """
     encoder = measurement.learner.encoder
 
@@ -119,7 +105,15 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
             "memory_lengths: the run's corpus is a mixture or has no held-out part; use a run with a single corpus and "
             "a held-out part"
         )
-    source = _contiguous_source(measurement, held_out, measurement.text.tokenizer, segment_length)
+    source = PretrainingSource(
+        store=held_out,
+        rows=LanguageStream(
+            max_length=segment_length, frame="none", contiguous=True, tokenizer=measurement.text.tokenizer
+        ),
+        corruption=measurement.parts.corruption,
+        seed=0,
+        output_positions={objective.output_positions for objective in measurement.parts.objectives},
+    )
     num_windows = int((source.plan(0).lengths == segment_length).sum())
     warm_up = -(-lengths[-1] // segment_length)
     num_streams = max(min(_LANES, num_windows // (4 * max(warm_up, 1))), 1)
@@ -129,47 +123,26 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
             f"{lengths[-1]} tokens needs {warm_up} windows to fill: lower memory_lengths, or use a run with more "
             "held-out text"
         )
+    windows, most_tokens = num_streams * segment_length, measurement.most_tokens
     losses = []
     for length in lengths:
         remember(length)
         batches = evaluation_batches(
             source,
-            micro_batch_tokens=num_streams * segment_length,
-            max_tokens=_with_warm_up(measurement.most_tokens, warm_up, windows=num_streams * segment_length),
+            micro_batch_tokens=windows,
+            max_tokens=None if most_tokens is None else max(most_tokens, windows) + warm_up * windows,
             rank=process_group.rank(),
             world_size=process_group.world_size(),
             num_streams=num_streams,
         )
-        losses.append(_mean_loss(measurement, batches, warm_up=warm_up))
+        learner, hardware = _AfterWarmUp(measurement.learner, windows=warm_up), measurement.hardware
+        loss, *of_parts = evaluate_losses(
+            learner, batches, device=hardware.device, precision=hardware.precision
+        ).values()
+        assert of_parts, "at least one window of each stream is counted"
+        assert math.isfinite(loss), "a finished run has finite weights"
+        losses.append(loss)
     return losses
-
-
-def _with_warm_up(most_tokens: int | None, warm_up: int, *, windows: int) -> int | None:
-    """Return how many tokens to read so that about ``most_tokens`` count, with at least one window per stream."""
-    return None if most_tokens is None else max(most_tokens, windows) + warm_up * windows
-
-
-def _contiguous_source(
-    measurement: Measurement, held_out: TokenStore, tokenizer: Tokenizer, segment_length: int
-) -> PretrainingSource:
-    rows = LanguageStream(max_length=segment_length, frame="none", contiguous=True, tokenizer=tokenizer)
-    return PretrainingSource(
-        store=held_out,
-        rows=rows,
-        corruption=measurement.parts.corruption,
-        seed=0,
-        output_positions={objective.output_positions for objective in measurement.parts.objectives},
-    )
-
-
-def _mean_loss(measurement: Measurement, batches: Iterable[Any], *, warm_up: int) -> float:
-    learner = _AfterWarmUp(measurement.learner, windows=warm_up)
-    hardware = measurement.hardware
-    losses = evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)
-    loss = losses.pop("loss")
-    assert losses, "at least one window of each stream is counted"
-    assert math.isfinite(loss), "a finished run has finite weights"
-    return loss
 
 
 class _AfterWarmUp(Learner):
@@ -195,14 +168,7 @@ _TRAIN = {"batch_tokens": 4096}
 
 
 def evaluate_pretrained(cfg: DictConfig) -> Path:
-    """Measure the losses of a pretraining run and write a run directory.
-
-    Args:
-        cfg: the checked config of ``evaluate``; its ``run`` is a pretraining run.
-
-    Returns:
-        The run directory.
-    """
+    """Measure the losses of the pretraining run ``cfg.run``, write a run directory and return its path."""
     saved = open_saved(cfg.run, key="run", trust=cfg.trust)
     lengths = read_lengths(cfg)
     hardware = eager_hardware(cfg)
@@ -240,7 +206,8 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
         if plain.get("corpus") is not None:
             plain["corpus"] = absolute_corpus(plain["corpus"])
         directory.write_config(plain)
-        text = measurement.text
+        text, most_tokens = measurement.text, measurement.most_tokens
+        num_there = text.prepared.validation.num_tokens
         prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
         directory.write_versions(versions(data=prints))
         directory.write_result(
@@ -250,7 +217,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
                 metrics=metrics,
                 main_metric="loss",
                 seconds=time.monotonic() - start_time,
-                tokens=_num_counted(measurement),
+                tokens=num_there if most_tokens is None else min(most_tokens, num_there),
                 num_parameters=num_parameters(measurement.learner),
                 more={"higher_is_better": False, **more},
             )
@@ -288,11 +255,6 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
     config.init = None
     parts, learner = load_learner(saved, config)
     return Measurement(learner.to(hardware.device), parts, text, hardware, cfg.eval_tokens)
-
-
-def _num_counted(measurement: Measurement) -> int:
-    most, there = measurement.most_tokens, measurement.text.prepared.validation.num_tokens
-    return there if most is None else min(most, there)
 
 
 def _print(metrics: dict[str, float], saved: SavedRun, directory: RunDirectory, console: Console) -> None:

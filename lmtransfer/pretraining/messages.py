@@ -48,11 +48,7 @@ def opening_message(path: Path, pretraining: Pretraining) -> str:
 
 
 def counting_message(start: Start, *, budget: float | None) -> str:
-    """Return the message on counted embeddings: the number of tokens, and the time that counting took.
-
-    Args:
-        budget: budget of the run in seconds, which includes counting; None if the budget is not in seconds.
-    """
+    """Return the message on counted embeddings; ``budget`` in seconds includes counting."""
     number, seconds = f"{count(start.num_tokens)} tokens", start.seconds
     if start.vectors_VP is None:
         message = f"token embeddings start from counts of {number}; counting took {seconds:.1f} s"
@@ -72,12 +68,7 @@ def counting_message(start: Start, *, budget: float | None) -> str:
 
 
 def large_output_note(share: float, text: Text) -> str | None:
-    """Suggest a sample or a smaller vocabulary if predicting a large one takes most of the arithmetic.
-
-    Args:
-        share: share of the FLOP in the output matrices, 0 to 1.
-        text: the tokenized corpus.
-    """
+    """Suggest a sample or a smaller vocabulary if predicting a large one takes most of the arithmetic."""
     num_pieces = text.tokenizer.num_pieces
     if share < _LARGE_SHARE or num_pieces <= _SMALL_VOCABULARY:
         return None
@@ -157,11 +148,7 @@ def print_seeds_closing(path: Path, result: RunResult, *, output_root: Path, con
 
 
 def next_lines(path: Path, corpus: str, *, small: bool, output_root: Path) -> list[str]:
-    """Return the commands that show whether pretraining helped: on a similar task, or on the user's own task.
-
-    Args:
-        small: whether the encoder has the size for which the laptop recipes are designed.
-    """
+    """Return the commands that show whether pretraining helped: on a similar task, or on the user's own task."""
     run = short_path(path)
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")
     columns = []

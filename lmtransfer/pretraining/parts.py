@@ -1,8 +1,4 @@
-"""The parts of a pretraining run: the encoder, rows, corruption and objectives of a config.
-
-They have random weights, or the weights of the continued run. ``pretraining.checks`` checks a config before any text is
-read.
-"""
+"""The encoder, rows, corruption and objectives of a pretraining run, with random weights or those of ``init``."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from lmtransfer.interop.added_tokens import extend_weights
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merge_saved_updates
-from lmtransfer.models.token_vectors import TokenVectors
+from lmtransfer.models.word_embeddings import TokenVectors
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.masking import Corruption
 from lmtransfer.objectives.fit import check_fit
@@ -32,15 +28,7 @@ from lmtransfer.training.weights import load_weights, read_weights
 
 @dataclass(frozen=True, slots=True)
 class PretrainingParts:
-    """Encoder, rows, corruption and objectives.
-
-    Attributes:
-        encoder: the encoder, with random weights or those of ``init``.
-        rows: cuts text into rows.
-        corruption: masks or replaces tokens.
-        objectives: the losses with their heads.
-        heads: weights of the heads of ``init`` by name (``mlm.dense.weight``), for ``continued.take_heads``.
-    """
+    """Encoder, rows, corruption and objectives; ``heads`` are the weights of the heads of ``init``."""
 
     encoder: Encoder
     rows: Rows
@@ -67,11 +55,7 @@ def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[PretrainingParts
 
 
 def parts_of_phases(cfg: DictConfig, last: PretrainingParts, tokenizer: Tokenizer) -> list[PretrainingParts]:
-    """Build the parts of every phase, given those of the last phase.
-
-    Raises:
-        ConfigError: parts do not fit one another.
-    """
+    """Build the parts of every phase, given those of the last phase."""
     phases, of_phases = phases_of(cfg), [last]
     for phase, after in reversed(list(zip(phases, phases[1:], strict=False))):
         try:
@@ -108,15 +92,7 @@ def losses_of(cfg: DictConfig, phase: Phase) -> object:
 def parts_over(
     objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]
 ) -> PretrainingParts:
-    """Build the parts of an objective for an existing encoder, and check that they fit it and one another.
-
-    Args:
-        objective: its config node, with rows, corruption and losses.
-        heads: weights of heads by name, for ``continued.take_heads``.
-
-    Raises:
-        ConfigError: parts do not fit one another, the encoder or the tokenizer.
-    """
+    """Build the parts of an objective for an existing encoder, and check that they fit it and one another."""
     parts = PretrainingParts(
         encoder=encoder,
         rows=build(objective.rows, tokenizer=tokenizer),
@@ -153,11 +129,7 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
 
 
 def load_learner(saved: SavedRun, config: DictConfig) -> tuple[PretrainingParts, PretrainingLearner]:
-    """Load the parts of a pretraining run, and its learner with the trained weights.
-
-    Args:
-        config: its config; ``init`` is null.
-    """
+    """Load the parts of a pretraining run, and its learner with the trained weights; ``init`` is null in ``config``."""
     model, folder = saved.model_node, saved.checkpoint()
     for part in ("rows", "corruption"):
         saved.component(f"objective.{part}", "tokenizer")

@@ -30,7 +30,7 @@ from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.config.settings import TrainSettings, VectorSettings
 from lmtransfer.data.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError
-from lmtransfer.models.token_vectors import TokenVectors, standardize
+from lmtransfer.models.word_embeddings import TokenVectors, standardize
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
@@ -50,7 +50,7 @@ from lmtransfer.training.data_parallel import shard
 from lmtransfer.training.evaluation import ModelSelection, Validation
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.loop import Output, Trainer, TrainerConfig
+from lmtransfer.training.loop import Trainer, TrainerConfig
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import ProgressLine
@@ -64,10 +64,7 @@ class Transition:
     """The transition to a phase from the preceding one.
 
     Attributes:
-        same_losses: whether the phase has the same objectives.
-        same_optimizer: whether the phase has the same optimizer, with the same settings.
         same_kind: whether the phase has the same kind of optimizer, possibly with other settings.
-        restarts: whether the learning rate schedule restarts.
     """
 
     same_losses: bool
@@ -81,16 +78,7 @@ _BEGINNING = Transition(same_losses=False, same_optimizer=False, same_kind=False
 
 
 def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[PretrainingParts]) -> list[Transition]:
-    """Return the transition to each phase.
-
-    Args:
-        cfg: the completed configuration, which contains the optimizer of each phase.
-        phases: the phases, in their order.
-        parts: the parts of each phase; phases with the same losses share their objectives.
-
-    Returns:
-        One transition for each phase, including the first.
-    """
+    """Return the transition to each phase; phases with the same losses share their objectives."""
     optimizers = [OmegaConf.select(cfg, phase.optimizer) for phase in phases]
     transitions = [_BEGINNING]
     for place, (old, new) in enumerate(pairwise(optimizers), start=1):
@@ -109,12 +97,7 @@ def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[Pre
 
 
 def schedule_span(phases: Sequence[Phase], transitions: Sequence[Transition], place: int) -> tuple[int, float]:
-    """Return where the learning rate schedule of phase ``place`` begins and ends.
-
-    Returns:
-        The place of the phase that began the schedule, and the share of the budget at which it ends: where the next
-        phase restarts it, or 1.
-    """
+    """Return the phase that began the schedule of phase ``place``, and the share of the budget at which it ends."""
     first = max(index for index in range(place + 1) if transitions[index].restarts)
     later = range(place + 1, len(phases))
     return first, next((phases[index].begins for index in later if transitions[index].restarts), 1.0)
@@ -125,14 +108,7 @@ class TrainingPhase:
     """The description of a phase.
 
     Attributes:
-        name: name of the phase; "" for a run without phases.
-        share: its share of the budget.
-        parts: encoder, rows, corruption and objectives; consecutive phases with the same losses share their objectives.
-        data: the stream of training steps, and the batches for validation.
-        optimizer: component node of the optimizer.
-        trainer: settings of the loop; the number of steps before the schedule is known only when the phase starts.
         schedule_phase: place of the phase that starts the learning rate schedule.
-        transition: the transition from the preceding phase.
         embedding_after: change of the token embeddings at its end.
     """
 
@@ -150,18 +126,7 @@ class TrainingPhase:
 def describe_phases(
     cfg: DictConfig, parts: Sequence[PretrainingParts], text: Text, *, train: TrainSettings, hardware: Hardware
 ) -> list[TrainingPhase]:
-    """Describe the phases of a run, in their order.
-
-    Args:
-        parts: encoder, rows, corruption and objectives of each phase.
-        text: the tokenized corpus.
-        train: budget, batch sizes, and how often to log, validate and save.
-        hardware: device and number format.
-
-    Raises:
-        ConfigError: ``train.save_at`` is beyond a budget in epochs, or the run breaks a limit of its BabyLM track.
-        DataError: the text yields no rows for one of the phases.
-    """
+    """Describe the phases of a run, in their order."""
     phases = phases_of(cfg)
     transitions = transitions_of(cfg, phases, parts)
     descriptions = []
@@ -199,15 +164,7 @@ def describe_phases(
 def find_phase(
     phases: Sequence[TrainingPhase], run: RunDirectory | None, *, start: Start | None
 ) -> tuple[TrainingPhase, TrainState]:
-    """Find the phase in which a run begins or resumes from its newest complete checkpoint, and the state before that.
-
-    Args:
-        run: the run to resume; None for a new run.
-        start: result of counting token embeddings; None if they start at random.
-
-    Raises:
-        CheckpointError: the checkpoint has other phases than the run.
-    """
+    """Find the phase in which a run begins, or resumes from its newest complete checkpoint, and the state before."""
     seconds = 0.0 if start is None else start.seconds
     state = TrainState(seconds=seconds, prepared=seconds)
     newest = None if run is None or len(phases) == 1 else run.checkpoints.recover_newest()[0]
@@ -225,15 +182,7 @@ def find_phase(
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The learner of a phase and everything that depends on earlier steps; the run's state is separate.
-
-    Attributes:
-        phase: the phase.
-        learner: encoder and objectives.
-        optimizer: the optimizer of their parameters.
-        average: the average of their weights; None if the run does not average weights.
-        callbacks: the callbacks on the numbers of every step.
-    """
+    """The learner of a phase and everything that depends on earlier steps; the run's state is separate."""
 
     phase: TrainingPhase
     learner: PretrainingLearner
@@ -247,15 +196,7 @@ class Pretraining:
     """Trains the phases of a run; each phase's training is built once, and the next phase takes over what it can.
 
     Attributes:
-        phases: the phases, in their order.
-        text: the tokenized corpus.
-        train: budget, and how often to validate.
-        hardware: device and number format.
-        seed: seed of the run.
-        average: kind of weight average; None for no average.
-        start: result of counting token embeddings; None if they start at random.
         entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
-        from_scratch: whether all weights start at random.
     """
 
     phases: Sequence[TrainingPhase]
@@ -328,9 +269,6 @@ class Pretraining:
         """Train a phase and all later phases, each until its share of the budget is used up.
 
         Args:
-            phase: the first of these phases.
-            state: the state of the run, which is updated.
-            trackers: receivers of the training metrics.
             resume: whether to resume from the newest complete checkpoint, which was saved in this phase.
         """
         training = self.build_training(phase, learner)
@@ -374,12 +312,10 @@ class Pretraining:
             config=replace(phase.trainer, schedule_start=schedule_start),
             validation=self._validation(training, progress),
             average=training.average,
-            output=Output(
-                checkpoints=directory.checkpoints,
-                trackers=trackers,
-                progress=progress,
-                callbacks=[*training.callbacks, *([PhaseName(phase.name)] if phase.name else [])],
-            ),
+            checkpoints=directory.checkpoints,
+            trackers=trackers,
+            progress=progress,
+            callbacks=[*training.callbacks, *([PhaseName(phase.name)] if phase.name else [])],
             state=state,
         )
 
@@ -414,6 +350,5 @@ def _start_of(phase: TrainingPhase, state: TrainState) -> PhaseStart:
 
 
 def _heads_of(learner: PretrainingLearner) -> dict[str, torch.Tensor]:
-    """Return the weights of a learner's heads, by name under ``objectives``."""
     prefix = "objectives."
     return {name.removeprefix(prefix): t for name, t in weights(learner).items() if name.startswith(prefix)}

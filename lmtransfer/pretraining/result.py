@@ -29,13 +29,7 @@ from lmtransfer.training.state import TrainState
 def pretraining_result(
     pretraining: Pretraining, state: TrainState, *, flops: float | None, peak: int, revisions: Sequence[int]
 ) -> RunResult:
-    """Build the result of a finished pretraining run.
-
-    Args:
-        flops: FLOP of the training, if known.
-        peak: peak memory use, in bytes.
-        revisions: the checkpoints of ``train.save_at``, by tokens seen.
-    """
+    """Build the result of a finished pretraining run."""
     metrics = state.best_metrics  # of the checkpoint that all other commands load
     text, parts = pretraining.text, pretraining.phases[-1].parts
     average, entropy = pretraining.average, pretraining.entropy
@@ -156,11 +150,7 @@ def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> Ru
 
 
 def check_text(run: RunDirectory, text: Text) -> None:
-    """Check that the run is resumed with the text and the tokenizer with which it started.
-
-    Raises:
-        ConfigError: the settings are the same, but the text or the tokenizer has changed.
-    """
+    """Check that the run is resumed with the text and the tokenizer with which it started."""
     fingerprint = (run.read_versions().get("data") or {}).get("corpus")
     if fingerprint is not None and fingerprint != text.corpus.fingerprint():
         raise ConfigError(

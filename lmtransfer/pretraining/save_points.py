@@ -13,11 +13,7 @@ from lmtransfer.errors import ConfigError
 
 
 def save_points(train: TrainSettings) -> tuple[int, ...]:
-    """Return the points as token counts; none without ``train.save_at``.
-
-    Raises:
-        ConfigError: a point is not a number of tokens, or the points do not ascend; the message lists all problems.
-    """
+    """Return the points as token counts; none without ``train.save_at``."""
     problems, points = [], []
     for point in train.save_at or ():
         tokens = read_count(point)
@@ -54,11 +50,7 @@ LIMITS = {
 
 
 def word_budget(train: TrainSettings) -> int | None:
-    """Return ``train.words`` as a number; None if there is no budget in words.
-
-    Raises:
-        ConfigError: the value is not a positive number of words.
-    """
+    """Return ``train.words`` as a number; None if there is no budget in words."""
     if train.words is None:
         return None
     words = read_count(train.words)
@@ -68,12 +60,7 @@ def word_budget(train: TrainSettings) -> int | None:
 
 
 def word_points(train: TrainSettings) -> tuple[int, ...]:
-    """Return the points of ``train.save_at_words``, ascending; none without this setting.
-
-    Raises:
-        ConfigError: a point is not a number of words, the points do not ascend, or a budget in words does not reach
-            the last one.
-    """
+    """Return the points of ``train.save_at_words``, ascending; none without this setting."""
     if isinstance(train.save_at_words, str):
         if train.save_at_words not in TRACKS:
             raise ConfigError(
@@ -99,16 +86,7 @@ def word_points(train: TrainSettings) -> tuple[int, ...]:
 
 
 def check_track(train: TrainSettings, *, text_words: int) -> None:
-    """Check a run with the checkpoints of a track against the limits of that track.
-
-    Args:
-        train: the budget and the points.
-        text_words: number of words of the corpus, including those held out.
-
-    Raises:
-        ConfigError: the corpus or the budget is too large, or the budget is not in words; the message lists all
-            problems.
-    """
+    """Check a run with the checkpoints of a track against the track's limits; held-out words count as text."""
     track = train.save_at_words
     if not isinstance(track, str) or track not in LIMITS:
         return
@@ -130,15 +108,7 @@ def check_track(train: TrainSettings, *, text_words: int) -> None:
 
 
 def convert_words(train: TrainSettings, tokens_per_word: Callable[[], float]) -> TrainSettings:
-    """Express the budget and the points in words as numbers of tokens.
-
-    Args:
-        tokens_per_word: returns the number of training tokens per word of the text, including special tokens; only
-            called if there is something to convert.
-
-    Raises:
-        ConfigError: both ``save_at`` and ``save_at_words`` are set.
-    """
+    """Express the budget and the points in words as numbers of tokens, special tokens included."""
     budget, points = word_budget(train), word_points(train)
     if points and train.save_at:
         raise ConfigError("train.save_at and train.save_at_words are both set; keep one")
@@ -151,16 +121,7 @@ def convert_words(train: TrainSettings, tokens_per_word: Callable[[], float]) ->
 
 
 def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_epoch: int | None = None) -> None:
-    """Check that the budget reaches all points, as far as it is known: a budget in seconds may reach any.
-
-    Args:
-        train: the points and the budget.
-        phases: the phases of the run, whose steps may differ in size.
-        steps_per_epoch: number of steps in an epoch; None if not known yet.
-
-    Raises:
-        ConfigError: some points are beyond the budget.
-    """
+    """Check that the budget reaches all points, as far as it is known: a budget in seconds may reach any."""
     steps = train.steps
     if train.epochs is not None and steps_per_epoch is not None:
         steps = max(math.ceil(train.epochs * steps_per_epoch), train.min_steps or 0)
@@ -189,12 +150,7 @@ def explain_unreached(points: Sequence[int], tokens: float) -> list[str]:
 
 
 def explain_missed(points: Sequence[int], *, tokens: int, revisions: Collection[int]) -> list[str]:
-    """Return a line for the user on the points that a resumed run passed without keeping its model; empty if none.
-
-    Args:
-        tokens: the number of tokens seen before the run was interrupted.
-        revisions: the points at which the model was kept.
-    """
+    """Return a line on the points that a resumed run passed without keeping its model; empty if none."""
     missed = [count_text(point) for point in points if point <= tokens and point not in revisions]
     if not missed:
         return []

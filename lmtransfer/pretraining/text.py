@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich import box
 from rich.table import Table
 
@@ -15,23 +16,18 @@ from lmtransfer.config.component import build
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.screening import ScreenedCorpus, Screening, list_path
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.interop.added_tokens import add_words
+from lmtransfer.interop.open_run import open_saved
+from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.system.optional import import_optional
+from lmtransfer.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
 
-
-from dataclasses import dataclass
-
-from omegaconf import OmegaConf
-
-from lmtransfer.data.stream import PlannedStream
-from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
-from lmtransfer.interop.added_tokens import add_words
-from lmtransfer.interop.open_run import open_saved
-from lmtransfer.system.machine import default_cache_dir
-from lmtransfer.tokenizers.base import Tokenizer
 
 #: Number of characters of a text shown in a terminal line.
 _MAX_CHARACTERS = 60
@@ -134,12 +130,7 @@ def _reason(line: Mapping[str, Any]) -> str:
 
 
 def keep_commits(corpus: Any, saved: Mapping[str, Any]) -> None:
-    """Set each ``revision=null`` in a resumed run to the commit with which the run began.
-
-    Args:
-        corpus: config node of the corpus; changed in place.
-        saved: the same node in the run's own configuration.
-    """
+    """Set each ``revision=null`` in a resumed run's corpus, in place, to the commit with which the run began."""
     if "revision" in corpus and corpus.revision is None:
         corpus.revision = saved.get("revision")
     for name, part in (corpus.get("parts") or {}).items():
@@ -159,9 +150,6 @@ class Text:
     """A corpus as token ids.
 
     Attributes:
-        corpus: the documents.
-        tokenizer: trained on the corpus, or taken from the continued run.
-        prepared: the tokens.
         notes: messages on words that were added to the tokenizer, and on the screening.
     """
 
@@ -171,14 +159,7 @@ class Text:
     notes: tuple[str, ...] = ()
 
     def tokens_per_word(self, stream: PlannedStream) -> float:
-        """Return the number of training tokens per word of the training text; special tokens count, as in the loop.
-
-        Args:
-            stream: the training steps.
-
-        Raises:
-            ConfigError: the corpus is a mixture, which reads some parts more often than others.
-        """
+        """Return the number of training tokens per word of the training text; special tokens count, as in the loop."""
         if self.prepared.parts:
             raise ConfigError(
                 f"train.words and train.save_at_words need a single corpus, but corpus={self.corpus.name} is a "
@@ -211,10 +192,6 @@ def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
     """Build ``cfg.corpus``; a single corpus or each part of a mixture gets ``data_root`` and ``cache_dir``.
 
     With ``cfg.screening``, the corpus, or each part of a mixture, is screened separately.
-
-    Raises:
-        ConfigError: a setting does not fit.
-        DataError: a source is missing; the message says how to get it.
     """
     arguments: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
     screening = build_screening(cfg, cache_dir=cache_dir)

@@ -34,10 +34,6 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
     row; the keys and values of the last layer count everywhere. Embedding tables count nothing. Not counted are the
     second stream of permutation language models, relative positions, and the convolutions over characters, except at
     one position.
-
-    Args:
-        mean_length: mean length of the rows, in tokens.
-        target_share: share of the tokens that are predicted, 0 to 1.
     """
     places = _places(mean_length, target_share)
     encoder = learner.encoder
@@ -64,7 +60,6 @@ def output_flops(learner: PretrainingLearner, *, mean_length: float, target_shar
 
 
 def _target_share(data: PretrainingData) -> float:
-    """Return the share of predicted tokens, 0 to 1."""
     sample = 1 << 16
     return data.parts.corruption.expected_targets(sample) / sample or 1.0  # 1 if nothing is masked
 

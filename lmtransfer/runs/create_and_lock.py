@@ -28,11 +28,7 @@ _above: dict[Path, list[Path]] = {}
 
 
 class Busy(Exception):
-    """Another process is writing the run.
-
-    Args:
-        pid: id of that process; None if it is unknown.
-    """
+    """Another process, with this id if it is known, is writing the run."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(pid)
@@ -46,7 +42,6 @@ def hold(folder: Path) -> None:
 
     Raises:
         Busy: another process is writing the run.
-        OSError: the folder no longer exists or cannot be written.
     """
     if holds(folder):
         return
@@ -123,10 +118,6 @@ def create_run_folder(folder: Path, *, resume: bool) -> str | None:
 
     A folder left by a process that was killed before it wrote the configuration is not a run; it is cleared first.
 
-    Args:
-        folder: absolute path.
-        resume: whether to resume the run if it exists.
-
     Returns:
         An error message, or None on success.
     """
@@ -195,11 +186,7 @@ def remove_failed_starts() -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Create ``folder`` and its parents; on an error, leave none of them behind.
-
-    Raises:
-        OSError: the folder cannot be created.
-    """
+    """Create ``folder`` and its parents; on an error, leave none of them behind."""
     missing = [above for above in folder.parents if not above.exists()]
     try:
         folder.mkdir(parents=True)
@@ -214,7 +201,6 @@ def make_folder(folder: Path) -> None:
 
 
 def _remove_parents(folder: Path) -> None:
-    """Remove the parent folders that were created for ``folder``, if they are empty."""
     with contextlib.suppress(OSError):  # a parent is not empty
         for above in _above.pop(folder, []):
             above.rmdir()
@@ -231,7 +217,6 @@ def _holds_work(folder: Path) -> bool:
 
 
 def _is_current(folder: Path) -> bool:
-    """Whether the held lock is the current lock file of the folder."""
     try:
         there = (folder / LOCK).stat()
     except OSError:
@@ -240,46 +225,32 @@ def _is_current(folder: Path) -> bool:
     return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
 
 
-def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> list[str]:
-    """Return one message for every key whose value must not change on resume but did.
+def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> None:
+    """Raise an error that names every setting that affects training and has changed since the run started.
 
     Args:
-        old: the configuration with which the run started, as plain values.
         allowed: patterns of dotted keys that may change, besides the keys without effect on training.
     """
-    before, after = _lists(flatten(old)), _lists(flatten(new))
+    before, after = flatten(old), flatten(new)
     problems = []
     for key in sorted(before.keys() | after.keys()):
         if is_without_effect(key, also=allowed):
             continue
-        was, now = before.get(key, _Absent), after.get(key, _Absent)
+        was, now = (
+            list(value) if isinstance(value, tuple) else value
+            for value in (before.get(key, _ABSENT), after.get(key, _ABSENT))
+        )
         if was != now:
             problems.append(
                 f"{key} was {_as_text(was)} when the run started, but is {_as_text(now)} now: it must not change on "
                 "resume; restore the old value, or start a run with another name="
             )
-    return problems
-
-
-def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> None:
-    """Raise an error if the run would resume with settings that change training.
-
-    Raises:
-        ConfigError: settings differ; the message names every such key.
-    """
-    problems = resume_conflicts(old, new, allowed=allowed)
     if problems:
         raise ConfigError(problems)
 
 
-class _Absent:
-    """Marks a missing key."""
+_ABSENT = object()
 
 
 def _as_text(value: Any) -> str:
-    return "absent" if value is _Absent else "null" if value is None else repr(value)
-
-
-def _lists(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the dotted keys and values, with tuples as lists."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in flat.items()}
+    return "absent" if value is _ABSENT else "null" if value is None else repr(value)

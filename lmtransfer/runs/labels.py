@@ -11,14 +11,7 @@ _SUFFIXES = ("Encoder", "Corpus", "Task", "Objective")
 
 
 def node_label(node: Any) -> str:
-    """Label a component node in a few characters: by its ``name`` if it has one, else by its class.
-
-    Args:
-        node: a component node of a resolved config (a mapping with ``_target_``), a plain value, or None.
-
-    Returns:
-        The label, such as ``imdb_unsup`` or ``masked_language_model``; empty for None.
-    """
+    """Label a component node in a few characters: by its ``name`` if it has one, else by its class; empty for None."""
     if node is None:
         return ""
     if not isinstance(node, Mapping):
@@ -46,12 +39,7 @@ def model_label(node: Any) -> str:
 
 
 def objective_label(node: Any, phases: Any = None) -> str:
-    """Label an objective node by its losses: ``mlm+nsp``, or ``skipgram, mlm`` for a run with phases.
-
-    Args:
-        node: node of the objective, or of the last phase's objective if there are several phases.
-        phases: the node ``phases`` of the run's configuration.
-    """
+    """Label an objective node by its losses: ``mlm+nsp``, or ``skipgram, mlm`` for a run with phases."""
     losses = node.get("losses") if isinstance(node, Mapping) else None
     own = "+".join(map(str, losses)) if isinstance(losses, Mapping) and losses else node_label(node)
     if not isinstance(phases, Mapping):

@@ -83,22 +83,14 @@ def is_kept(examples: ScoredExamples) -> bool:
 
 
 def write_predictions(run: Path, predictions: Mapping[str, Predictions]) -> None:
-    """Write predictions into a run directory, replacing older ones; write either all files or none.
-
-    Args:
-        predictions: predictions by file name, without suffix.
-    """
+    """Write predictions, by file name without suffix, into a run directory; either all files or none are replaced."""
     with staged_folder(run / FOLDER) as folder:
         for name, content in predictions.items():
             (folder / f"{name}{_SUFFIX}").write_bytes(_pack(content))
 
 
 def read_predictions(path: Path) -> Predictions:
-    """Read the predictions in a file.
-
-    Raises:
-        RunDirectoryError: the file is missing, damaged, or too large.
-    """
+    """Read the predictions in a file."""
     try:
         return _unpack(path)
     except (RunDirectoryError, *_DAMAGED) as error:
@@ -111,24 +103,15 @@ def read_predictions(path: Path) -> Predictions:
 
 def prediction_files(run: Path) -> list[Path]:
     """List the prediction files of a run, its seeds, its control and its baselines, in path order."""
-    members = ("", "seed-*", "pretraining-*/seed-*")
-    folders = [
-        folder
-        for condition in ("", "control/")
-        for member in members
-        for folder in _matching_folders(run, f"{condition}{member}")
-    ]
-    folders.append(run / BASELINES)
+    roots = (run, run / "control")
+    members = [folder for root in roots for name in ("seed-*", "pretraining-*/seed-*") for folder in root.glob(name)]
+    folders = (*roots, *members, run / BASELINES)
     files = {file for folder in folders for file in (folder / FOLDER).glob(f"*{_SUFFIX}")}
     return sorted(files, key=lambda file: _natural(file.relative_to(run).as_posix()))
 
 
 def file_name(predictions: Predictions, *, alone: bool) -> str:
-    """Return a file name without suffix: ``dev``, or ``test-control-seed-1`` if there are several files.
-
-    Args:
-        alone: whether the file is the only one in its folder.
-    """
+    """Return a file name without suffix: ``dev``, or ``test-control-seed-1`` if there are several files."""
     parts = [predictions.split]
     if not alone:
         parts += ["control"] if predictions.is_control else []
@@ -136,11 +119,6 @@ def file_name(predictions: Predictions, *, alone: bool) -> str:
         parts += [] if predictions.pretraining_seed is None else [f"pretraining-{predictions.pretraining_seed}"]
         parts += [] if predictions.seed is None else [f"seed-{predictions.seed}"]
     return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip(".") or "predictions"
-
-
-def _matching_folders(run: Path, pattern: str) -> list[Path]:
-    plain = pattern.rstrip("/")
-    return list(run.glob(plain)) if plain else [run]
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
@@ -193,14 +171,12 @@ def _probability(kind: Kind) -> pa.DataType:
 
 
 def _types(kind: Kind, metrics: Sequence[str] | Mapping[str, Any]) -> dict[str, pa.DataType]:
-    """Return the required columns and their types."""
     answers = dict.fromkeys(("gold", "answer"), _ANSWER_TYPES[kind]) if kind in _ANSWER_TYPES else {}
     shares = {f"{part}/{metric}": _NUMBER for metric in metrics for part in ("score", "weight")}
     return {**_OF_EXAMPLES, **answers, **shares}
 
 
 def _answers(examples: ScoredExamples, numbers: np.ndarray, texts: Sequence[str]) -> Any:
-    """Build the column of answers, or of gold answers."""
     if examples.kind == "span":
         return list(texts)
     if examples.kind == "regression":
@@ -214,7 +190,6 @@ def _answers(examples: ScoredExamples, numbers: np.ndarray, texts: Sequence[str]
 
 
 def _in_lists(examples: ScoredExamples, values: np.ndarray) -> list[np.ndarray]:
-    """Split the values by example."""
     return np.split(values, examples.offsets[1:-1]) if len(examples) else []
 
 
@@ -292,7 +267,6 @@ def _places(names: Sequence[str | None], labels: Sequence[str]) -> np.ndarray:
 
 
 def _check_size(metadata: pq.FileMetaData) -> None:
-    """Check the size of a file before it is unpacked."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     if sum(group.total_byte_size for group in groups) > _MOST_BYTES:
         raise ValueError("it unpacks to more than 1 GiB")
@@ -302,7 +276,6 @@ def _check_size(metadata: pq.FileMetaData) -> None:
 
 
 def _check_columns(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> None:
-    """Check the names and types of the columns."""
     for name, kind in types.items():
         places = schema.get_all_field_indices(name)
         if len(places) != 1:
@@ -337,7 +310,6 @@ def _strings(texts: Sequence[str], most_bytes: int) -> tuple[str, ...]:
 
 
 def _check(examples: ScoredExamples) -> None:
-    """Check that the columns are consistent."""
     size, answers = len(examples.ids), len(examples.predicted)
     for name, ratio in examples.ratios.items():
         if not ((ratio.counts == 0) | (ratio.counts >= 1e-6)).all():

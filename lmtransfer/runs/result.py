@@ -97,13 +97,8 @@ class RunResult:
     """The facts that every command reports about a run; entries that do not apply are None.
 
     Attributes:
-        command: name of the command, such as "pretrain".
-        task: name of the task.
         task_fingerprint: hash of the scored examples, their gold answers, the labels and the main metric; None if the
             answers are not kept.
-        split: the measured split of the task or corpus.
-        metrics: values by name, each in the metric's own unit.
-        main_metric: name of the metric that verdicts and selection use.
         control: statistics of the runs from random initialization; True if this run is one of them.
         seconds: duration of the training or evaluation; the total over several seeds, without their controls.
         tokens: number of tokens read, excluding filler.
@@ -175,11 +170,8 @@ class SeedResult(RunResult):
     """The result of one training run on a task, or of scoring one.
 
     Attributes:
-        seed: seed of the run.
         pretraining_seed: seed of the encoder that the run started from; None for random initialization.
         learning_rate: peak learning rate; None if the head was fitted to its optimum instead of trained.
-        collapsed: whether the run gives every example the same answer.
-        higher_is_better: direction of the main metric.
     """
 
     metrics: dict[str, float]
@@ -204,13 +196,7 @@ class JointResult(RunResult):
     """The joint results of all runs of a command on a task.
 
     Attributes:
-        seeds: seed, pretraining seed and metrics of each run.
-        mean: mean of the main metric.
-        median: median of the main metric.
-        deviation: standard deviation of the main metric; None for a single seed.
-        n: number of runs.
         collapsed: number of runs that give every example the same answer.
-        higher_is_better: direction of the main metric.
         majority: metrics of always predicting the most common label; None if they do not apply.
     """
 
@@ -240,11 +226,7 @@ class JointResult(RunResult):
 
 
 def check_format(values: Mapping[str, Any], path: Path) -> None:
-    """Reject the result of another version.
-
-    Raises:
-        RunDirectoryError: the format is missing or different.
-    """
+    """Reject the result of another version."""
     number = values.get("format")
     if number != FORMAT:
         which = "no format" if number is None else f"the format {str(number)[:40]}"

@@ -88,14 +88,15 @@ class _Versions(TypedDict, total=False):
 
 
 class RunDirectory:
-    """The files of one run; ``create`` makes the directory, ``open`` opens an existing one.
-
-    Attributes:
-        path: absolute path of the directory. No file inside it contains this path.
-    """
+    """The files of one run; ``create`` makes the directory, ``open`` opens an existing one."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path).absolute()
+        self.config_path = self.path / "config.yaml"
+        self.tokenizer = self.path / "tokenizer"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.folds = self.path / "folds"
+        self.result_path = self.path / "result.json"
 
     @classmethod
     def create(cls, root: Path | str, command: str, name: str, *, resume: bool = False) -> RunDirectory:
@@ -104,14 +105,8 @@ class RunDirectory:
         Under ``torchrun``, rank 0 creates the directory, and every rank gets the same result.
 
         Args:
-            root: output root, such as ``runs``.
-            command: name of the command, such as ``pretrain``.
             name: name of the run; ``/`` separates nested folders (``imdb-ft/seed-0``).
             resume: whether to resume the run if it exists.
-
-        Raises:
-            RunDirectoryError: the run exists and ``resume`` is false, another process is writing it, its name is not
-                allowed, or the directory cannot be created.
         """
         parts = Path(name).parts
         if not name or Path(name).is_absolute() or ".." in parts or parts != tuple(name.split("/")):
@@ -128,11 +123,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
-        """Open an existing run, which someone else may have written.
-
-        Raises:
-            RunDirectoryError: there is no run, or a link in it leads outside (see ``system.safe_files``).
-        """
+        """Open an existing run, which someone else may have written."""
         run = cls(Path(path))
         if not run.path.is_dir():
             raise RunDirectoryError(
@@ -147,34 +138,9 @@ class RunDirectory:
         return run
 
     @property
-    def config_path(self) -> Path:
-        """Path of ``config.yaml``."""
-        return self.path / "config.yaml"
-
-    @property
-    def tokenizer(self) -> Path:
-        """Path of the folder ``tokenizer``."""
-        return self.path / "tokenizer"
-
-    @property
     def checkpoints(self) -> Checkpoints:
         """The checkpoints, complete or not."""
         return Checkpoints(self.path / "checkpoints")
-
-    @property
-    def metrics_path(self) -> Path:
-        """Path of ``metrics.jsonl``."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def folds(self) -> Path:
-        """Path of the folder ``folds``."""
-        return self.path / "folds"
-
-    @property
-    def result_path(self) -> Path:
-        """Path of ``result.json``."""
-        return self.path / "result.json"
 
     @property
     def is_finished(self) -> bool:
@@ -182,11 +148,7 @@ class RunDirectory:
         return self.result_path.is_file()
 
     def best_checkpoint(self) -> Path:
-        """Return the folder of the checkpoint to use: ``best``, or ``last`` if there is no ``best``.
-
-        Raises:
-            RunDirectoryError: the run has no checkpoint, or one per fold.
-        """
+        """Return the folder of the checkpoint to use: ``best``, or ``last`` if there is no ``best``."""
         self.check_not_divided()
         for name in ("best", "last"):
             if (self.path / "checkpoints" / name).is_dir():
@@ -197,11 +159,7 @@ class RunDirectory:
         )
 
     def check_kept(self) -> None:
-        """Check that the user has not deleted the weights.
-
-        Raises:
-            RunDirectoryError: the weights were deleted.
-        """
+        """Check that the user has not deleted the weights."""
         if self.is_finished and self.read_config().get("keep_weights") is False:
             raise RunDirectoryError(
                 f"the run {self.path} still has its scores, but not its weights, because it was started with "
@@ -216,11 +174,7 @@ class RunDirectory:
         process_group.barrier()
 
     def revision(self, tokens: int) -> Path:
-        """Return the folder of the revision that was kept at ``tokens`` tokens.
-
-        Raises:
-            RunDirectoryError: the run has no such revision.
-        """
+        """Return the folder of the revision that was kept at ``tokens`` tokens."""
         revisions = self.checkpoints.revisions()
         if tokens in revisions:
             return revisions[tokens]
@@ -232,11 +186,7 @@ class RunDirectory:
         raise RunDirectoryError(f"the run {self.path} has no revision {count_text(tokens)}: {existing}")
 
     def check_not_divided(self) -> None:
-        """Check that the run was not cross-validated, so that it has a single model.
-
-        Raises:
-            RunDirectoryError: the run has a model for each fold.
-        """
+        """Check that the run was not cross-validated, so that it has a single model."""
         if self.folds.is_dir():
             raise RunDirectoryError(
                 f"the run {self.path} was cross-validated, so it has one model per fold, but none for all examples: "
@@ -248,11 +198,7 @@ class RunDirectory:
         write_bytes(self.path / _TOKEN_SHARES, save({"shares": shares_V.astype(np.float32)}))
 
     def read_token_shares(self) -> np.ndarray | None:
-        """Return each token's share of the training text, float32, shape (vocabulary,); None if it was not saved.
-
-        Raises:
-            RunDirectoryError: the file is damaged.
-        """
+        """Return each token's share of the training text, float32, shape (vocabulary,); None if it was not saved."""
         path = self.path / _TOKEN_SHARES
         if not path.is_file():
             return None
@@ -262,17 +208,34 @@ class RunDirectory:
             raise RunDirectoryError(f"{path}: has no token frequencies; delete the file to score without them")
         return shares
 
+    def revision_words(self) -> dict[int, int]:
+        """Return the number of words that each revision of a pretraining run has read, to three digits, by tokens.
+
+        Raises:
+            RunDirectoryError: the run has no revisions, or its result has no number of words.
+        """
+        revisions = self.checkpoints.revisions()
+        if not revisions:
+            raise RunDirectoryError(
+                f"run={self.path} has no revisions: pretrain with train.save_at=[0,100k,1M] or train.save_at_words to "
+                "save some"
+            )
+        result = self.read_result()
+        words = result.more.get("words")
+        if not isinstance(words, int) or words < 1 or not result.tokens:
+            raise RunDirectoryError(
+                f"run={self.path}: its result has no number of words, so its revisions have none: a run of pretrain on "
+                "a single corpus has one"
+            )
+        return {tokens: int(float(f"{tokens * words / result.tokens:.3g}")) for tokens in revisions}
+
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Save the resolved configuration as plain values; only rank 0 writes."""
         if process_group.is_main():
             write_text(self.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
     def read_config(self) -> dict[str, Any]:
-        """Return the run's configuration, as plain values.
-
-        Raises:
-            RunDirectoryError: the file is missing or damaged, or has references that would be resolved on this machine.
-        """
+        """Return the run's configuration, as plain values."""
         config = read_yaml(self.config_path, _Config, error=RunDirectoryError)
         for key, value in interpolations(config):
             raise RunDirectoryError(
@@ -288,11 +251,7 @@ class RunDirectory:
             write_text(self.path / "versions.json", json.dumps(dict(versions), indent=1) + "\n")
 
     def write_result(self, result: RunResult) -> None:
-        """Save the result; only rank 0 writes.
-
-        Raises:
-            RunDirectoryError: the configuration, without which the run is useless, was deleted in the meantime.
-        """
+        """Save the result; only rank 0 writes."""
         if process_group.is_main():
             if not self.config_path.is_file():
                 raise RunDirectoryError(explain_deletion(self.config_path))
@@ -310,14 +269,7 @@ class RunDirectory:
     @overload
     def read_result(self, kind: type[R]) -> R: ...
     def read_result(self, kind: type[RunResult] = RunResult) -> RunResult:
-        """Read the result.
-
-        Args:
-            kind: the expected class of the result.
-
-        Raises:
-            RunDirectoryError: there is no result yet, or it is damaged.
-        """
+        """Read the result, which has the class ``kind``."""
         if not self.result_path.exists():
             raise RunDirectoryError(f"the run {self.path} has no result yet: continue it with resume=true")
         return kind.read(self.result_path)

@@ -39,12 +39,8 @@ class SavedRun:
     """A run directory that holds a model.
 
     Attributes:
-        directory: files of the run.
-        config: resolved configuration, plain values.
-        tokenizer: tokenizer of the run.
         trusted: whether files and data sets named in its configuration may be read, because the user produced the run
             or trusts it.
-        revision: the revision that the user chose, in tokens seen; None for the trained model.
     """
 
     directory: RunDirectory
@@ -79,15 +75,7 @@ class SavedRun:
         return self.component("model", "vocab_size")
 
     def component(self, key: str, *supplied: str) -> DictConfig:
-        """Return the component node at ``key`` of the configuration.
-
-        Args:
-            key: dotted key, such as ``objective.rows``.
-            supplied: names of the arguments that the command adds.
-
-        Raises:
-            RunDirectoryError: the node does not exist or cannot be built; the message gives file and field.
-        """
+        """Return the component node at a dotted key; ``supplied`` names the arguments that the command adds."""
         node = value_at(self.config, key)
         source = self.directory.config_path
         if not is_component(node):
@@ -107,10 +95,6 @@ class SavedRun:
 
         The module is first built on the meta device, without memory: a configuration may ask for any size, whereas a
         file's tensors have fixed sizes.
-
-        Args:
-            tensors: weights by name.
-            keys: the keys that determine the sizes, for messages.
         """
         self.check_fit(make, tensors, checkpoint=checkpoint, keys=keys)
         module = make()
@@ -131,13 +115,7 @@ class SavedRun:
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
 
     def checkpoint(self, name: CheckpointName | None = None) -> Path:
-        """Return the folder of the named checkpoint; by default of the revision, else ``best``, else ``last``.
-
-        Raises:
-            RunDirectoryError: the checkpoint does not exist or belongs to a phase before the last, or ``name`` is given
-                although the user chose a revision.
-            CheckpointError: the checkpoint's phase entry is damaged.
-        """
+        """Return the folder of the named checkpoint; by default of the revision, else ``best``, else ``last``."""
         folder = self.path / "checkpoints"
         seeds = seed_folders(self.path)
         if seeds and not folder.is_dir():
@@ -178,18 +156,7 @@ class SavedRun:
 def read_saved(
     directory: RunDirectory, *, reference: str | Path, key: str, trust: bool = False, revision: int | None = None
 ) -> SavedRun:
-    """Read a run directory.
-
-    Args:
-        reference: the user's name for the run, for messages.
-        key: the configuration key that names the run, for messages.
-        trust: whether the user trusts the run, whoever produced it.
-        revision: the revision that the user chose, in tokens seen; None for the trained model.
-
-    Raises:
-        RunDirectoryError: the directory is not a run with a model.
-        CheckpointError: the tokenizer is damaged.
-    """
+    """Read a run directory; messages name it by ``key`` and ``reference``."""
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
         raise RunDirectoryError(
@@ -207,11 +174,7 @@ def folders_with_checkpoints(path: Path) -> list[Path]:
 
 
 def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
-    """Return the run itself, or its seeds in order if it was pretrained with several seeds.
-
-    Raises:
-        RunDirectoryError: a seed is missing or has no checkpoint yet, or the seeds have different tokenizers.
-    """
+    """Return the run itself, or its seeds in order if it was pretrained with several seeds."""
     folders = seed_folders(run.path)
     if not folders or "task" in run.config or (run.path / "checkpoints").is_dir():
         return [run]
@@ -254,28 +217,16 @@ def seed_folders(path: Path) -> list[Path]:
 
 
 def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:
-    """Build an encoder with random weights that depend only on ``seed``; torch's global generator does not change.
-
-    Args:
-        tokenizer: the tokenizer that provides the vocabulary size.
-    """
+    """Build an encoder with random weights that depend only on ``seed``; torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "initialisation"))
         encoder: Encoder = build(model_node, vocab_size=tokenizer.vocab_size)
         return encoder
 
 
-def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """Return the encoder tensors of a run, by name, with low-rank updates merged into their matrices."""
-    return merge_saved_updates(read_weights(run.checkpoint(checkpoint), prefix="encoder."))
-
-
 def read_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """Read a run's encoder tensors, checked against its configuration without memory for a second encoder."""
-    node, tensors = run.model_node, encoder_weights(run, checkpoint)
-    run.check_fit(
-        lambda: new_encoder(node, run.tokenizer, seed=0),
-        tensors,
-        checkpoint=run.checkpoint(checkpoint),
-    )
+    """Read a run's encoder tensors, with low-rank updates merged, and check them against its configuration."""
+    node, folder = run.model_node, run.checkpoint(checkpoint)
+    tensors = merge_saved_updates(read_weights(folder, prefix="encoder."))
+    run.check_fit(lambda: new_encoder(node, run.tokenizer, seed=0), tensors, checkpoint=folder)
     return tensors

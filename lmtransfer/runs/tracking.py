@@ -20,11 +20,7 @@ from lmtransfer.training.trackers.service_guard import ServiceGuard
 
 
 def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
-    """Return the keys of the chosen trackers, each with the arguments that the command supplies.
-
-    Raises:
-        ConfigError: a tracker has no key of its own.
-    """
+    """Return the keys of the chosen trackers, each with the arguments that the command supplies."""
     chosen = cfg.get("tracker")
     if not isinstance(chosen, DictConfig) or not chosen:
         return {"tracker": set()}
@@ -38,15 +34,7 @@ def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
 
 
 class RunTrackers:
-    """All trackers of one run.
-
-    Args:
-        own: the tracker that writes ``metrics.jsonl``.
-        services: the services that the user has chosen, whose records are open.
-
-    Attributes:
-        all: the trackers that receive the training records.
-    """
+    """All trackers of one run: its ``metrics.jsonl`` and the services that the user has chosen."""
 
     def __init__(self, own: Jsonl, services: Sequence[ServiceGuard]) -> None:
         self.all: Sequence[Tracker] = (own, *services)
@@ -72,13 +60,7 @@ class RunTrackers:
 
 @contextmanager
 def open_trackers(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: bool = False) -> Iterator[RunTrackers]:
-    """Provide the trackers of a run on rank 0, and none on other ranks.
-
-    Args:
-        nodes: component nodes of the trackers, by name.
-        directory: the run directory, with its configuration.
-        quiet: whether to omit the message that says where the records are.
-    """
+    """Provide the trackers of a run on rank 0, and none on other ranks."""
     if not process_group.is_main():
         yield RunTrackers(Jsonl(folder=directory.path), ())
         return

@@ -14,9 +14,7 @@ from lmtransfer.config.component import build
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.data.stream import PlannedStream
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.activation_checkpointing import checkpoint_activations
-from lmtransfer.models.compilation import compile_blocks
-from lmtransfer.models.layers.building_blocks import keep_residual
+from lmtransfer.models.execution import checkpoint_activations, compile_blocks, keep_residual
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.hardware import Hardware, setup
@@ -29,15 +27,7 @@ from lmtransfer.training.precision import PrecisionName
 def trainer_config(
     train: TrainSettings, hardware: Hardware, *, stream: PlannedStream, schedule: Factor, seed: int
 ) -> TrainerConfig:
-    """Return the settings of the training loop.
-
-    Args:
-        train: the node ``train``.
-        hardware: device and number format.
-        stream: stream of the training data; its length is needed for a budget in epochs.
-        schedule: factor on the learning rates.
-        seed: dropout seed.
-    """
+    """Return the settings of the training loop."""
     return TrainerConfig(
         budget=Budget(
             steps=train.steps,
@@ -67,8 +57,6 @@ def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: boo
     """Set the residual format of the learner's encoders, and compile and recompute their blocks, as configured.
 
     Args:
-        learner: the module with the encoders.
-        hardware: device and number format.
         are_trained: whether the encoders are trained; blocks of a frozen encoder are neither compiled nor recomputed.
     """
     keep_residual(learner, hardware.residual, required=hardware.residual_set)
@@ -92,13 +80,8 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
     Training depends on the format, so ``config.yaml`` names it, and a resumed run keeps it on any machine.
 
     Args:
-        cfg: the command's configuration; ``hardware.precision`` is set to the chosen format.
-        run: the run directory, which may already exist.
         pretrains: whether ``hardware.compile=auto`` may compile and ``hardware.residual=auto`` may be bfloat16. With
             few labels, compiling takes longer than the training, and small differences count.
-
-    Raises:
-        ConfigError: ``setup`` rejects a setting, or the resumed run began in a format that this device lacks.
     """
     settings = HardwareSettings.from_config(cfg.hardware)
     started_in = _format_of(run) if settings.precision == "auto" else None
@@ -122,7 +105,6 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
 
 
 def _format_of(run: Path) -> PrecisionName | None:
-    """Return the number format in which a run began, if its configuration names one."""
     directory = RunDirectory(run)
     if not directory.config_path.is_file():
         return None

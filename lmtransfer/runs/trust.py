@@ -92,15 +92,7 @@ def strip_data(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restrict_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> dict[str, Any]:
-    """Restrict the node of someone else's task to files in the allowed folders and to no requests to the hub.
-
-    Args:
-        node: component node of the run's configuration.
-        data_root: the data folder that the user set.
-
-    Raises:
-        RunDirectoryError: the node names files elsewhere.
-    """
+    """Restrict the node of someone else's task to files in the allowed folders and to no requests to the hub."""
     named = {name: node[name] for name in _FILES if node.get(name)}
     roots = [Path.cwd(), *([] if data_root is None else [Path(data_root).expanduser()])]
     named = {name: value for name, value in named.items() if not all(_is_below(file, roots) for file in _names(value))}
@@ -111,14 +103,7 @@ def restrict_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root
 
 
 def check_same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> None:
-    """Check that the text of someone else's run is exactly the text that the run was trained on.
-
-    Args:
-        data_root: the data folder that the user set.
-
-    Raises:
-        RunDirectoryError: the text differs, is missing, is on the hub, or was screened.
-    """
+    """Check that the text of someone else's run is exactly the text that the run was trained on."""
     if (config.get("screening") or {}).get("action") == "drop":
         raise RunDirectoryError(
             f"{directory.config_path}: screening.action=drop: the run was not produced here, or was changed since, and "
@@ -147,7 +132,6 @@ def check_same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
-    """Build a corpus from local files without downloads."""
     if node.get("dataset"):
         raise RunDirectoryError("the corpus is on the hub")
     known = {name: None if name == "hub_dataset" else value for name, value in node.items()}
@@ -156,7 +140,6 @@ def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
 
 
 def _names(value: Any) -> list[str]:
-    """Return the file names in the value of an argument."""
     if isinstance(value, Mapping | list):
         return [name for item in (value.values() if isinstance(value, Mapping) else value) for name in _names(item)]
     return [] if value is None else [str(value)]

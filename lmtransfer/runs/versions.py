@@ -26,12 +26,7 @@ _PACKAGES = (
 
 
 def versions(*, data: dict[str, str] | None = None, folder: Path | None = None) -> dict[str, Any]:
-    """Return the versions of Python and the important packages, and a description of the machine, as plain values.
-
-    Args:
-        data: hashes of the corpus, the tokenizer and the task's files, by name.
-        folder: the folder whose git commit is reported if it is in a repository; the current folder by default.
-    """
+    """Return the versions of Python and the important packages, the machine and the git commit, as plain values."""
     return {
         "python": platform.python_version(),
         "packages": {name: _package(name) for name in _PACKAGES},

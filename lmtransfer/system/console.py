@@ -20,13 +20,6 @@ class Console(RichConsole):
 
     Names of runs, tasks, labels and losses come from files that anyone may have written. ``[bold]`` in a name is
     printed as it is, and an escape sequence is printed in escaped form.
-
-    Args:
-        stderr: whether to write to standard error.
-        quiet: whether to suppress all output.
-        width: width in characters; None for the terminal's width.
-        highlight: whether to highlight numbers.
-        file: where to write; None for the standard stream.
     """
 
     def __init__(

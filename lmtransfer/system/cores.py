@@ -55,7 +55,6 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/
 
     Args:
         root: mount point of the control groups, version 2 (``cpu.max``) or 1 (``cpu/cpu.cfs_quota_us``).
-        own: the file that names this process's group.
     """
     quotas = []
     for folder in _groups(root, own):

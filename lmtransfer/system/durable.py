@@ -46,9 +46,6 @@ def reserve(path: Path) -> None:
     """Reserve disk space for the full length of a file that is written through a memory map.
 
     Otherwise the system would kill the process if the disk became full during a write.
-
-    Raises:
-        OSError: there is not enough space.
     """
     if hasattr(os, "posix_fallocate"):
         with naming(path), path.open("r+b") as file:
@@ -97,9 +94,6 @@ def staged_file(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file to write and read; it becomes ``path`` if the block succeeds, otherwise it is removed.
 
     An existing ``path`` is replaced.
-
-    Raises:
-        OSError: the file cannot be written; the error names ``path``.
     """
     staged = _staged(path)
     try:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import TextIO
 
@@ -34,11 +34,7 @@ _READER_LEFT = signal.Signals.SIGPIPE if hasattr(signal, "SIGPIPE") else signal.
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when a signal arrives while no training step has to be finished.
-
-    Args:
-        number: number of the signal.
-    """
+    """Raised when a signal arrives while no training step has to be finished."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -46,8 +42,6 @@ class Stopped(KeyboardInterrupt):
 
 
 class _Ending:
-    """Whether this process is already ending."""
-
     stopped_at = -_PATIENCE
     stopped_by: int | None = None
     decided = False
@@ -116,14 +110,23 @@ def handle_lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[No
 
 
 @contextmanager
-def trap_signals() -> Iterator[None]:
-    """Raise ``Stopped`` at signals inside the block, in a process that did not ``begin`` as a command."""
-    before = {number: signal.signal(number, _stop) for number in SIGNALS}
+def handle_signals(handle: Callable[[int, FrameType | None], None], *, ignored: bool = False) -> Iterator[None]:
+    """Handle signals inside the block; a signal that ``nohup`` ignores only if ``ignored`` is true."""
+    before = {
+        number: signal.signal(number, handle)
+        for number in SIGNALS
+        if ignored or number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def trap_signals() -> AbstractContextManager[None]:
+    """Raise ``Stopped`` at signals inside the block, in a process that did not ``begin`` as a command."""
+    return handle_signals(_stop, ignored=True)
 
 
 @contextmanager
@@ -134,18 +137,12 @@ def collect_signals() -> Iterator[list[int]]:
     def note(number: int, frame: FrameType | None) -> None:
         received.append(number)
 
-    before = {
-        number: signal.signal(number, note)
-        for number in SIGNALS
-        if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) is not signal.SIG_IGN  # nohup
-    }
-    try:
-        yield received
-    finally:
-        if received:
-            decide()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handle_signals(note):
+        try:
+            yield received
+        finally:
+            if received:
+                decide()
 
 
 @contextmanager

@@ -44,11 +44,7 @@ _LONGEST_PATH, _LONGEST_MESSAGE, _MOST = 160, 600, 1 << 14
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Add ``path`` to system errors that the block raises without a path, such as a failed write.
-
-    Raises:
-        OSError: the error of the block, or one that a library's error describes.
-    """
+    """Add ``path`` to system errors that the block raises without a path, such as a failed write."""
     try:
         yield
     except BrokenPipeError:  # concerns the output, not a file
@@ -63,11 +59,7 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> MachineError | None:
-    """Return the error message for an exception that is the machine's fault; None if it is a bug.
-
-    Args:
-        settings: the command's settings, as plain data; the message names the setting that holds the path.
-    """
+    """Return the message, naming the setting that holds the path, for a fault of the machine; None for a bug."""
     message: str | None = None
     if _is_of_memory(error):
         message = _memory(error, settings or {})
@@ -180,11 +172,7 @@ def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
 
 
 def default_cache_dir() -> Path:
-    """Return the path of the cache folder: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``.
-
-    Raises:
-        DataError: there is no home folder.
-    """
+    """Return the path of the cache folder: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``."""
     place = os.environ.get("LMTRANSFER_CACHE") or "~/.cache/lmtransfer"
     try:
         return Path(place).expanduser()

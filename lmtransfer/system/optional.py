@@ -36,16 +36,7 @@ def install_hint(package: str) -> str | None:
 
 
 def import_optional(package: str, *, work: str, error: type[LmtransferError]) -> ModuleType:
-    """Import an optional package.
-
-    Args:
-        package: the import name, one of ``EXTRAS``.
-        work: the feature or file that needs the package, such as ``ONNX export``; the message begins with it.
-        error: class of the error to raise; takes one message.
-
-    Raises:
-        LmtransferError: of the class ``error``: the package is not installed.
-    """
+    """Import an optional package, one of ``EXTRAS``; the message of a missing one begins with ``work``."""
     message = install_hint(package)
     if message is not None:
         raise error(f"{work}: {message}")

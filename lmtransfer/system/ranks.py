@@ -51,11 +51,7 @@ def is_first() -> bool:
 
 
 def check() -> None:
-    """Check the environment variables.
-
-    Raises:
-        ConfigError: the variables are invalid, or the processes could not connect.
-    """
+    """Check the environment variables."""
     world_size(), rank(), local_rank(), local_world_size()
     missing = [name for name in _RENDEZVOUS if not os.environ.get(name)]
     if are_many() and missing:

@@ -61,11 +61,7 @@ _BITS = {
 
 
 def irregularity(path: Path) -> str | None:
-    """Return the problem with a file that is not regular, whose reading might never end; None if it is regular.
-
-    Args:
-        path: path of the file; links are followed.
-    """
+    """Return the problem with a file that is not regular, whose reading might never end; None if it is regular."""
     try:
         return _not_regular(path.stat().st_mode)
     except (OSError, ValueError) as fault:
@@ -77,10 +73,6 @@ def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
 
     In a copy in the hub's cache, links may also lead to that cache's ``blobs``. Two kinds of folders are never read, so
     their links may lead anywhere: hidden ones (``.git``) and ``trackers``, where W&B keeps links to its logs.
-
-    Args:
-        folder: the folder; it may be a link itself.
-        error: class of the error to raise; the message names the entry.
     """
     real = Path(os.path.realpath(folder))
     blobs = next((above.parent / "blobs" for above in real.parents if above.name == "snapshots"), None)
@@ -108,12 +100,7 @@ def _entries(folder: Path, *, at_top: bool = True) -> Iterator[os.DirEntry[str]]
 
 @contextmanager
 def open_regular(path: Path, *, error: type[LmtransferError]) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file for reading, and yield the file and its size in bytes.
-
-    Args:
-        path: path of the file; links are followed.
-        error: class of the error to raise if the file is missing, cannot be read or is not regular.
-    """
+    """Open a regular file for reading, and yield the file and its size in bytes."""
     problem = irregularity(path)
     if problem is not None:
         raise error(f"{path}: {problem}")
@@ -139,13 +126,7 @@ def _reason(fault: OSError | ValueError) -> str:
 
 
 def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT_BYTES) -> bytes:
-    """Read a whole file.
-
-    Args:
-        path: path of the file; links are followed.
-        error: class of the error to raise as in ``opened``, or if the file has more than ``most`` bytes.
-        most: maximum size in bytes.
-    """
+    """Read a whole file."""
     with open_regular(path, error=error) as (file, size):
         content = file.read(size + 1) if size <= most else b""
     if max(size, len(content)) > most:
@@ -165,23 +146,14 @@ def read_json(
 
     Args:
         annotation: the type of the content; a TypedDict allows and keeps additional keys.
-        error: class of the error to raise, with file and field.
         finite: whether every number must be finite and fit into 64 bits; otherwise the type decides.
-        most: maximum size in bytes.
     """
     raw = read_bytes(path, error=error, most=most)
     return parse_json(raw, annotation, source=str(path), error=error, finite=finite)
 
 
 def parse_json(raw: bytes, annotation: type[T], *, source: str, error: type[LmtransferError], finite: bool = True) -> T:
-    """Parse JSON from part of a file; see ``read_json``.
-
-    Args:
-        raw: bytes of the JSON.
-        source: the file and the part of it, for messages.
-        error: class of the error to raise.
-        finite: whether every number must be finite and fit into 64 bits.
-    """
+    """Parse JSON from part of a file; see ``read_json``."""
     try:
         return _check_document(_json(raw), annotation, finite)
     except _Rejected as rejected:
@@ -192,10 +164,6 @@ def read_json_lines(
     path: Path, annotation: type[T], *, error: type[LmtransferError], finite: bool = True
 ) -> Iterator[tuple[int, bytes, T | None, str | None]]:
     """Read a file of JSON lines and check each line; blank lines are skipped.
-
-    Args:
-        error: class of the error to raise if the file itself cannot be read.
-        finite: whether every number must be finite.
 
     Yields:
         The line number, from 1; the unchanged line, with its line end; its value; its problem. Either the value or the
@@ -258,7 +226,6 @@ def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader)
 
     Args:
         most_repeated: maximum number of values that aliases may repeat; 0 forbids aliases.
-        loader: PyYAML's loader.
 
     Returns:
         The line number and the problem.
@@ -355,10 +322,6 @@ def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
 
     https://github.com/huggingface/safetensors: eight bytes with the length of the header; the header in JSON with the
     type, shape and place of each tensor; then the tensors, one after the other.
-
-    Args:
-        error: class of the error to raise if the file cannot be read, its header is invalid, or the header describes an
-            impossible tensor; the message names file and tensor.
     """
     damaged = f"{path}: the file is damaged or incomplete, or is not a safetensors file"
     with open_regular(path, error=error) as (file, size):

@@ -35,9 +35,6 @@ class Misfit(ValueError):
 
     Args:
         where: keys and positions that lead from the whole value to the wrong one.
-        value: the wrong value.
-        expected: the expected value, such as "an integer or null".
-        message: replaces the usual message.
     """
 
     def __init__(self, where: Sequence[str | int], value: Any, expected: str, message: str | None = None) -> None:
@@ -57,7 +54,6 @@ def validate(value: Any, annotation: Any) -> Any:
 
     Args:
         value: plain data, which may hold objects that the annotation expects by class.
-        annotation: a type that pydantic knows, or any class.
 
     Raises:
         Misfit: the value does not fit.
@@ -220,7 +216,6 @@ def _alternatives(annotation: Any) -> Sequence[Any]:
 
 
 def _plain(annotation: Any) -> Any:
-    """Return the annotation without its range."""
     return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
 
 
@@ -296,12 +291,7 @@ def value_at(values: Mapping[str, Any], key: str) -> Any:
 
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and value of every text, number, boolean and null in plain data, such as ``corpus.path[0]``.
-
-    Args:
-        value: plain values.
-        key: key of ``value`` itself.
-    """
+    """Yield the dotted key (``corpus.path[0]``) and value of every text, number, boolean and null in plain data."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from leaves(item, f"{key}.{name}".removeprefix("."))

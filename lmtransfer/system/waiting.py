@@ -20,10 +20,6 @@ USERS_OWN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def set_waiting(environment: MutableMapping[str, str]) -> None:
-    """Set how threads wait, unless the user has set it; child processes inherit the setting.
-
-    Args:
-        environment: ``os.environ``, before torch is imported, because the runtime reads it only when it is loaded.
-    """
+    """Set how threads wait, unless the user has set it; child processes inherit the setting."""
     if not any(environment.get(name) for name in USERS_OWN):
         environment["GOMP_SPINCOUNT"] = str(SPIN_COUNT)

@@ -27,12 +27,7 @@ def default_num_workers() -> int:
 
 
 class Workers:
-    """Processes that call functions; an interruption never hits a process while it starts.
-
-    Args:
-        executor: the pool of processes.
-        with_main: whether the processes import the main module.
-    """
+    """Processes that call functions; an interruption never hits a process while it starts."""
 
     def __init__(self, executor: ProcessPoolExecutor, *, with_main: bool) -> None:
         self._executor, self._with_main = executor, with_main
@@ -50,10 +45,6 @@ def workers(num_workers: int, set_up: Callable[..., None] | None = None, *argume
 
     The processes import the main module only if ``set_up`` or its arguments are defined there, because the main module
     may be a user's script without a main guard.
-
-    Args:
-        set_up: function that each worker calls first.
-        arguments: arguments of ``set_up``.
     """
     executor = ProcessPoolExecutor(
         num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=(set_up, arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -19,28 +19,12 @@ from lmtransfer.errors import ConfigError
 _ROUNDING = 1e-9
 
 
-class UpdateWeight(Protocol):
-    """The share of the newest weights in the average."""
-
-    def __call__(self, *, num: int, fraction: float) -> float | None:
-        """Return the share of the newest weights, in (0, 1]; None if the average has not begun.
-
-        Args:
-            num: number of updates in the average so far; if ``num`` is 0, the share is 1.
-            fraction: share of the budget used up after the update.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ExponentialAverage:
     """An exponential moving average: ``average <- d average + (1 - d) weights``.
 
     The average begins as the first weights. After that, d is ``min(decay, (1 + num) / (10 + num))``, the usual warm-up,
     so that the average of a short training run covers a short time.
-
-    Attributes:
-        decay: largest value of d.
     """
 
     decay: float
@@ -55,11 +39,7 @@ class ExponentialAverage:
 
 @dataclass(frozen=True, slots=True)
 class LastPartMean:
-    """The mean over all updates in the last part of the budget (Izmailov et al. 2018; LAWA: Kaddour 2022).
-
-    Attributes:
-        share: share of the budget.
-    """
+    """The mean over all updates in the last part of the budget (Izmailov et al. 2018; LAWA: Kaddour 2022)."""
 
     share: float
 
@@ -71,16 +51,13 @@ class LastPartMean:
         return f"mean over the last {100 * self.share:.3g} % of the budget, not averaged before that"
 
 
-def weight_average(*, ema_decay: float | None, average_last: float | None) -> ExponentialAverage | LastPartMean | None:
-    """Return the kind of weight average with which training ends, or None for no average.
+#: Returns the share of the newest weights in the average, given the number of updates in it and the share of the budget
+#: used up after the update; None if the average has not begun.
+UpdateWeight: TypeAlias = ExponentialAverage | LastPartMean
 
-    Args:
-        ema_decay: decay of an exponential moving average.
-        average_last: last share of the budget whose weights are averaged.
 
-    Raises:
-        ConfigError: both kinds of average are set.
-    """
+def weight_average(*, ema_decay: float | None, average_last: float | None) -> UpdateWeight | None:
+    """Return the kind of weight average with which training ends, or None for no average."""
     if ema_decay is not None and average_last is not None:
         raise ConfigError(
             f"train.ema_decay={ema_decay:g} and train.average_last={average_last:g} are two different averages, but a "
@@ -92,15 +69,7 @@ def weight_average(*, ema_decay: float | None, average_last: float | None) -> Ex
 
 
 class Average:
-    """The average of some parameters.
-
-    Args:
-        parameters: the trainable parameters.
-        update_weight: share of the newest weights in the average.
-
-    Attributes:
-        num: number of updates in the average; while it is 0, the weights themselves are used.
-    """
+    """The average of some parameters over ``num`` updates; while ``num`` is 0, the weights themselves are used."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], update_weight: UpdateWeight) -> None:
         self.parameters: list[torch.Tensor] = list(parameters)
@@ -110,11 +79,7 @@ class Average:
 
     @torch.no_grad()
     def on_progress(self, *, fraction: float) -> None:
-        """Include the current weights in the average, after an update.
-
-        Args:
-            fraction: share of the budget used up.
-        """
+        """Include the current weights in the average, after an update."""
         weight = self.update_weight(num=self.num, fraction=fraction)
         if weight is None:
             return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
+
+from typing_extensions import override
 
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.training.update import StepResult
@@ -14,7 +16,7 @@ _SMOOTHED_STEPS = 50
 _STEPS, _UNTIMED = 10, 3
 
 
-class Callback(Protocol):
+class Callback:
     """Called for each step once its numbers are read: on a CPU after each step, on a GPU whenever a line is logged."""
 
     name: str  #: the name under which its state is saved
@@ -24,25 +26,19 @@ class Callback(Protocol):
 
         Args:
             record: its log record, with ``step``, ``tokens`` and ``seconds`` after it; entries may be added.
-            fraction: share of the budget used up.
         """
-        ...
+        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that must survive a restart, as plain values."""
-        ...
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state from ``state_dict``."""
-        ...
 
 
-class NonFiniteGuard:
-    """Reports every non-finite loss with the keys of its batch, and ends training after several in a row.
-
-    Args:
-        max_bad_steps: number of consecutive steps with such a loss that ends training.
-    """
+class NonFiniteGuard(Callback):
+    """Reports every non-finite loss with the keys of its batch, and ends training after several in a row."""
 
     name = "non_finite_guard"
 
@@ -50,13 +46,8 @@ class NonFiniteGuard:
         self.max_bad_steps = max_bad_steps
         self.in_a_row = 0
 
+    @override
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """Process one step; see the class.
-
-        Raises:
-            TrainingError: the loss was not finite ``max_bad_steps`` times in a row, or the float16 gradients overflow
-                even with a loss scale below 1.
-        """
         if outcome.updated:
             self.in_a_row = 0
             return ()
@@ -85,41 +76,30 @@ class NonFiniteGuard:
             )
         return [message]
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain values."""
         return {"in_a_row": self.in_a_row}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state from ``state_dict``."""
         self.in_a_row = int(state["in_a_row"])
 
 
-class PhaseName:
-    """Adds the name of the phase of the run to every record.
-
-    Args:
-        phase: name of the phase.
-    """
+class PhaseName(Callback):
+    """Adds the name of the phase of the run to every record."""
 
     name = "phase_name"
 
     def __init__(self, phase: str) -> None:
         self.phase = phase
 
+    @override
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """Process one step; see the class."""
         record["phase"] = self.phase
         return ()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return an empty state: the state of the run contains the phase."""
-        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state from ``state_dict``."""
-
-
-class UnigramPlateau:
+class UnigramPlateau(Callback):
     """Reports when a masked language model has learned more than the token frequencies.
 
     Every record contains the entropy as ``unigram_entropy``, so that it is visible during the run.
@@ -129,8 +109,6 @@ class UnigramPlateau:
     plateau while it is at most ``margin`` below the entropy.
 
     Args:
-        entropy: entropy of the distribution of target tokens, in nats.
-        loss: name of the monitored loss.
         margin: margin below the entropy, as a share of the entropy.
         warn_after: share of the budget after which a loss on the plateau triggers a warning.
         warns: whether to warn at all; pretrained weights may transfer well even before they leave the plateau.
@@ -164,8 +142,8 @@ class UnigramPlateau:
         self.left_at: int | None = None
         self.warned = False
 
+    @override
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """Process one step; once the loss has left the plateau, records contain that step as ``plateau_left_at``."""
         record["unigram_entropy"] = round(self.entropy, 4)
         if self.left_at is not None:
             record["plateau_left_at"] = self.left_at
@@ -192,21 +170,20 @@ class UnigramPlateau:
             ]
         return ()
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain values."""
         return {"num_seen": self.num_seen, "mean": self.mean, "left_at": self.left_at, "warned": self.warned}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state from ``state_dict``."""
         self.num_seen, self.mean = state["num_seen"], state["mean"]
         self.left_at, self.warned = state["left_at"], state["warned"]
 
 
-class TokenForecast:
+class TokenForecast(Callback):
     """Reports how many tokens a run with a budget in seconds will see; a resumed run reports it again.
 
     Args:
-        seconds: the budget.
         meaning: returns additional lines to report, given the expected number of tokens and the tokens per second.
     """
 
@@ -217,8 +194,8 @@ class TokenForecast:
         self.meaning = meaning
         self.seen: list[tuple[float, int]] = []
 
+    @override
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """Process one step; see the class."""
         if len(self.seen) == _STEPS:
             return ()
         self.seen.append((record["seconds"], record["tokens"]))
@@ -231,13 +208,6 @@ class TokenForecast:
         expected = tokens + rate * (self.seconds - now)
         forecast = f"at {rate:,.0f} tokens/s, training will see about {millions(expected)} tokens in {self.seconds:g} s"
         return [forecast, *self.meaning(expected, rate)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return an empty state: a speed measured on one machine is not valid for another."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state from ``state_dict``."""
 
 
 def millions(number: float) -> str:

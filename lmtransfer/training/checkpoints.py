@@ -54,12 +54,7 @@ class _Manifest(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One complete checkpoint.
-
-    Attributes:
-        folder: folder of the checkpoint.
-        state: content of ``state.json``.
-    """
+    """A complete checkpoint: its folder and the content of its ``state.json``."""
 
     folder: Path
     state: SavedState
@@ -79,7 +74,6 @@ def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]
     """Write a checkpoint to a new folder and flush it to disk; the manifest, written last, marks it as complete.
 
     Args:
-        folder: must not exist.
         tensors: tensors by file name without suffix; no file is written for an empty mapping.
         state: plain numbers, strings, lists and dicts; must contain ``step``.
 
@@ -104,11 +98,7 @@ def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open the checkpoint in ``folder``, which must be complete.
-
-    Raises:
-        CheckpointError: the checkpoint is missing, truncated or altered.
-    """
+    """Open the checkpoint in ``folder``, which must be complete."""
     problem = find_damage(folder)
     if problem is not None:
         raise CheckpointError(f"{problem}: choose another checkpoint, or restore the folder from a backup")
@@ -116,11 +106,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file to the CPU, after checking its header against the file.
-
-    Raises:
-        CheckpointError: the file cannot be read or is truncated, or its header is invalid.
-    """
+    """Read the tensors of a safetensors file to the CPU, after checking its header against the file."""
     check_tensor_file(path, error=CheckpointError)
     try:
         return load_file(path)
@@ -171,11 +157,7 @@ def _size_and_hash(path: Path) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """The checkpoints of one run.
-
-    Args:
-        folder: the ``checkpoints`` folder of the run; the first save creates it.
-    """
+    """The checkpoints of one run, in its folder ``checkpoints``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -197,17 +179,7 @@ class Checkpoints:
             raise CheckpointError(explain_deletion(missing[0]))
 
     def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-        """Write the checkpoint ``name``; the previous one of that name is kept until the new one is complete.
-
-        Args:
-            name: ``last``, ``best`` or a ``revision_name``.
-            tensors: tensors by file name without suffix; no file is written for an empty mapping.
-            state: plain numbers, strings, lists and dicts; must contain ``step``.
-
-        Raises:
-            CheckpointError: the disk is full or not writable, the folder is a link, or a file that the run needs was
-                deleted, such as its configuration or another checkpoint; the earlier checkpoint is unchanged.
-        """
+        """Write ``last``, ``best`` or a revision; the previous one is kept until the new one is complete."""
         final, staged = self.folder / name, self.folder / f".{name}.new"
         _check_no_link(self.folder)
         if self._needed and not self.folder.parent.is_dir():
@@ -242,9 +214,6 @@ class Checkpoints:
 
         Only the process that writes the run calls this, before it resumes. Otherwise a complete staged ``best`` would
         be ignored, and the run would keep the previous ``best`` unless a better one follows.
-
-        Raises:
-            CheckpointError: the folder is a link or not writable.
         """
         _check_no_link(self.folder)
         try:
@@ -270,18 +239,13 @@ class Checkpoints:
         return {tokens: self.folder / revision_name(tokens) for tokens in sorted(_tokens_of(self.folder))}
 
     def drop_revisions(self, *, after: int) -> None:
-        """Remove the revisions of later steps, because a run that resumes from an earlier checkpoint saves them again.
-
-        Args:
-            after: the step of the checkpoint.
-        """
+        """Remove the revisions after a step, because a run that resumes from an earlier checkpoint saves them again."""
         for folder in self.revisions().values():
             with suppress(CheckpointError):  # a damaged revision is reported when it is used
                 if read_state(folder)["step"] > after:
                     remove(folder)
 
     def _staged_revisions(self) -> list[str]:
-        """Return the names of the revisions whose save was interrupted."""
         staged = self.folder.glob(f".{_REVISION}*") if self.folder.is_dir() else ()
         return sorted({path.name.removeprefix(".").partition(".")[0] for path in staged})
 
@@ -296,9 +260,6 @@ class Checkpoints:
         """Return the newest complete checkpoint, and a sentence for each damaged checkpoint that was skipped.
 
         The checkpoint is None if the run was interrupted before its first save.
-
-        Raises:
-            CheckpointError: there are checkpoints, but none of them is complete.
         """
         checkpoints: list[Checkpoint] = []
         problems: list[str] = []
@@ -336,22 +297,12 @@ def revision_name(tokens: int) -> str:
 
 
 def _tokens_of(folder: Path) -> list[int]:
-    """Return the token counts of the revisions in a folder."""
     numbers = (path.name.removeprefix(_REVISION) for path in folder.glob(f"{_REVISION}*") if path.is_dir())
     return [int(number) for number in numbers if number.isdecimal()]
 
 
 def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
-    """Check before training that checkpoints can be written: permissions and free disk space.
-
-    Args:
-        folder: the ``checkpoints`` folder of the run.
-        num_bytes: size of one checkpoint.
-        kept_bytes: total size of the revisions that will be kept.
-
-    Raises:
-        CheckpointError: checkpoints cannot be written, or the folder is a link.
-    """
+    """Check before training that checkpoints can be written: permissions and free disk space."""
     _check_no_link(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -27,12 +27,7 @@ register_dataclass(Loss, field_names=["sum", "count", "weight"])  # so that FSDP
 
 
 class Passes:
-    """Forward and backward passes, whose gradients add up over the passes of a step and over all ranks.
-
-    Args:
-        learner: computes the losses.
-        precision: number format; its loss scale multiplies the gradients.
-    """
+    """Forward and backward passes, whose gradients add up over the passes of a step and over all ranks."""
 
     def __init__(self, learner: Learner, precision: Precision) -> None:
         self.learner, self.precision = learner, precision
@@ -48,8 +43,6 @@ class Passes:
         This is a separate function, so that after an error no reference keeps the tensors that filled the memory.
 
         Args:
-            batch: the micro-batch, on the device of the learner.
-            recurrent_state: recurrent state before it.
             counts: counts of the losses over the whole step, by which their sums are divided.
             counted: False for a filler, whose losses do not count.
             is_last: whether this is the rank's last pass of the step, after which the ranks exchange gradients.
@@ -117,12 +110,6 @@ def shard(learner: Learner, device: torch.device) -> None:
     """Give each rank its shard of every parameter; a block is gathered only while it computes.
 
     Embeddings and heads are gathered for a whole pass, and so are blocks that share their parameters (ALBERT's).
-
-    Args:
-        learner: the learner; blocks to compile are already compiled.
-
-    Raises:
-        ConfigError: this PyTorch version skips parameters that no row of a rank needs.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard  # takes a second to import
 

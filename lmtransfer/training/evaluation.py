@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from lmtransfer.errors import ConfigError, TrainingError
+from lmtransfer.errors import TrainingError
 from lmtransfer.training import process_group
 from lmtransfer.training.data_parallel import is_sharded
 from lmtransfer.training.learner import Learner
@@ -19,36 +19,27 @@ from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop
 from lmtransfer.training.state import TrainState
 
 
-def iterate_batches(batches: Iterable[Any]) -> Iterator[Any]:
-    """Iterate over the batches in step with the other ranks, which may have fewer batches.
+def _in_step(batches: Iterable[Any], *, repeats: bool) -> Iterator[tuple[Any, bool]]:
+    """Yield the batches and whether they count, in step with the other ranks, which may have more or fewer.
 
-    Raises:
-        StopDuringEvaluation: any rank received SIGTERM or Ctrl-C.
-    """
-    iterator = iter(batches)
-    while True:
-        batch = next(iterator, None)
-        if not process_group.any_rank(batch is not None):
-            return
-        if agreed_stop():
-            raise StopDuringEvaluation
-        if batch is not None:
-            yield batch
-
-
-def _with_fillers(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield the batches and whether they count: a rank repeats one while others have more, for a sharded learner.
+    Args:
+        repeats: whether a rank repeats a batch while others have more, as a sharded learner needs.
 
     Raises:
         StopDuringEvaluation: any rank received SIGTERM or Ctrl-C.
     """
     iterator = iter(batches)
     batch = next(iterator, None)
-    filler = next((first for first in process_group.gather(batch) if first is not None), None)
+    filler = None
+    if repeats:
+        filler = next((first for first in process_group.gather(batch) if first is not None), None)
     while process_group.any_rank(batch is not None):
         if agreed_stop():
             raise StopDuringEvaluation
-        yield (filler, False) if batch is None else (batch, True)
+        if batch is not None:
+            yield batch, True
+        elif repeats:
+            yield filler, False
         batch = next(iterator, None)
 
 
@@ -64,15 +55,6 @@ def evaluate_losses(
     It runs in evaluation mode (restoring the mode afterwards), without gradients, and with a separate recurrent state
     that starts empty. Under ``torchrun``, each rank passes its own share of the batches.
 
-    Args:
-        learner: an ``nn.Module`` that is a ``Learner``.
-        batches: micro-batches.
-        device: device of the learner.
-        precision: number format; float32 by default.
-
-    Returns:
-        One number for each loss; losses with a count of 0 are omitted.
-
     Raises:
         StopDuringEvaluation: SIGTERM or Ctrl-C was received.
     """
@@ -85,10 +67,7 @@ def evaluate_losses(
     learner.eval()
     try:
         with torch.no_grad():
-            even = (
-                _with_fillers(batches) if is_sharded(learner) else ((batch, True) for batch in iterate_batches(batches))
-            )
-            for batch, counted in even:
+            for batch, counted in _in_step(batches, repeats=is_sharded(learner)):
                 with precision.autocast():
                     losses, recurrent_state = learner(batch.to(device), recurrent_state)
                 for name, loss in losses.items() if counted else ():
@@ -109,28 +88,17 @@ class ModelSelection:
     """Keeps track of the best value of one metric, the highest or the lowest.
 
     Args:
-        metric: name of the metric that decides.
-        higher_is_better: direction of the metric; False for losses.
         patience: training stops after this many evaluations in a row without a better value; None disables early
             stopping.
-
-    Raises:
-        ConfigError: ``patience`` is less than 1.
     """
 
     def __init__(self, *, metric: str = "loss", higher_is_better: bool = False, patience: int | None = None) -> None:
-        if patience is not None and patience < 1:
-            raise ConfigError(f"train.patience={patience} must be 1 or more, or null to train to the end of the budget")
         self.metric = metric
         self.higher_is_better = higher_is_better
         self.patience = patience
 
     def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:
-        """Record an evaluation in ``state``; return whether it is the best so far (False if not finite).
-
-        Raises:
-            TrainingError: the evaluation lacks the metric.
-        """
+        """Record an evaluation in ``state``; return whether it is the best so far (False if not finite)."""
         if self.metric not in metrics:
             raise TrainingError(
                 f"the metric {self.metric!r} must choose the best checkpoint, but the evaluation has only "
@@ -169,7 +137,6 @@ class Validation:
     """How a learner is evaluated on held-out data during training.
 
     Attributes:
-        measure: returns the metrics, which are logged as ``validation/<name>``.
         every: steps between evaluations; None evaluates only at the end.
         selection: chooses the best evaluation and stops early; None saves no checkpoint ``best``.
     """

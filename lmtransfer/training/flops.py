@@ -53,8 +53,6 @@ def training_flops_per_token(*, num_weights: float, num_layers: int, dim: int, m
 
     Args:
         num_weights: number of entries in the matrices that every token passes through, counted once per use.
-        num_layers: number of self-attention layers.
         dim: total width of the queries and keys over all heads.
-        mean_length: mean sequence length in tokens.
     """
     return 6.0 * num_weights + 12.0 * num_layers * dim * mean_length

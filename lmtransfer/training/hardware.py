@@ -40,12 +40,7 @@ _MOST_WORKERS = 4
 
 
 def claim_gpu(names: Sequence[str], *, folder: Path | None = None) -> int:
-    """Return the index of a GPU that the fewest processes of this user have claimed; the claim ends with this process.
-
-    Args:
-        names: one name per GPU, the same in every process.
-        folder: folder of the lock files; None for the system's temporary folder.
-    """
+    """Return a GPU that the fewest processes of this user have claimed; the claim ends with this process."""
     if tuple(names) in _held:
         return _held[tuple(names)][0]
     folder = folder or Path(tempfile.gettempdir()) / f"lmtransfer-gpus-{os.getuid()}"
@@ -71,17 +66,9 @@ class Hardware:
     """The choices of ``setup``.
 
     Attributes:
-        device: device to compute on.
-        precision: number format of every matrix product, for the trainer.
-        reason: reason for choosing this format.
-        threads: number of CPU threads in use.
-        compile: whether to compile the blocks.
-        activation_checkpointing: whether to recompute transformer layers in the backward pass.
         residual: number format of the residual streams in training, see ``layers.residual``.
         residual_set: whether ``residual`` was set explicitly, so that a model without a residual stream is an error.
         uncompiled: why blocks are not compiled on a GPU that might support it; empty if there is no reason.
-        num_workers: number of processes that build batches for this rank.
-        shard: whether each rank holds only a part of every weight; see ``data_parallel.shard``.
     """
 
     device: torch.device
@@ -124,21 +111,10 @@ def setup(
     """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, current GPU).
 
     Args:
-        device: ``auto`` selects the GPU of this rank if there is one, else the CPU.
-        precision: ``auto`` selects the fastest format of the hardware (``precision.fastest_format``).
-        threads: number of CPU threads; None for ``default_threads``.
-        compile: ``auto`` compiles on CUDA unless a requirement is missing (``missing_to_compile``).
-        activation_checkpointing: recompute transformer layers in the backward pass.
         residual: number format of the residual streams in training; ``auto`` selects bfloat16 on a GPU with the
             precision bf16, which bfloat16 requires.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
         keep_threads: leave PyTorch's number of threads unchanged, for a caller that has set it.
-        num_workers: number of processes that build batches for each rank; None for ``useful_workers``.
-        shard: with several ranks, each rank holds only a part of every weight.
-
-    Raises:
-        ConfigError: the device does not exist or does not support the precision, or ``compile`` is true and a
-            requirement is missing, or ``residual`` is bfloat16 and the precision is not bf16.
     """
     selected = _device(device)
     number_format = fastest_format(selected) if precision == "auto" else Format(precision, "as set")
@@ -179,7 +155,6 @@ def setup(
 
 
 def _activate_newer_flash_attention(device: torch.device) -> None:
-    """Let PyTorch's attention use FlashAttention 3 on a Hopper GPU, if its package is installed."""
     if torch.cuda.get_device_capability(device)[0] == 9:
         from torch.nn.attention import activate_flash_attention_impl
 
@@ -258,7 +233,7 @@ def _own_gpu() -> int:
     """Return the GPU of this process: its rank's under ``torchrun``, otherwise one that the fewest processes use."""
     count = torch.cuda.device_count()
     if ranks.local_world_size() > 1 or process_group.world_size() > 1 or count <= 1:
-        return process_group.local_rank()
+        return ranks.local_rank()
     names = [str(getattr(torch.cuda.get_device_properties(index), "uuid", index)) for index in range(count)]
     return claim_gpu(names)
 
@@ -278,9 +253,6 @@ def tune_allocator() -> bool:
 
     Otherwise a returned block must be mapped again, with a page fault for each of its pages, which takes 10 to 20 % of
     the training step of a small encoder on a CPU. The disadvantage is that the process never returns this memory.
-
-    Returns:
-        Whether the settings were changed; only glibc has them.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

@@ -92,9 +92,7 @@ class Step:
     """This rank's data for one optimizer step.
 
     Attributes:
-        number: number of the step, from 0 at the start of the run.
         epoch: number of epochs seen after this step, as a fraction.
-        micro_batches: this rank's micro-batches, in order.
         first_micro_batch: number of the first micro-batch, counted over the whole run and all ranks.
         other_keys: names of the last micro-batches if they come from another stream, which does not number them.
         fillers: positions of micro-batches that repeat rows of the step and do not count; a rank gets them if the step
@@ -127,9 +125,5 @@ class BatchStream(Protocol):
         ...
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """Limit micro-batches to ``tokens`` from the next call of ``steps`` on; steps keep the same rows.
-
-        Raises:
-            LmtransferError: smaller micro-batches are not possible.
-        """
+        """Limit micro-batches to ``tokens`` from the next call of ``steps`` on; steps keep the same rows."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.progress import ProgressLine
-from lmtransfer.training.saving import CheckpointSaver, Snapshot
+from lmtransfer.training.saving import CheckpointSaver
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, requested_stop, stop_on_signals
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
@@ -34,18 +34,10 @@ class TrainerConfig:
     """Settings of the training loop, for any learner.
 
     Attributes:
-        budget: how long to train.
         until: share of the budget at which training ends; less than 1 if another training run continues from there.
-        schedule: factor on the learning rates.
-        schedule_start: number of steps before the schedule starts.
-        seed: seed of the run; also seeds dropout for each micro-batch.
-        device: device of the learner.
-        precision: number format.
-        max_grad_norm: upper bound to which the gradient norm is clipped; None disables clipping.
         save_every: steps between saves of ``last``, which is also saved at the end and on interruption.
         save_at: token counts, ascending, at which the model is kept as a revision.
         log_every: steps between log records; evaluations are always logged.
-        max_bad_steps: number of consecutive steps with a non-finite loss after which training fails.
     """
 
     budget: Budget
@@ -64,50 +56,18 @@ class TrainerConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A step whose numbers the host has not read yet.
-
-    Attributes:
-        pending: the pending step.
-        record: its log record, as far as it is known.
-        fraction: share of the budget used up after the step.
-    """
-
     pending: PendingStep
     record: dict[str, Any]
     fraction: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """The checkpoints, log records and screen output of a training run.
-
-    Attributes:
-        checkpoints: where to save checkpoints; None disables saving.
-        trackers: receivers of the log records, such as ``Jsonl``; the caller opens and closes them.
-        progress: the progress line on the screen.
-        callbacks: called after every step; they can extend its record and return messages for the user.
-    """
-
-    checkpoints: Checkpoints | None = None
-    trackers: Sequence[Tracker] = ()
-    progress: ProgressLine = field(default_factory=lambda: ProgressLine(quiet=True))
-    callbacks: Sequence[Callback] = ()
 
 
 class Trainer:
     """Trains a learner on a stream until the budget is used up.
 
     Args:
-        learner: the learner, already on its device.
-        stream: the optimizer steps of this rank.
-        optimizer: optimizer of the trainable parameters.
-        config: the settings.
-        validation: how to evaluate the learner on held-out data; None disables validation.
         average: average of the optimized parameters, which is evaluated and saved in their place; None disables
             averaging.
-        output: files and screen output; none by default.
         state: state of an earlier training run that this one continues; by default a fresh state.
-        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -119,18 +79,20 @@ class Trainer:
         config: TrainerConfig,
         validation: Validation | None = None,
         average: Average | None = None,
-        output: Output | None = None,
+        checkpoints: Checkpoints | None = None,
+        trackers: Sequence[Tracker] = (),
+        progress: ProgressLine | None = None,
+        callbacks: Sequence[Callback] = (),
         state: TrainState | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             optimizer = Optimizer(learner, [optimizer])
-        output = output or Output()
         self.learner, self.stream, self.optimizer = learner, stream, optimizer
         self.config, self.validation, self.average = config, validation, average
-        self.progress = output.progress
-        self.trackers = output.trackers if process_group.is_main() else ()
-        self.callbacks = [NonFiniteGuard(max_bad_steps=config.max_bad_steps), *output.callbacks]
+        self.progress = progress or ProgressLine(quiet=True)
+        self.trackers = trackers if process_group.is_main() else ()
+        self.callbacks = [NonFiniteGuard(max_bad_steps=config.max_bad_steps), *callbacks]
         self.clock = clock
         self.state = state or TrainState()
         self.updater = Updater(
@@ -141,8 +103,14 @@ class Trainer:
             precision=config.precision,
             max_grad_norm=config.max_grad_norm,
         )
-        self.snapshot = Snapshot(updater=self.updater, state=self.state, callbacks=self.callbacks, average=average)
-        self.saver = CheckpointSaver(self.snapshot, output.checkpoints, save_at=config.save_at)
+        self.saver = CheckpointSaver(
+            updater=self.updater,
+            state=self.state,
+            callbacks=self.callbacks,
+            average=average,
+            checkpoints=checkpoints,
+            save_at=config.save_at,
+        )
         self._started_at = 0.0  # start time, corrected as if there had been no interruptions
         self._unread: list[_Unread] = []
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
@@ -166,8 +134,6 @@ class Trainer:
 
         Raises:
             Interrupted: SIGTERM or Ctrl-C was received; the step was finished and everything was saved.
-            TrainingError: the loss was not finite for several consecutive steps, or the device ran out of memory.
-            CheckpointError: a checkpoint cannot be written.
         """
         state = self.state
         self.saver.check()
@@ -175,7 +141,7 @@ class Trainer:
         with ExitStack() as stack:
             stack.enter_context(stop_on_signals())
             stack.enter_context(self.progress)
-            source = stack.enter_context(StepSource(self.stream, start=state.step))
+            source = stack.enter_context(closing(StepSource(self.stream, start=state.step)))
             self.learner.train()
             if state.step == 0:
                 self.saver.keep_revisions(seen=-1)
@@ -216,18 +182,13 @@ class Trainer:
         return every is not None and self.state.step % every == 0
 
     def _fraction(self) -> float:
-        """Return the share of the budget that is used up."""
         state = self.state
         return self.config.budget.fraction(
             steps=state.step, tokens=state.tokens, seconds=state.seconds, prepared=state.prepared
         )
 
     def _step(self, source: StepSource) -> str | None:
-        """Take one optimizer step; the device may still be computing the step when this returns.
-
-        Returns:
-            The name of a signal that requested any rank to stop, or None.
-        """
+        """Take one optimizer step, which the device may finish later; return a signal that asked any rank to stop."""
         start_time, state = self.clock(), self.state
         fraction = self._fraction()
         self.learner.on_progress(fraction)
@@ -252,7 +213,13 @@ class Trainer:
             state.finished = "budget"
         if self.average is not None:
             self.average.on_progress(fraction=fraction)
-        self._unread.append(_Unread(update, self._record(), fraction))
+        record = {
+            "step": state.step,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 3),
+            "epoch": state.epoch,
+        }
+        self._unread.append(_Unread(update, record, fraction))
         state.evaluation_due = self.validation is not None and (
             self._is_due(self.validation.every) or state.finished is not None
         )
@@ -274,16 +241,6 @@ class Trainer:
         return self.config.schedule(
             step=state.step - self.config.schedule_start, fraction=fraction, fraction_after=fraction_after
         )
-
-    def _record(self) -> dict[str, Any]:
-        """Return the log record of a step, without the numbers that are still to be read."""
-        state = self.state
-        return {
-            "step": state.step,
-            "tokens": state.tokens,
-            "seconds": round(state.seconds, 3),
-            "epoch": state.epoch,
-        }
 
     def _read(self) -> None:
         """Read the numbers of all pending steps and pass them to the callbacks."""
@@ -324,7 +281,8 @@ class Trainer:
     def _log(self) -> None:
         state = self.state
         evaluated = any(name.startswith("validation/") for name in state.record)
-        self._set_rate()
+        rate = self._unlogged_tokens / self._unlogged_seconds if self._unlogged_seconds else 0.0
+        state.record["tokens_per_second"] = round(rate, 1)  # since the last logged step, without evaluations and saves
         self.progress.show(
             state.record,
             fraction=self._fraction(),
@@ -338,8 +296,3 @@ class Trainer:
         for tracker in self.trackers:
             tracker.log(state.record)
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
-
-    def _set_rate(self) -> None:
-        """Record the real tokens per second since the last logged step, excluding evaluations and saves."""
-        rate = self._unlogged_tokens / self._unlogged_seconds if self._unlogged_seconds else 0.0
-        self.state.record["tokens_per_second"] = round(rate, 1)

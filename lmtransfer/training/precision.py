@@ -19,13 +19,7 @@ PrecisionName = Literal["bf16", "fp16", "fp32"]
 
 
 class Precision:
-    """The number format of matrix products; weights, gradients and optimizer state keep their own formats.
-
-    Args:
-        name: ``bf16``, ``fp16`` or ``fp32`` (no autocast: the format of the weights).
-        device: device of the learner.
-        init_scale: initial loss scale; only fp16 uses a loss scale.
-    """
+    """The number format of matrix products; weights, gradients and optimizer state keep their own formats."""
 
     def __init__(
         self, *, name: PrecisionName = "fp32", device: torch.device | str = "cpu", init_scale: float = 2.0**16
@@ -61,10 +55,6 @@ class LossScale:
 
     The loss is multiplied by ``scale`` and the gradients are divided by it. If gradients overflow, the step is skipped
     and the scale is halved. After ``growth_interval`` good steps in a row the scale is doubled.
-
-    Args:
-        init_scale: initial scale.
-        growth_interval: number of consecutive good steps before the scale is doubled.
     """
 
     def __init__(self, *, init_scale: float = 2.0**16, growth_interval: int = 2000) -> None:
@@ -133,13 +123,7 @@ def cuda_format(capability: tuple[int, int]) -> Format:
 
 
 def cpu_format(flags: frozenset[str], environment: Mapping[str, str]) -> Format:
-    """Return a CPU's format.
-
-    Args:
-        flags: its features, as Linux names them; empty if unknown, in which case the result is float32, which may be
-            slower but is always correct.
-        environment: environment variables, which may limit the instruction set.
-    """
+    """Return a CPU's format, given its features as Linux names them; float32 if they are unknown."""
     ceiling = next((environment[name].upper() for name in _CEILINGS if environment.get(name)), None)
     if ceiling in _WITHOUT_BF16:
         return Format("fp32", f"an environment variable limits the CPU to {ceiling}, without bfloat16")

@@ -41,11 +41,6 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def local_rank() -> int:
-    """Return the number of this process on its machine, which is also the number of its device."""
-    return ranks.local_rank()
-
-
 @contextmanager
 def join() -> Iterator[None]:
     """Join the processes that ``torchrun`` started, inside the block; without ``torchrun``, do nothing.
@@ -58,8 +53,8 @@ def join() -> Iterator[None]:
     if ranks.world_size() == 1 or dist.is_initialized():
         yield
         return
-    if local_rank() < torch.cuda.device_count():
-        torch.cuda.set_device(local_rank())
+    if ranks.local_rank() < torch.cuda.device_count():
+        torch.cuda.set_device(ranks.local_rank())
     if torch.cuda.is_available():
         dist.init_process_group("cpu:gloo,cuda:nccl")
     else:
@@ -82,11 +77,7 @@ def _leave() -> None:
 
 @contextmanager
 def explain_lost_ranks() -> Iterator[None]:
-    """Explain errors in an exchange if the other ranks have ended.
-
-    Raises:
-        MachineError: the exchange failed.
-    """
+    """Explain errors in an exchange if the other ranks have ended."""
     try:
         yield
     except torch.OutOfMemoryError:

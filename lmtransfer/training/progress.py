@@ -21,9 +21,7 @@ class ProgressLine:
     """A line on rank 0 with step, share of the budget, losses, learning rate, real tokens/s, memory and remaining time.
 
     Args:
-        quiet: show only notes.
         flops_per_token: training FLOP per token, used to show the share of a GPU's peak (MFU); None hides it.
-        peak_flops: dense peak of the device in the training precision, FLOP/s.
     """
 
     def __init__(
@@ -57,7 +55,6 @@ class ProgressLine:
         """Show the record of one step.
 
         Args:
-            fraction: share of the budget used up after the step.
             prepared: seconds before the first step, which the remaining time excludes.
             last: show the record in any case, because no step follows.
         """

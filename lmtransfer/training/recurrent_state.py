@@ -26,9 +26,7 @@ def choose(old: Tensor, before: Any, after: Any) -> Any:
     """Return ``before`` where ``old`` is true and ``after`` where it is false, decided on the device.
 
     Args:
-        old: a Boolean scalar on the device.
         before: the recurrent state before the step; where it has no tensor of that shape, zeros take its place.
-        after: the recurrent state after the step.
     """
     if isinstance(after, Tensor):
         fits = isinstance(before, Tensor) and before.shape == after.shape
@@ -45,13 +43,6 @@ def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> d
     """Redistribute the recurrent states of a step's micro-batches over another split of the same rows.
 
     The first dimension of each tensor is the sequences.
-
-    Args:
-        recurrent_states: recurrent states by position within the step.
-        sizes: number of sequences in each micro-batch of the next step.
-
-    Raises:
-        TrainingError: the recurrent states have a different number of rows.
     """
     places = sorted(recurrent_states)
     rows = [_num_rows(recurrent_states[place]) for place in places]
@@ -77,7 +68,6 @@ def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> d
 
 
 def _num_rows(recurrent_state: Any) -> int | None:
-    """Return the number of rows in the tensors of a nested structure; None if it has no tensors with rows."""
     tensors, _ = flatten(recurrent_state)
     return next((len(tensor) for tensor in tensors.values() if tensor.ndim), None)
 
@@ -88,11 +78,7 @@ def detach(recurrent_state: Any) -> Any:
 
 
 def flatten(recurrent_state: Any, prefix: str = "carry") -> tuple[dict[str, Tensor], Any]:
-    """Return a nested structure's tensors by name, and the structure as values that JSON can represent.
-
-    Raises:
-        TypeError: it contains something other than tensors, plain numbers, strings, None, tuples, lists and dicts.
-    """
+    """Return a nested structure's tensors by name, and the structure as values that JSON can represent."""
     if isinstance(recurrent_state, Tensor):
         return {prefix: recurrent_state}, {"tensor": prefix}
     if isinstance(recurrent_state, tuple | list | dict):

@@ -19,16 +19,16 @@ from lmtransfer.training.update import Updater
 from lmtransfer.training.weights import aliases, load_weights, num_bytes, weights
 
 
-class Snapshot:
-    """The parts of a run whose state is saved.
+class CheckpointSaver:
+    """Saves and restores the state of a run; all ranks must call its methods, and the main rank writes the files.
 
     Args:
-        updater: the updater, with the learner (weights and buffers, part by part), the optimizer (moments), the
-            recurrent states and the loss scale.
-        state: the state of the run; it is restored in place.
-        callbacks: the callbacks whose states are saved.
+        updater: has the learner, the optimizer, the recurrent states and the loss scale.
+        state: restored in place.
         average: the average of the weights, or None. Once the average has begun, it is saved as the model, and the
             trained weights are saved as "raw".
+        checkpoints: where to save; None disables saving.
+        save_at: token counts, ascending, at which the model is kept as a revision.
     """
 
     def __init__(
@@ -37,16 +37,84 @@ class Snapshot:
         updater: Updater,
         state: TrainState,
         callbacks: Sequence[Callback],
-        average: Average | None = None,
+        average: Average | None,
+        checkpoints: Checkpoints | None,
+        save_at: Sequence[int],
     ) -> None:
-        self.learner = updater.learner
-        self.optimizer = updater.optimizer
-        self.updater = updater
-        self.state = state
-        self.callbacks = callbacks
-        self.average = average
+        self.updater, self.learner, self.optimizer = updater, updater.learner, updater.optimizer
+        self.state, self.callbacks, self.average = state, callbacks, average
+        self.checkpoints, self.save_at = checkpoints, save_at
 
-    def take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    def check(self) -> None:
+        """Check before training that everything can be saved."""
+        if self.checkpoints is not None and process_group.is_main():
+            self.checkpoints.note_files()
+            num_ahead = sum(point >= self.state.tokens for point in self.save_at)
+            preflight(
+                self.checkpoints.folder,
+                num_bytes=self.num_bytes(),
+                kept_bytes=num_ahead * num_bytes(self.learner.parts()["model"]),
+            )
+
+    def num_bytes(self) -> int:
+        """Return the approximate size of a checkpoint: weights and two moments; with an average, the weights twice."""
+        parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)
+        parts = self.learner.parts()
+        averaged = num_bytes(parts["model"]) if self.average is not None else 0
+        return 2 * parameters + averaged + sum(num_bytes(part) for part in parts.values())
+
+    def save(self, name: str) -> None:
+        """Save everything that resuming needs, as ``last`` or ``best``."""
+        if self.checkpoints is None:
+            return
+        tensors, state = self._take()
+        if process_group.is_main():
+            self.checkpoints.save(name, tensors=tensors, state=state)
+        process_group.barrier()
+
+    def keep_revisions(self, *, seen: int) -> None:
+        """Save the model for each point of ``save_at`` that was reached after ``seen`` tokens.
+
+        This precedes the next save of ``last``, so that a run resumed from there has all earlier revisions.
+        """
+        points = [point for point in self.save_at if seen < point <= self.state.tokens]
+        if self.checkpoints is None or not points:
+            return
+        tensors, state = self._take()
+        entries = ("step", "tokens", "phases", "aliases", "averaged")
+        state = {name: state[name] for name in entries if name in state}
+        if process_group.is_main():
+            for point in points:
+                self.checkpoints.save(revision_name(point), tensors={"model": tensors["model"]}, state=state)
+        process_group.barrier()
+
+    def restore(self) -> list[str]:
+        """Restore the newest complete checkpoint, if there is one, and return messages for the user.
+
+        If the newest checkpoint is ``best``, a crash happened before ``last`` was saved, possibly at the end of
+        training. ``last`` is then saved now.
+        """
+        if self.checkpoints is None:
+            raise ValueError("a trainer without checkpoints cannot resume")
+        checkpoint, problems = self.checkpoints.recover_newest()
+        notes = [f"warning: {problem}; this checkpoint is skipped" for problem in problems]
+        if checkpoint is None:
+            return [
+                *notes,
+                "the run was interrupted before its first checkpoint, so it starts again from the beginning",
+            ]
+        notes += self._restore(checkpoint)
+        if checkpoint.folder.name != "last":
+            self.save("last")
+        return [*notes, f"resuming after step {checkpoint.step:,} from {checkpoint.folder}"]
+
+    def drop_later_revisions(self) -> None:
+        """Remove the revisions of steps after the present one, because training will save them again."""
+        if self.checkpoints is not None and process_group.is_main():
+            self.checkpoints.drop_revisions(after=self.state.step)
+        process_group.barrier()
+
+    def _take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return tensors by file, and plain values; every rank must call this, because recurrent states differ."""
         recurrent_states = process_group.gather(
             map_tensors(self.updater.recurrent_states, lambda tensor: tensor.cpu().clone())
@@ -76,30 +144,7 @@ class Snapshot:
             state["averaged"] = self.average.num
         return tensors, state | {"files": [name for name, content in tensors.items() if content]}
 
-    def take_model(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return the model alone, and the state that describes it; every rank must call this."""
-        tensors, state = self.take()
-        entries = ("step", "tokens", "phases", "aliases", "averaged")
-        return {"model": tensors["model"]}, {name: state[name] for name in entries if name in state}
-
-    def num_model_bytes(self) -> int:
-        """Return the size of the model with its heads, in bytes."""
-        return num_bytes(self.learner.parts()["model"])
-
-    def num_bytes(self) -> int:
-        """Return the approximate size of a checkpoint: weights and two moments; with an average, the weights twice."""
-        parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)
-        parts = self.learner.parts()
-        averaged = num_bytes(parts["model"]) if self.average is not None else 0
-        return 2 * parameters + averaged + sum(num_bytes(part) for part in parts.values())
-
-    def restore(self, checkpoint: Checkpoint) -> list[str]:
-        """Restore a checkpoint and return messages for the user.
-
-        Raises:
-            CheckpointError: the checkpoint has another model, optimizer or precision, or its recurrent state is from
-                a different number of ranks.
-        """
+    def _restore(self, checkpoint: Checkpoint) -> list[str]:
         saved = checkpoint.state
         files = saved.get("files", ())
         missing = [name for name in files if not (checkpoint.folder / f"{name}.safetensors").is_file()]
@@ -158,7 +203,6 @@ class Snapshot:
         return notes
 
     def _restore_observers(self, checkpoint: Checkpoint) -> None:
-        """Restore the loss scale and the states of the callbacks."""
         saved, scaler = checkpoint.state, self.updater.precision.scaler
         states = saved.get("watchers") or {}
         observers: dict[str, tuple[Any, Any]] = {
@@ -176,87 +220,3 @@ class Snapshot:
                     f"{checkpoint.folder / STATE}: {place} is not a valid state ({error!r}): restore the folder "
                     "from a backup"
                 ) from error
-
-
-class CheckpointSaver:
-    """Saves the parts of a run; all ranks must call its methods, and the main rank writes the files.
-
-    Args:
-        snapshot: the parts of the run whose state is saved.
-        checkpoints: where to save them; None disables saving.
-        save_at: token counts, ascending, at which the model is kept as a revision.
-    """
-
-    def __init__(self, snapshot: Snapshot, checkpoints: Checkpoints | None, *, save_at: Sequence[int] = ()) -> None:
-        self.snapshot, self.checkpoints, self.save_at = snapshot, checkpoints, save_at
-
-    def check(self) -> None:
-        """Check before training that everything can be saved."""
-        if self.checkpoints is not None and process_group.is_main():
-            self.checkpoints.note_files()
-            num_ahead = sum(point >= self.snapshot.state.tokens for point in self.save_at)
-            preflight(
-                self.checkpoints.folder,
-                num_bytes=self.snapshot.num_bytes(),
-                kept_bytes=num_ahead * self.snapshot.num_model_bytes(),
-            )
-
-    def save(self, name: str) -> None:
-        """Save everything that resuming needs.
-
-        Args:
-            name: ``last`` or ``best``.
-        """
-        if self.checkpoints is None:
-            return
-        tensors, state = self.snapshot.take()
-        if process_group.is_main():
-            self.checkpoints.save(name, tensors=tensors, state=state)
-        process_group.barrier()
-
-    def keep_revisions(self, *, seen: int) -> None:
-        """Save the model for each point of ``save_at`` that was reached after ``seen`` tokens.
-
-        This precedes the next save of ``last``, so that a run resumed from there has all earlier revisions.
-        """
-        points = self.points_between(seen=seen, tokens=self.snapshot.state.tokens)
-        if self.checkpoints is None or not points:
-            return
-        tensors, state = self.snapshot.take_model()
-        if process_group.is_main():
-            for point in points:
-                self.checkpoints.save(revision_name(point), tensors=tensors, state=state)
-        process_group.barrier()
-
-    def points_between(self, *, seen: int, tokens: int) -> list[int]:
-        """Return the points of ``save_at`` after ``seen`` tokens, up to ``tokens``."""
-        return [point for point in self.save_at if seen < point <= tokens]
-
-    def restore(self) -> list[str]:
-        """Restore the newest complete checkpoint, if there is one, and return messages for the user.
-
-        If the newest checkpoint is ``best``, a crash happened before ``last`` was saved, possibly at the end of
-        training. ``last`` is then saved now.
-
-        Raises:
-            CheckpointError: no checkpoint is complete, or the checkpoint does not fit the run.
-        """
-        if self.checkpoints is None:
-            raise ValueError("a trainer without checkpoints cannot resume")
-        checkpoint, problems = self.checkpoints.recover_newest()
-        notes = [f"warning: {problem}; this checkpoint is skipped" for problem in problems]
-        if checkpoint is None:
-            return [
-                *notes,
-                "the run was interrupted before its first checkpoint, so it starts again from the beginning",
-            ]
-        notes += self.snapshot.restore(checkpoint)
-        if checkpoint.folder.name != "last":
-            self.save("last")
-        return [*notes, f"resuming after step {checkpoint.step:,} from {checkpoint.folder}"]
-
-    def drop_later_revisions(self) -> None:
-        """Remove the revisions of steps after the present one, because training will save them again."""
-        if self.checkpoints is not None and process_group.is_main():
-            self.checkpoints.drop_revisions(after=self.snapshot.state.step)
-        process_group.barrier()

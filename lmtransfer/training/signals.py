@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from lmtransfer.errors import Interrupted
-from lmtransfer.system.interrupts import SIGNALS, decide, handle_lost_readers
+from lmtransfer.system.interrupts import decide, handle_lost_readers, handle_signals
 from lmtransfer.training import process_group
 
 _requested: signal.Signals | None = None
@@ -63,22 +63,16 @@ def stop_on_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.signal(number, _handle)
-        for number in SIGNALS
-        if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) is not signal.SIG_IGN  # nohup
-    }
     missed = None
     try:
-        with handle_lost_readers(_request):
-            yield
-        missed = requested_stop()  # arrived after the loop's last check
-    except Interrupted:
-        decide()
-        raise
+        with handle_signals(_handle), handle_lost_readers(_request):
+            try:
+                yield
+            except Interrupted:
+                decide()
+                raise
+            missed = requested_stop()  # arrived after the loop's last check
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         _requested = None
     if missed is not None:
         signal.raise_signal(signal.Signals[missed])

@@ -65,18 +65,11 @@ class TrainState:
         tokens: number of real tokens in these steps, over all ranks.
         seconds: training time, including evaluation and saving.
         prepared: the part of ``seconds`` before the first step, for counting token embeddings.
-        epoch: number of epochs seen, as a fraction.
-        metrics: the latest evaluation.
-        best_metrics: the best evaluation.
-        best: best value of the main metric; None before the first evaluation.
-        best_step: the step with the best value.
-        evaluations_since_best: number of evaluations since the best one, for early stopping.
         finished: why training ended ("budget" or "patience"), or None.
         record: the log record (in ``metrics.jsonl``) of the latest step, as far as it is known.
         evaluation_due: whether the evaluation of the latest step was interrupted; a resumed run evaluates first.
         shares_used: used shares of a budget in seconds at each step since the last logged line; logged with the next
             line.
-        phases: the phases that have begun, for a run with phases; see ``PhaseStart``.
     """
 
     step: int = 0

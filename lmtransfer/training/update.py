@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,11 +36,7 @@ _ADVICE = "lower train.micro_batch_tokens or objective.max_length, or use a smal
 
 
 class OutOfDeviceMemory(Exception):
-    """A micro-batch did not fit on the device; weights and recurrent states have not changed.
-
-    Attributes:
-        largest: number of tokens in the largest micro-batch of the step.
-    """
+    """A micro-batch did not fit on the device; weights and recurrent states have not changed."""
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
@@ -54,9 +49,7 @@ class PassResults:
 
     Attributes:
         counts: the count of each loss over the whole step (all micro-batches and ranks), if known before the passes.
-        tokens: number of real tokens in the step over all ranks.
         losses: losses of each micro-batch of this rank, without gradients; empty for a filler.
-        recurrent_states: recurrent state after each micro-batch.
     """
 
     counts: dict[str, float]
@@ -76,15 +69,11 @@ def accumulate(
     the micro-batch, so they change with the split. Other random numbers of an objective belong to its rows.
 
     Args:
-        step: the micro-batches of this rank; every rank has the same number.
         recurrent_states: recurrent state before each micro-batch, by its position within the step.
         seed: seed of torch's generator, whose state depends only on this seed and the number of the micro-batch.
-        device: device of the learner.
 
     Raises:
         OutOfDeviceMemory: the device ran out of memory.
-        TrainingError: the device ran out of memory, but the other ranks cannot repeat the step.
-        MachineError: the exchange of gradients failed because another rank has ended.
     """
     counts = _step_counts(passes.learner, step)
     result = PassResults(counts=counts, tokens=int(counts.pop(_TOKENS)))
@@ -143,42 +132,24 @@ def _step_counts(learner: Learner, step: Step) -> dict[str, float]:
 
 
 class StepSource:
-    """Reads the steps of a stream; a step is a pure function of its number, so it can be split again without loss.
-
-    Args:
-        stream: the steps.
-        start: number of the first step.
-    """
+    """Reads the steps of a stream; a step is a pure function of its number, so it can be split again without loss."""
 
     def __init__(self, stream: BatchStream, *, start: int) -> None:
         self.stream = stream
         self.steps: Iterator[Step] = iter(stream.steps(start))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop the workers of the stream."""
-        self._close()
 
     def next(self) -> Step:
         """Return the next step."""
         return next(self.steps)
 
     def split_again(self, step: Step, error: OutOfDeviceMemory) -> tuple[Step, str]:
-        """Return the same step in micro-batches of half the tokens, and a message for the user.
-
-        Raises:
-            TrainingError: the stream cannot build smaller micro-batches, for example because a row is longer.
-        """
+        """Return the same step in micro-batches of half the tokens, and a message for the user."""
         tokens = error.largest // 2
         if not tokens:
             raise TrainingError(
                 f"step {step.number + 1}: out of memory at {error.largest} tokens; {_ADVICE}"
             ) from error
-        self._close()
+        self.close()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         try:
@@ -197,7 +168,8 @@ class StepSource:
         )
         return smaller, note
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Stop the workers of the stream."""
         close = getattr(self.steps, "close", None)
         if close is not None:
             close()
@@ -210,11 +182,6 @@ class StepResult:
     Attributes:
         losses: mean of each named loss over the whole step (all micro-batches and ranks), before the update; losses
             with a count of 0 are omitted.
-        loss: weighted total of the losses.
-        tokens: number of real tokens in the step over all ranks.
-        gradient_norm: gradient norm before clipping.
-        factor: factor on the peak learning rates.
-        updated: whether the weights changed.
         overflowed: whether the float16 gradients overflowed, in which case only the loss scale changed.
         loss_scale: loss scale after the step; 1 except in float16.
         bad_keys: keys of the micro-batches, on any rank, whose loss was not finite.
@@ -236,16 +203,9 @@ class PendingStep:
     """A step whose numbers the device may still be computing.
 
     Attributes:
-        tokens: number of its real tokens over all ranks.
         counts: count of each loss over all micro-batches and ranks, if known before the passes.
-        losses: losses of each micro-batch of this rank.
-        keys: the rows or examples in each of these micro-batches.
         norm: gradient norm, multiplied by the loss scale.
         skipped: 1 if the weights did not change, else 0.
-        scale: loss scale of the step.
-        scale_after: loss scale after the step.
-        overflowed: see ``StepResult``.
-        factor: factor on the peak learning rates.
     """
 
     tokens: int
@@ -265,17 +225,6 @@ class Updater:
 
     The recurrent state of a learner belongs to a position within the step: micro-batch j of step k continues
     micro-batch j of step k - 1.
-
-    Args:
-        learner: computes the losses.
-        optimizer: optimizer of its parameters.
-        seed: seed of the run; it seeds dropout.
-        device: device of the learner.
-        precision: number format.
-        max_grad_norm: upper bound to which the gradient norm is clipped; None disables clipping.
-
-    Attributes:
-        asynchronous: whether the device works while the host does something else.
     """
 
     def __init__(
@@ -392,9 +341,6 @@ class _OfRank:
 
     Attributes:
         losses: name, sum and weight of each loss of each micro-batch, and the count if the pass computed it.
-        norm: gradient norm.
-        skipped: whether the weights did not change.
-        bad_keys: keys of the micro-batches with a non-finite loss.
     """
 
     losses: list[tuple[str, float, float, float | None]]
@@ -420,7 +366,6 @@ def _on_device(step: PendingStep) -> list[Tensor]:
 
 
 def _of_rank(step: PendingStep, on_device: Sequence[float]) -> _OfRank:
-    """Return this rank's numbers; ``on_device`` holds the values from ``_on_device``."""
     losses = [(name, loss) for of_batch in step.losses for name, loss in of_batch.items()]
     *numbers, skipped, norm = on_device
     sums, counts = numbers[: len(losses)], iter(numbers[len(losses) :])
@@ -468,7 +413,6 @@ def _not_finite(results: PassResults, norm: Tensor) -> Tensor:
 
 
 def _losses_are_finite(results: PassResults) -> bool:
-    """Whether all losses with a nonzero count are finite on all ranks."""
     losses = [loss.sum for of_batch in results.losses for loss in of_batch.values() if _counts(loss)]
     return all(process_group.gather(all(bool(loss.isfinite()) for loss in losses)))
 
@@ -479,11 +423,9 @@ def _counts(loss: Loss) -> bool:
 
 @torch.no_grad()
 def _scale_gradients(parameters: Sequence[nn.Parameter], factor: float) -> None:
-    """Multiply all gradients by ``factor`` in place, unless it is 1."""
     if factor != 1:
         torch._foreach_mul_([own_part(p.grad) for p in parameters if p.grad is not None], factor)
 
 
 def _clip_factor(norm: float, max_norm: float | None) -> float:
-    """Return the factor that clips ``norm`` to ``max_norm``; 1 if it is smaller or there is no limit."""
     return 1.0 if max_norm is None or norm <= max_norm else max_norm / norm

@@ -56,12 +56,7 @@ def aliases(module: nn.Module) -> dict[str, str]:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-    """Copy saved weights into the module in place, so that tied tensors stay tied.
-
-    Args:
-        saved: tensors by name; a shared tensor may have any of its names.
-        source: name of the source in messages.
-    """
+    """Copy saved weights, under any of their names, into the module in place, so that tied tensors stay tied."""
     for target, value in _fitting(module, saved, source):
         target.copy_(shard_like(target, value))
 
@@ -101,10 +96,6 @@ def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:
 
     Args:
         folder: folder of the checkpoint, such as ``<run>/checkpoints/best``; its hashes are verified.
-        prefix: the prefix, such as ``"encoder."``.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged, or holds no weights under ``prefix``.
     """
     checkpoint = open_checkpoint(Path(folder))
     saved = checkpoint.tensors("model")

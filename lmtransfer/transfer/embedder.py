@@ -28,8 +28,7 @@ from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
 from lmtransfer.system.validation import Misfit, validate
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights

@@ -29,6 +29,7 @@ from lmtransfer.runs.trust import check_same_text
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.training import process_group
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
 from lmtransfer.training.update import StepResult
@@ -222,25 +223,25 @@ class JointStream(BatchStream):
         self.text.set_micro_batch_tokens(tokens)
 
 
-class LastLosses:
-    """A callback that stores the latest value of every loss, because the text's losses end before training does."""
+class LastLosses(Callback):
+    """Stores the latest value of every loss by name, because the text's losses end before training does."""
 
     name = "last_losses"
 
     def __init__(self) -> None:
         self.losses: dict[str, float] = {}
 
+    @override
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """Store the step's losses."""
         self.losses.update(outcome.losses)
         return ()
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses."""
         return dict(self.losses)
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the losses from ``state_dict``."""
         self.losses = {str(name): float(value) for name, value in state.items()}
 
 

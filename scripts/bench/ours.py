@@ -14,8 +14,9 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.training import prepare_encoders
 from lmtransfer.training.budget import Budget
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.hardware import Hardware, setup
-from lmtransfer.training.loop import Output, Trainer, TrainerConfig
+from lmtransfer.training.loop import Trainer, TrainerConfig
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.transfer.freezing import Freezing
@@ -30,7 +31,7 @@ from .setting import FINETUNING, LEARNING_RATE, Setting, num_parameters
 from .text import objectives_of, stream_of
 
 
-class _Timed:
+class _Timed(Callback):
     """A callback that passes each step to the clock."""
 
     name = "clock"
@@ -41,12 +42,6 @@ class _Timed:
     def on_step_end(self, outcome: Any, record: Any, *, fraction: float) -> Sequence[str]:
         self.clock.step(outcome.tokens)
         return ()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +102,7 @@ def measure(setting: Setting) -> dict[str, Any]:
             max_grad_norm=1.0,
             log_every=math.gcd(setting.warmup, setting.steps),
         ),
-        output=Output(callbacks=[_Timed(clock)]),
+        callbacks=[_Timed(clock)],
     ).train()
     flags = f"Trainer, {hardware.precision.name}" + (", compiled blocks" if hardware.compile else ", eager")
     return {

@@ -93,10 +93,6 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
         path = found.conf / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(text).lstrip())
-    hydra_pages = found.conf / "hydra" / "help"
-    hydra_pages.mkdir(parents=True)
-    page = paths.conf_dir() / "hydra" / "help" / "lmtransfer.yaml"
-    (hydra_pages / page.name).write_text(page.read_text())
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

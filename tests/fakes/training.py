@@ -18,7 +18,7 @@ from lmtransfer.training import checkpoints
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.evaluation import Validation
 from lmtransfer.training.learner import Learner, Loss, Step
-from lmtransfer.training.loop import Output, Trainer, TrainerConfig
+from lmtransfer.training.loop import Trainer, TrainerConfig
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Linear
 
@@ -157,14 +157,13 @@ class FakeClock:
 
 
 def trainer_of(**settings: Any) -> Trainer:
-    """A trainer by its settings, whichever of its groups they are of."""
+    """A trainer by its settings, those of its configuration and of its validation among them."""
     measure, every, selection = (settings.pop(name, None) for name in ("evaluate", "eval_every", "selection"))
     validation = None if measure is None else Validation(measure=measure, every=every, selection=selection)
-    groups = {
-        group: group(**{one.name: settings.pop(one.name) for one in fields(group) if one.name in settings})
-        for group in (TrainerConfig, Output)
-    }
-    return Trainer(config=groups[TrainerConfig], validation=validation, output=groups[Output], **settings)
+    config = TrainerConfig(
+        **{one.name: settings.pop(one.name) for one in fields(TrainerConfig) if one.name in settings}
+    )
+    return Trainer(config=config, validation=validation, **settings)
 
 
 def toy_trainer(learner: nn.Module | None = None, **settings: Any) -> Trainer:

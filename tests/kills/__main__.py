@@ -57,12 +57,7 @@ def main() -> None:
 
 
 class Ledger:
-    """The outcomes, each written to a file as one line as soon as it is known.
-
-    Args:
-        path: path of the file; its existing lines count.
-        goal: number of kills that is enough.
-    """
+    """The outcomes, each written to a file as one line as soon as it is known."""
 
     def __init__(self, path: Path, *, goal: int) -> None:
         self.path, self.goal = path, goal
@@ -128,11 +123,7 @@ def _work(every: list[Trials], ledger: Ledger, *, jobs: int, until: float | None
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Kills by command and by moment: how many ended as without a kill, and how many lost something.
-
-    Args:
-        lines: lines of the ledger.
-    """
+    """Kills by command and by moment: how many ended as without a kill, and how many lost something."""
     rows = [["command", "kills", *MOMENTS, "identical", "lost"]]
     for name in [*dict.fromkeys(line["scenario"] for line in lines), None]:
         of_name = [line for line in lines if name in (None, line["scenario"])]

@@ -10,16 +10,7 @@ from lmtransfer.models.elmo import ElmoSubwordEncoder
 
 
 class BackwardLstm(ElmoSubwordEncoder):
-    """The backward half of ELMo's LSTMs.
-
-    Args:
-        vocab_size: rows of the token embeddings.
-        dim: width.
-        num_layers: number of LSTM layers.
-        cell_dim: cells of each layer, projected to ``dim``.
-        max_length: longest sequence in tokens.
-        dropout: dropout of the input of each layer and of the output of the last one.
-    """
+    """The backward half of ELMo's LSTMs."""
 
     attention: Direction = "backward"
 

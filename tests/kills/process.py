@@ -19,12 +19,7 @@ LIMIT = 600.0
 
 
 def environment(*, cache: Path, temporary: Path | None = None) -> dict[str, str]:
-    """The environment of a command: one thread, no network, this package, and the model beside this file.
-
-    Args:
-        cache: its cache folder.
-        temporary: its folder for temporary files; None: the system's.
-    """
+    """The environment of a command: one thread, no network, this package, and the model beside this file."""
     paths = [PYTHONPATH, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **{name: value for name, value in os.environ.items() if name not in ("LMTRANSFER_DATA", "WORLD_SIZE")},
@@ -36,13 +31,7 @@ def environment(*, cache: Path, temporary: Path | None = None) -> dict[str, str]
 
 @dataclass(slots=True)
 class Command:
-    """A started command.
-
-    Attributes:
-        process: its process, which leads a session.
-        said: file with its output.
-        start_time: start time on the monotonic clock.
-    """
+    """A started command."""
 
     process: subprocess.Popen[Any]
     said: Path
@@ -84,14 +73,7 @@ class Command:
 
 
 def start(words: Sequence[str], folder: Path, *, variables: dict[str, str], said: Path) -> Command:
-    """Start ``lmtransfer <words>`` in a folder.
-
-    Args:
-        words: the command line.
-        folder: the current folder of the process.
-        variables: its environment.
-        said: file to which its output is appended.
-    """
+    """Start ``lmtransfer <words>`` in a folder."""
     with said.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "lmtransfer", *words],

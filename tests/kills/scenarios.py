@@ -17,16 +17,7 @@ _PAIRS = ("objective.max_length=64",)
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A command to kill.
-
-    Attributes:
-        name: name of the scenario.
-        words: its command line.
-        more: additional words to resume it; empty if the same command resumes.
-        needs: parts of the world that it reads.
-        own_cache: whether it fills its own cache; the others find everything prepared.
-        trains: whether it trains, so that it saves after a signal.
-    """
+    """A command to kill."""
 
     name: str
     words: tuple[str, ...]
@@ -38,13 +29,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class _Pretraining:
-    """The settings of pretraining with an objective.
-
-    Attributes:
-        words: model, optimizer and other settings.
-        tokenizer: the tokenizer, which sets the vocabulary.
-        texts: the corpus.
-    """
+    """The settings of pretraining with an objective."""
 
     words: tuple[str, ...] = BERT
     tokenizer: tuple[str, ...] = VOCABULARY
@@ -92,11 +77,7 @@ _OBJECTIVES = {
 
 
 def scenarios(world: World) -> dict[str, Scenario]:
-    """All scenarios by name.
-
-    Args:
-        world: the inputs that they read.
-    """
+    """All scenarios by name."""
     found = [
         *_of_data(world),
         *(_of_objective(world, name, given) for name, given in _OBJECTIVES.items()),

@@ -34,15 +34,7 @@ MOMENTS = (BEFORE, SAVING, BETWEEN)
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One kill.
-
-    Attributes:
-        signal: name of the signal.
-        everybody: whether all processes were killed at once, as in a crash, or only the first.
-        after: seconds after the start.
-        moment: one of ``MOMENTS``.
-        status: exit status of the command; minus the signal's number if the signal ended it.
-    """
+    """One kill."""
 
     signal: str
     everybody: bool
@@ -53,18 +45,7 @@ class Kill:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a trial.
-
-    Attributes:
-        trial: number of the trial.
-        scenario: name of the command.
-        kills: the kills before the end of the command.
-        different: differences from the undisturbed run.
-        lost: checkpoints that were not resumed from.
-        problems: other problems: exit statuses, processes left behind.
-        temporary: what is left in the folder of temporary files.
-        seconds: duration of the trial.
-    """
+    """The outcome of a trial."""
 
     trial: int
     scenario: str
@@ -90,12 +71,6 @@ class Trials:
 
     All files are in a folder of the scenario: ``at``, where the command runs, so that its paths are the same in every
     trial; ``alone``, the result of the undisturbed run; and ``kept-<trial>`` for a trial that failed.
-
-    Args:
-        scenario: the scenario.
-        world: the inputs that it reads.
-        work: parent of the scenario's folder.
-        seed: seed of all random moments.
     """
 
     def __init__(self, scenario: Scenario, world: World, work: Path, *, seed: int) -> None:
@@ -128,12 +103,7 @@ class Trials:
         self.first, self.seconds = float(known["first"]), float(known["seconds"])
 
     def trial(self, number: int, *, inside_a_save: bool | None = None) -> Outcome:
-        """Kill the command, resume it to its end, and compare; no kills if all drawn moments were after its end.
-
-        Args:
-            number: number of the trial, which decides what is drawn.
-            inside_a_save: whether the kill must come inside a save; None: as drawn.
-        """
+        """Kill the command, resume it to its end, and compare; no kills if all drawn moments were after its end."""
         start_time, outcome = time.monotonic(), Outcome(number, self.scenario.name)
         self.leave_alone()
         rng = random.Random(f"{self.seed} {number}")

@@ -26,11 +26,7 @@ WHOLE_WORDS = ("tokenizer=words", "tokenizer.vocab_size=120")
 
 
 class World:
-    """A folder of inputs, which are made on request.
-
-    Args:
-        folder: path of the folder; existing content is kept.
-    """
+    """A folder of inputs, which are made on request."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 from torch import nn
 
+from lmtransfer.config.component import component_problems
 from lmtransfer.data.corpora.mixture import Sampling
 from lmtransfer.data.token_store import MixedStore
 from lmtransfer.errors import ConfigError
@@ -156,19 +157,13 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
     assert torch.equal(tables[0].weight, tables[1].weight)
 
 
-@pytest.mark.parametrize(
-    ("settings", "key"),
-    [
-        ({"windows": [], "documents": False}, "embeddings.windows"),
-        ({"windows": [0]}, "embeddings.windows"),
-        ({"contexts": 0}, "embeddings.contexts"),
-        ({"subsample": 0.0}, "embeddings.subsample"),
-        ({"deviation": -1.0}, "embeddings.deviation"),
-    ],
-)
-def test_values_out_of_range_are_refused_by_name(settings: dict, key: str) -> None:
-    with refuses(ConfigError, key):
-        CountedEmbeddings(**settings)
+def test_values_out_of_range_are_refused_by_name() -> None:
+    settings = {"windows": [0], "contexts": 0, "subsample": 0.0, "deviation": -1.0}
+    node = {"_target_": "lmtransfer.pretraining.counted_embeddings.CountedEmbeddings", **settings}
+    problems = component_problems(node, key="embeddings", nodes={"embeddings": set()}, complete=True)
+    assert [key.partition("[")[0] for key in problems] == [f"embeddings.{name}" for name in settings]
+    with refuses(ConfigError, "embeddings.windows"):
+        CountedEmbeddings(windows=[], documents=False)
 
 
 def test_output_biases_are_log_frequencies_of_mean_zero() -> None:

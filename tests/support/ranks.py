@@ -25,6 +25,7 @@ from lmtransfer.system.ranks import end_process
 from lmtransfer.training import process_group
 from lmtransfer.training.averaging import Average, ExponentialAverage
 from lmtransfer.training.budget import Budget
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.evaluation import ModelSelection, evaluate_losses
@@ -52,7 +53,7 @@ class _Killed(ToyStream):
         return super().micro_batch(number)
 
 
-class _Exchanges:
+class _Exchanges(Callback):
     """Counts the exchanges between ranks before each step's end, by the function of ``torch.distributed``."""
 
     name = "exchanges"
@@ -77,11 +78,6 @@ class _Exchanges:
     def of_steps(self) -> list[dict[str, int]]:
         """The exchanges from the end of each step to the end of the next one."""
         return [dict(after - before) for before, after in pairwise(self.until_step)]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 def _train(folder: Path, *, stream: type[ToyStream] = ToyStream, resume: bool = False) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.training import loop
 from lmtransfer.training.averaging import Average, ExponentialAverage, LastPartMean, weight_average
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import ModelSelection, evaluate_losses
 from lmtransfer.training.loop import Trainer
@@ -30,7 +31,7 @@ def _trainer(newest: Any, *, learner: ToyLearner | None = None, **settings: Any)
     return toy_trainer(learner, average=average, **settings)
 
 
-class _Watching:
+class _Watching(Callback):
     """A callback that keeps the weights after each step that changed them."""
 
     name = "watching"
@@ -42,11 +43,6 @@ class _Watching:
     def on_step_end(self, outcome: Any, record: Any, *, fraction: float) -> tuple[str, ...]:
         self.seen.append(weights_of(self.learner))
         return ()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 def _seen_and_averaged(newest: Any, **settings: Any) -> tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""What is chosen for a GPU from what the machine has, with a GPU that is only said to be there."""
+"""The choices for a machine: device, number format, threads, workers, compilation; GPUs are only said to be there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.training import ToyLearner
 from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.training import training_hardware
-from lmtransfer.training import hardware
+from lmtransfer.system.cores import cpu_quota, usable_cores
+from lmtransfer.system.waiting import SPIN_COUNT
+from lmtransfer.training import flops, hardware, precision
 from lmtransfer.training.hardware import setup
-from lmtransfer.training.precision import Precision
+from lmtransfer.training.precision import Precision, cpu_flags, cpu_format, cuda_format, fastest_format
 from lmtransfer.training.update import is_out_of_memory
 
 
@@ -200,3 +203,175 @@ def test_the_users_number_of_threads_is_respected(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert hardware.default_threads() == threads
+
+
+def test_hardware_resolves_what_is_automatic() -> None:
+    before = torch.get_num_threads()
+    try:
+        found = hardware.setup(device="cpu", threads=1)
+        assert found.device.type == "cpu"
+        assert torch.get_num_threads() == found.threads == 1
+        assert found.precision.name == precision.fastest_format(torch.device("cpu")).name
+        assert "(1 thread), " in str(found)
+        assert not found.compile
+        assert hardware.setup(device="cpu", precision="fp32", threads=1, compile=True).compile
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"device": "gpu"}, ("hardware.device=gpu", "auto, cpu, cuda")),
+        ({"device": "cuda:99"}, ("hardware.device=cuda:99", f"{torch.cuda.device_count()} CUDA devices")),
+        ({"device": "xpu"}, ("hardware.device=xpu", "auto, cpu, cuda")),
+        ({"device": "cpu", "precision": "fp16"}, ("hardware.precision=fp16", "bf16, fp32")),
+    ],
+)
+def test_hardware_that_is_not_there_is_named(settings: dict, names: tuple[str, ...]) -> None:
+    with refuses(ConfigError, *names):
+        hardware.setup(**settings)
+
+
+def test_bf16_autocast_is_on_in_the_forward_pass_only() -> None:
+    bf16 = precision.Precision(name="bf16")
+    learner = ToyLearner(dtype=torch.float32)
+    with bf16.autocast():
+        assert learner.out(torch.ones(1, 4)).dtype is torch.bfloat16
+    assert learner.out(torch.ones(1, 4)).dtype is torch.float32
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator's settings are glibc's")
+def test_the_allocator_is_tuned_on_glibc_and_left_alone_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = "import platform; from lmtransfer.training.hardware import tune_allocator; print(tune_allocator())"
+    done = subprocess.run([sys.executable, "-c", tuned], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(hardware.platform.libc_ver()[0] == "glibc")
+    monkeypatch.setattr(hardware.platform, "libc_ver", lambda: ("musl", "1.2"))
+    assert not hardware.tune_allocator()
+
+
+def test_the_peak_of_a_gpu_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda", 0)
+    for name, peak in {
+        "NVIDIA H200": 989e12,
+        "NVIDIA H100 PCIe": 756e12,
+        "NVIDIA L40S": 362e12,
+        "NVIDIA L40": 181e12,
+        "NVIDIA L4": 121e12,
+        "NVIDIA A100-SXM4-80GB": 312e12,
+        "NVIDIA T400 4GB": None,
+        "NVIDIA GeForce RTX 4090": 165e12,
+        "NVIDIA GeForce RTX 4090 Laptop GPU": None,
+        "Tesla T4": 65e12,
+        "Some Other GPU": None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        assert flops.peak_flops(cuda) == peak
+    assert flops.peak_flops(torch.device("cpu")) is None
+
+
+def test_training_flops_of_bert_base() -> None:
+    weights = 12 * 12 * 768**2  # 4 D^2 of attention and 8 D^2 of feed-forward, 12 layers
+    found = flops.training_flops_per_token(num_weights=weights, num_layers=12, dim=768, mean_length=128)
+    assert found == pytest.approx(6 * 84.9e6 + 12 * 12 * 768 * 128, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "expected"),
+    [
+        ("fma avx2 avx512_bf16", {}, "bf16"),
+        ("avx2 amx_bf16", {}, "bf16"),
+        ("fp asimd bf16 i8mm", {}, "bf16"),
+        ("fma avx2 avx512f avx512_vnni", {}, "fp32"),
+        ("", {}, "fp32"),
+        ("avx2 avx512_bf16", {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "fp32"),
+        ("avx2 avx512_bf16", {"DNNL_MAX_CPU_ISA": "avx512_core"}, "fp32"),
+        ("avx2 avx512_bf16", {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, "bf16"),
+        ("avx2", {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, "fp32"),
+    ],
+)
+def test_a_cpu_multiplies_in_bfloat16_only_where_it_has_it(
+    flags: str, environment: dict[str, str], expected: str
+) -> None:
+    found = cpu_format(frozenset(flags.split()), environment)
+    assert found.name == expected
+    assert found.reason
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 5), "fp16"), ((7, 0), "fp16"), ((6, 1), "fp32"), ((5, 2), "fp32")],
+)
+def test_a_gpu_by_its_compute_capability(capability: tuple[int, int], expected: str) -> None:
+    assert cuda_format(capability).name == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"), [("flags\t\t", {"fpu", "avx2"}), ("Features\t", {"fpu", "avx2"}), ("x", set())]
+)
+def test_flags_are_read_as_linux_writes_them(key: str, expected: set[str], tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{key}: fpu avx2\n\nprocessor : 1\n{key}: fpu avx2\n")
+    assert cpu_flags(tmp_path / "cpuinfo") == expected
+    assert cpu_flags(tmp_path / "nowhere") == set()
+
+
+def test_an_override_wins_over_the_table() -> None:
+    before = torch.get_num_threads()
+    try:
+        for name in ("fp32", "bf16"):
+            found = hardware.setup(device="cpu", precision=name, threads=1)  # type: ignore[arg-type]
+            assert (found.precision.name, found.reason) == (name, "as set")
+        assert hardware.setup(device="cpu", threads=1).reason == fastest_format(torch.device("cpu")).reason
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "expected"),
+    [
+        ({}, "0::/", None),
+        ({"cpu.max": "max 100000"}, "0::/", None),
+        ({"cpu.max": "150000 100000"}, "0::/", 1.5),
+        ({"cpu.max": "max 100000", "a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b", 4.0),
+        ({"a/cpu.max": "200000 100000", "a/b/cpu.max": "300000 100000"}, "0::/a/b", 2.0),
+        ({"cpu/x/cpu.cfs_quota_us": "50000", "cpu/x/cpu.cfs_period_us": "100000"}, "4:cpu,cpuacct:/x\n1:name=y:/", 0.5),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu,cpuacct:/", None),
+        ({"cpu.max": "nonsense"}, "0::/", None),
+    ],
+)
+def test_a_container_s_quota_is_the_least_of_its_groups(
+    files: dict[str, str], own: str, expected: float | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup" / name).write_text(text + "\n")
+    (tmp_path / "own").write_text(own + "\n")
+    assert cpu_quota(tmp_path / "cgroup", tmp_path / "own") == expected
+
+
+@pytest.mark.parametrize(("quota", "cores", "expected"), [(None, 8, 8), (0.5, 8, 1), (2.9, 8, 2), (16.0, 8, 8)])
+def test_threads_fit_the_quota(quota: float | None, cores: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmtransfer.system.cores.cpu_quota", lambda: quota)
+    monkeypatch.setattr("lmtransfer.system.cores.physical_cores", lambda: cores)
+    assert usable_cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, str(SPIN_COUNT)),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "passive"}, "None"),
+    ],
+)
+def test_how_threads_wait_is_set_before_torch_and_left_to_the_user(given: dict[str, str], expected: str) -> None:
+    kept = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    script = (
+        "import os, sys, lmtransfer; assert 'torch' not in sys.modules; print(os.environ.get('GOMP_SPINCOUNT'));"
+        "import subprocess;"
+        "subprocess.run([sys.executable, '-c', 'import os; print(os.environ.get(\"GOMP_SPINCOUNT\"))'], check=True)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-u", "-c", script], env={**kept, **given}, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split() == [expected, expected]

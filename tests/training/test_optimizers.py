@@ -11,12 +11,13 @@ import torch
 from support.refusals import refuses
 from torch import nn
 
+from lmtransfer.config.component import component_problems
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.optim.muon import COEFFICIENTS, MuonUpdate, orthogonalize
-from lmtransfer.training.optim.optimizer import Optimizer, build_groups, classify
-from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
+from lmtransfer.training.optim.optimizer import RATE_KEYS, Optimizer, build_groups, classify
+from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon
 from lmtransfer.training.precision import Precision, PrecisionName
 from lmtransfer.training.update import Updater
 
@@ -78,6 +79,11 @@ KINDS = {
 }
 
 
+#: By what has its own factor on the learning rate.
+PARTS = {name: kind if name.startswith("encoder.") else "head" for name, kind in KINDS.items()}
+MAKERS = [AdamW, Lamb, Muon, Adagrad]
+
+
 def test_a_network_that_gives_embeddings_is_one() -> None:
     """All of ELMo's character CNN, and nothing else of ELMo; a switch on a module that is false has no effect."""
     encoder = ElmoEncoder(
@@ -96,6 +102,8 @@ def test_a_network_that_gives_embeddings_is_one() -> None:
 def test_parameters_are_told_by_the_type_of_their_module() -> None:
     named = classify(_Learner())
     assert {item.name: item.kind for item in named} == KINDS
+    assert {item.name: "head" if item.in_head else item.kind for item in named} == PARTS
+    assert set(PARTS.values()) == set(RATE_KEYS)
     assert {item.name for item in named if item.splits == 3} == {
         "encoder.layers.0.query_key_value.weight",
         "encoder.layers.1.query_key_value.weight",
@@ -122,17 +130,6 @@ def test_decay_spares_the_kinds_that_are_named() -> None:
     decayed = {id(p) for group in found if group["weight_decay"] for p in group["params"]}
     names = {name for name, p in learner.named_parameters() if id(p) in decayed}
     assert names == {name for name, kind in KINDS.items() if kind in ("hidden", "weight")}
-    with refuses(ConfigError, "optimizer.no_decay=['layernorm']"):
-        build_groups(classify(learner), learning_rate=1.0, weight_decay=0.1, no_decay=["layernorm"])
-
-
-def test_lr_scales_multiply_the_rate_of_the_named_parameter() -> None:
-    learner = _Learner()
-    optimizer = AdamW(learner=learner, learning_rate=2.0, lr_scales={"encoder.token.weight": 0.25})
-    optimizer.set_factor(0.5)
-    rates = {id(p): group["lr"] for part in optimizer.parts for group in part.param_groups for p in group["params"]}
-    for name, parameter in learner.named_parameters():
-        assert rates[id(parameter)] == (0.25 if name == "encoder.token.weight" else 1.0), name
 
 
 def _with_gradients(learner: nn.Module, seed: int) -> dict[str, torch.Tensor]:
@@ -358,8 +355,13 @@ def test_muon_without_any_hidden_matrix_is_adamw() -> None:
     learner = nn.Linear(3, 2)
     optimizer = Muon(learner=learner)
     assert optimizer.learning_rate_at(1.0) == 1e-3
-    with refuses(ConfigError, "optimizer.num_iterations=7", "3, 4, 5"):
-        Muon(learner=learner, num_iterations=7)
+
+
+def test_settings_out_of_range_are_refused_by_name() -> None:
+    node = {"_target_": "lmtransfer.training.optim.optimizers.Muon", "num_iterations": 7, "no_decay": ["layernorm"]}
+    problems = component_problems(node, key="optimizer", nodes={"optimizer": {"learner"}}, complete=True)
+    assert problems.keys() == {"optimizer.num_iterations", "optimizer.no_decay[0]"}
+    assert "one of 3, 4, 5" in problems["optimizer.num_iterations"]
 
 
 @pytest.mark.parametrize("make", [AdamW, Lamb, Muon])
@@ -409,3 +411,77 @@ def test_a_parameter_in_two_parts_is_refused() -> None:
     parts = [torch.optim.SGD(learner.parameters()), torch.optim.SGD([learner.bias])]
     with refuses(ValueError, "groups"):
         Optimizer(learner, parts)
+
+
+def _step(make: type[Optimizer], rates: dict[str, float], **settings: Any) -> dict[str, torch.Tensor]:
+    """How far one step at factor 0.5 of the schedule moves each parameter."""
+    torch.manual_seed(0)
+    learner = _Learner()
+    optimizer = make(learner=learner, rates=rates, **settings)
+    before = {name: p.detach().clone() for name, p in learner.named_parameters()}
+    _with_gradients(learner, 1)
+    optimizer.set_factor(0.5)
+    optimizer.step()
+    return {name: p.detach() - before[name] for name, p in learner.named_parameters()}
+
+
+@pytest.mark.parametrize("part", RATE_KEYS)
+@pytest.mark.parametrize(
+    ("make", "of_torch"),
+    [
+        (AdamW, lambda p, lr: torch.optim.AdamW([p], lr=lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.0)),
+        (Adagrad, lambda p, lr: torch.optim.Adagrad([p], lr=lr, initial_accumulator_value=0.5)),
+    ],
+)
+def test_a_step_at_a_factor_is_torchs_step_at_that_times_the_rate(make: Any, of_torch: Any, part: str) -> None:
+    settings = {"learning_rate": 0.1, "weight_decay": 0.0} if make is AdamW else {}
+    settings = settings or {"lr": 0.1, "initial_accumulator_value": 0.5}
+    moved = _step(make, {part: 3.0}, **settings)
+    torch.manual_seed(0)
+    learner = _Learner()
+    _with_gradients(learner, 1)
+    for name, parameter in learner.named_parameters():
+        before = parameter.detach().clone()
+        of_torch(parameter, 0.5 * 0.1 * (3.0 if PARTS[name] == part else 1.0)).step()
+        torch.testing.assert_close(moved[name], parameter.detach() - before, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("part", RATE_KEYS)
+@pytest.mark.parametrize("make", [Lamb, Muon])
+def test_a_factor_multiplies_the_first_step_decay_included(make: Any, part: str) -> None:
+    once, more = _step(make, {}), _step(make, {part: 3.0})
+    for name, step in once.items():
+        torch.testing.assert_close(more[name], step * (3.0 if PARTS[name] == part else 1.0), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_factors_of_one_are_no_factors_and_nought_freezes(make: Any) -> None:
+    plain, ones = make(learner=_Learner()), make(learner=_Learner(), rates=dict.fromkeys(RATE_KEYS, 1.0))
+    for left, right in zip(plain.parts, ones.parts, strict=True):
+        for one, other in zip(left.param_groups, right.param_groups, strict=True):
+            settings = [{key: value for key, value in group.items() if key != "params"} for group in (one, other)]
+            assert settings[0] == settings[1]
+            assert [p.shape for p in one["params"]] == [p.shape for p in other["params"]]
+    moved = _step(make, {"embedding": 0.0})
+    assert {name for name, step in moved.items() if not step.any()} == {"encoder.token.weight"}
+
+
+def test_a_part_and_a_layer_have_both_their_factors_and_the_log_neither() -> None:
+    optimizer = AdamW(
+        learner=_Learner(), learning_rate=2.0, rates={"embedding": 3.0}, lr_scales={"encoder.token.weight": 0.25}
+    )
+    optimizer.set_factor(0.5)
+    of_token = [g["lr"] for g in optimizer.parts[0].param_groups if any(p.shape == (6, 4) for p in g["params"])]
+    assert of_token == [0.75]
+    assert optimizer.learning_rate_at(0.5) == 1.0
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_parts_that_do_not_exist_and_factors_that_are_none_are_named_at_once(make: Any) -> None:
+    with refuses(ConfigError) as refused:
+        make(learner=_Learner(), rates={"embeddings": 1.0, "head": -1.0, "norm": float("nan")})
+    first, second, third = refused.value.problems
+    assert first.startswith("optimizer.rates.embeddings: ")
+    assert ", ".join(RATE_KEYS) in first
+    assert second.startswith("optimizer.rates.head=-1.0: ")
+    assert third.startswith("optimizer.rates.norm=nan: ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,81 +12,16 @@ from fakes.training import Crash, ToyLearner, crash_at, same, toy_trainer, weigh
 from safetensors.torch import load_file
 from support.refusals import refuses
 
-from lmtransfer.config.phases import Phase
-from lmtransfer.config.revisions import count_text, read_count, split_revision, with_revision
-from lmtransfer.config.settings import TrainSettings
-from lmtransfer.errors import CheckpointError, ConfigError, Interrupted
-from lmtransfer.pretraining.save_points import check_reached, explain_missed, explain_unreached, save_points
+from lmtransfer.errors import CheckpointError, Interrupted
 from lmtransfer.training import checkpoints, loop
 from lmtransfer.training.averaging import Average, ExponentialAverage
 from lmtransfer.training.budget import Budget
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.checkpoints import Checkpoints, revision_name
 from lmtransfer.training.loop import Trainer
 
-WHOLE = [Phase("", 0.0, 1.0)]
 
-
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [("0", 0), ("950", 950), ("1k", 1000), ("1500", 1500), ("100k", 10**5), ("1M", 10**6), ("2.5B", 25 * 10**8)],
-)
-def test_counts_are_read_and_written_in_the_shortest_way(text: str, tokens: int) -> None:
-    assert read_count(text) == tokens
-    assert count_text(tokens) == text
-
-
-def test_every_count_survives_its_text() -> None:
-    counts = {head * 10**zeros + more for head, zeros, more in itertools.product((1, 25, 999), range(13), (0, 1, 500))}
-    assert {read_count(count_text(tokens)) for tokens in counts} == counts
-
-
-@pytest.mark.parametrize("text", ["", "k", "-5", "1.5", "1K", "1e6", "1.2345k", "0x10", "1 M"])
-def test_other_texts_are_no_counts(text: str) -> None:
-    assert read_count(text) is None
-
-
-def test_a_revision_is_what_follows_the_last_at_unless_that_is_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "x@1M").mkdir()
-    assert split_revision("runs/x@100k") == ("runs/x", 100_000)
-    assert split_revision("runs/x") == ("runs/x", None)
-    assert split_revision("runs/x@best") == ("runs/x@best", None)
-    assert split_revision(str(tmp_path / "x@1M")) == (str(tmp_path / "x@1M"), None)
-    assert split_revision(f"{tmp_path / 'x@1M'}@2M") == (str(tmp_path / "x@1M"), 2_000_000)
-    assert with_revision("runs/x", 2_000_000) == "runs/x@2M"
-
-
-def test_points_are_whole_numbers_in_ascending_order() -> None:
-    assert save_points(TrainSettings(save_at=[0, "1.5k", 10_000])) == (0, 1500, 10_000)
-    assert save_points(TrainSettings()) == ()
-    with refuses(ConfigError, "train.save_at", "-4", "'20q'", "100 ", "50 "):
-        save_points(TrainSettings(save_at=[0, 100, 100, -4, "20q", 50]))
-
-
-def test_points_beyond_the_budget_are_refused_as_soon_as_it_is_known() -> None:
-    points: list[int | str] = [0, "1k", "1001"]
-    for enough in ({"tokens": 1001}, {"steps": 11}, {"epochs": 2.0}, {"seconds": 1.0}):
-        check_reached(TrainSettings(save_at=points, batch_tokens=100, **enough), WHOLE, steps_per_epoch=6)
-    check_reached(TrainSettings(save_at=points, batch_tokens=100, epochs=1), WHOLE)
-    for kind, limit in (("tokens", 1000), ("steps", 10), ("epochs", 1)):
-        settings: dict[str, Any] = {kind: limit}
-        with refuses(ConfigError, "train.save_at", f"train.{kind}={limit}", "1,000", "1001"):
-            check_reached(TrainSettings(save_at=points, batch_tokens=100, **settings), WHOLE, steps_per_epoch=10)
-    larger = [Phase("first", 0.0, 0.5, train={"batch_tokens": 200}), Phase("second", 0.5, 1.0)]
-    check_reached(TrainSettings(save_at=points, batch_tokens=100, steps=10), larger)
-
-
-def test_points_that_time_or_a_resumed_run_does_not_reach_are_named() -> None:
-    (line,) = explain_unreached([0, 1000, 5_000_000], 2000.0)
-    assert "5M" in line
-    assert "1k" not in line
-    assert not explain_unreached([0, 1000], 1000.0)
-    (line,) = explain_missed([0, 1000, 2000], tokens=1500, revisions=[0])
-    assert "1k" in line
-    assert "2k" not in line
-    assert not explain_missed([0, 1000], tokens=999, revisions=[0])
-
-
-class _Watching:
+class _Watching(Callback):
     """Keeps weights and tokens after each step."""
 
     name = "watching"
@@ -99,11 +33,6 @@ class _Watching:
     def on_step_end(self, outcome: Any, record: Any, *, fraction: float) -> tuple[str, ...]:
         self.seen.append((record["tokens"], weights_of(self.learner)))
         return ()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 def _trainer(folder: Path, *, learner: ToyLearner | None = None, **settings: Any) -> Trainer:
@@ -196,7 +125,7 @@ def test_revisions_of_later_steps_than_the_checkpoint_are_made_again(tmp_path: P
 
 def test_room_for_the_revisions_is_needed_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = _trainer(tmp_path)
-    usage = type("Usage", (), {"free": 3 * trainer.snapshot.num_bytes()})
+    usage = type("Usage", (), {"free": 3 * trainer.saver.num_bytes()})
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     with refuses(CheckpointError, "train.save_at"):
         trainer.train()

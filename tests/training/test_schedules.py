@@ -82,21 +82,6 @@ def test_a_schedule_of_a_part_is_that_of_a_budget_of_its_own() -> None:
         assert _factors(part, 12, start=3)[3:9] == pytest.approx(_factors(schedule, 6))
 
 
-@pytest.mark.parametrize(
-    ("make", "settings"),
-    [
-        (Linear, {"warmup_steps": -1}),
-        (Linear, {"warmup_fraction": 1.0}),
-        (Cosine, {"final_factor": 2.0}),
-        (WarmupStableDecay, {"decay_fraction": 0.0}),
-        (InverseSqrt, {"warmup_steps": 0}),
-    ],
-)
-def test_values_out_of_range_are_refused_by_name(make, settings: dict[str, float]) -> None:
-    with refuses(ConfigError, *(f"schedule.{key}={value}" for key, value in settings.items())):
-        make(**settings)
-
-
 def _trained(budget: Budget, **settings) -> list[dict]:
     learner, recorder = ToyLearner(), Recorder()
     toy_trainer(
@@ -179,13 +164,9 @@ def test_the_first_of_two_budgets_ends_training() -> None:
     assert len(_trained(Budget(epochs=1, steps=100, steps_per_epoch=4))) == 4
 
 
-def test_no_budget_and_bad_budgets_are_refused_by_name() -> None:
+def test_no_budget_is_refused() -> None:
     with refuses(ConfigError, "train.steps", "train.tokens", "train.epochs", "train.seconds"):
         Budget()
-    with refuses(ConfigError, "train.tokens=0"):
-        Budget(tokens=0)
-    with refuses(ConfigError, "train.epochs", "steps_per_epoch"):
-        Budget(epochs=1)
 
 
 def test_shipped_schedules_end_where_they_say() -> None:

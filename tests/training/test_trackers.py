@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import time
@@ -143,6 +144,35 @@ def test_a_damaged_file_of_a_record_turns_only_its_tracker_off(tmp_path: Path) -
     (line,) = trained(tmp_path, FakeService(), steps=8)
     assert "fake.json" in line
     assert len(Jsonl(folder=tmp_path).records(99)) == 8
+
+
+def test_jsonl_is_cut_back_to_a_step_and_past_a_torn_line(tmp_path: Path) -> None:
+    tracker = Jsonl(folder=tmp_path)
+    tracker.rewind(5)
+    for step in (2, 4, 6):
+        tracker.log({"step": step, "loss": 1 / step})
+    with tracker.path.open("a") as file:
+        file.write('{"step": 8, "lo')
+    tracker.rewind(4)
+    assert [json.loads(line)["step"] for line in tracker.path.read_text().splitlines()] == [2, 4]
+
+
+def test_a_last_line_without_its_end_is_not_trusted(tmp_path: Path) -> None:
+    tracker = Jsonl(folder=tmp_path)
+    tracker.path.write_text('{"step": 1}\n{"step": 2}')
+    tracker.rewind(9)
+    assert tracker.path.read_text() == '{"step": 1}\n'
+
+
+def test_jsonl_is_json_even_where_numbers_are_not_finite(tmp_path: Path) -> None:
+    tracker = Jsonl(folder=tmp_path)
+    tracker.log({"step": 1, "loss": math.nan, "gradient_norm": math.inf, "learning_rate": 0.1})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    record = json.loads(tracker.path.read_text(), parse_constant=refuse)
+    assert record == {"step": 1, "loss": None, "gradient_norm": None, "learning_rate": 0.1}
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.training.budget import Budget
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.optim.optimizer import Optimizer
@@ -211,7 +212,7 @@ def _trainer(learner: TaskLearner, method: TransferMethod, make: type[Optimizer]
     )
 
 
-class _Recorder:
+class _Recorder(Callback):
     """A callback that hashes every layer after every step."""
 
     name = "recorder"
@@ -223,12 +224,6 @@ class _Recorder:
     def on_step_end(self, outcome, record, *, fraction):
         self.hashes.append(_hashes(self.learner))
         return ()
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
 
 
 @pytest.mark.parametrize("make", [AdamW, Lamb, Muon])

@@ -17,8 +17,7 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.tasks.targets import LabelTargets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.pooling import PairComparison

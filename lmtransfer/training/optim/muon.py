@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from lmtransfer.config.types import DropoutProb
-from lmtransfer.errors import ConfigError
 from lmtransfer.training import process_group
 from lmtransfer.training.data_parallel import gather_whole, is_sharded, own_part
 
@@ -67,8 +66,6 @@ def orthogonalize(matrices_PRC: Tensor, *, num_iterations: int = 4, eps: float =
 
     Args:
         matrices_PRC: the matrices, bfloat16 or float32; products have this dtype, and the matrices are overwritten.
-        num_iterations: 3, 4 or 5; see ``COEFFICIENTS``.
-        eps: lower limit of the norm by which matrices are divided.
 
     Returns:
         (P, R, C), in the dtype of the matrices. A zero matrix stays zero.
@@ -120,21 +117,12 @@ class MuonUpdate(torch.optim.Optimizer):
     Matrices of one shape are multiplied in batches.
 
     Args:
-        parameter_groups: groups of matrices with ``lr`` and ``weight_decay``.
-        momentum: decay of the running mean.
-        num_iterations: number of Newton-Schulz iterations.
         splits: number of independent matrices stacked in the rows of a parameter, by ``id`` of the parameter; 1 for
             parameters not listed.
-
-    Attributes:
-        product_dtype: dtype of the matrix products, float32 or bfloat16; see ``Optimizer.multiply_in``.
 
     With several ranks, the matrices of each shape are assigned to the ranks in turn. A rank keeps the means of its own
     matrices, orthogonalizes their updates, and sends the updates to the other ranks. Each rank keeps its part of the
     means of a sharded matrix, and the updates are gathered before they are orthogonalized.
-
-    Raises:
-        ConfigError: there are no coefficients for ``num_iterations``.
     """
 
     def __init__(
@@ -145,9 +133,6 @@ class MuonUpdate(torch.optim.Optimizer):
         num_iterations: int = 4,
         splits: dict[int, int] | None = None,
     ) -> None:
-        if num_iterations not in COEFFICIENTS:
-            allowed = ", ".join(str(number) for number in COEFFICIENTS)
-            raise ConfigError(f"optimizer.num_iterations={num_iterations} must be one of {allowed}")
         super().__init__(parameter_groups or [{"params": []}], {"momentum": momentum, "num_iterations": num_iterations})
         self.splits = splits or {}
         self.product_dtype = torch.float32
@@ -243,7 +228,6 @@ class _Matrix:
     """A matrix to update.
 
     Attributes:
-        shape: its rows and columns.
         rows: the rows that this rank has.
         target: these rows of the weights.
         update: its whole update; None on ranks that do not orthogonalize the update.

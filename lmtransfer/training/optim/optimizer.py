@@ -24,7 +24,6 @@ class Optimizer:
     tensors only, so that it is safe to load and does not depend on the order of the parameters.
 
     Args:
-        learner: the learner that owns the parameters.
         parts: the optimizers; the learning rate of the first is logged. A group's ``peak_lr`` (default: its ``lr``) is
             its learning rate at a factor of 1; ``base_lr`` is the same without layer-wise rates.
     """
@@ -59,12 +58,7 @@ class Optimizer:
         return None
 
     def multiply_in(self, dtype: torch.dtype) -> None:
-        """Set the dtype of the matrix products in an update; only Muon's update has matrix products.
-
-        Args:
-            dtype: bfloat16 if the hardware multiplies it natively, else float32. Weights and optimizer state keep their
-                dtype.
-        """
+        """Set the dtype of the matrix products in an update, bfloat16 or float32; only Muon has any."""
         for part in self.parts:
             if isinstance(part, MuonUpdate):
                 part.product_dtype = dtype
@@ -114,16 +108,7 @@ class Optimizer:
         return process_group.union(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-        """Restore the state from ``state_dict``; tensors are copied to the devices of the parameters.
-
-        Args:
-            state: tensors with keys ``<parameter name>/<entry>``.
-            source: name of the source in messages.
-
-        Raises:
-            CheckpointError: ``state`` has a parameter that is not trained here, a tensor has another shape, or an entry
-                is missing.
-        """
+        """Restore the state from ``state_dict``; tensors are copied to the devices of the parameters."""
         holders = {
             self.names[id(p)]: (part, p, bool(group.get("fused")))
             for part in self.parts
@@ -180,8 +165,6 @@ class NamedParameter:
     """One parameter of a learner.
 
     Attributes:
-        name: its first name in ``named_parameters()``.
-        parameter: the parameter itself.
         kind: ``hidden``: the matrix of a linear layer inside an encoder block; ``embedding``: one row per token (even
             if an output layer is tied to it), or any parameter of a network that computes embeddings; ``norm``: gain or
             offset of a normalization; ``bias``: any other vector or number; ``weight``: everything else.
@@ -211,7 +194,6 @@ def _owners(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter]]:
 
 
 def _hidden_linears(learner: nn.Module) -> set[int]:
-    """Return the ``id`` of each linear layer inside encoder blocks."""
     blocks = [block for module in learner.modules() if isinstance(module, HasBlocks) for block in module.blocks()]
     return {id(layer) for block in blocks for layer in block.modules() if isinstance(layer, nn.Linear)}
 
@@ -228,11 +210,7 @@ def _gives_embeddings(module: nn.Module) -> bool:
 
 
 def classify(learner: nn.Module) -> list[NamedParameter]:
-    """List every trainable parameter once, with its kind, in the order of ``named_parameters()``.
-
-    The kinds are described at ``NamedParameter``. The linear matrices in the blocks of every encoder are ``hidden``,
-    including those of ELECTRA's generator. The matrices of a head are not.
-    """
+    """List every trainable parameter once, in the order of ``named_parameters()``."""
     hidden, embeddings = _hidden_linears(learner), _embeddings(learner)
     encoders = [module for module in learner.modules() if isinstance(module, HasBlocks)]
     of_encoders = {id(parameter) for encoder in encoders for parameter in encoder.parameters()}
@@ -263,29 +241,17 @@ def build_groups(
     *,
     learning_rate: float,
     weight_decay: float,
-    no_decay: Collection[str],
+    no_decay: Collection[Kind],
     rates: Mapping[str, float] | None = None,
     lr_scales: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Build parameter groups for a ``torch.optim`` optimizer: every parameter is in exactly one group.
 
     Args:
-        parameters: the parameters, as ``classify`` returns them.
         learning_rate: peak rate, stored as ``base_lr``; multiplied by the factors of the parameter, it is ``peak_lr``
             and ``lr``.
-        weight_decay: weight decay of all kinds except ``no_decay``.
-        no_decay: the kinds without weight decay.
-        rates: factor on the learning rate by kind of parameter, see ``RATED``; 1 for the others. All parameters in a
-            head, of any kind, have the factor of "head".
-        lr_scales: factor on the learning rate by parameter name (layer-wise rates); 1 for the others.
-
-    Raises:
-        ConfigError: ``no_decay`` or ``rates`` names a kind that does not exist, or a factor is not a finite number of
-            at least 0.
+        rates: factor on the learning rate by kind (``RATE_KEYS``); all parameters in a head have the factor of "head".
     """
-    unknown = sorted(set(no_decay) - set(get_args(Kind)))
-    if unknown:
-        raise ConfigError(f"optimizer.no_decay={unknown}: the kinds of parameters are {', '.join(get_args(Kind))}")
     factors, scales = _check_rates(rates or {}), lr_scales or {}
     by_setting: dict[tuple[float, float], list[nn.Parameter]] = {}
     for item in parameters:
@@ -299,7 +265,6 @@ def build_groups(
 
 
 def _check_rates(rates: Mapping[str, float]) -> Mapping[str, float]:
-    """Check the factors and return them."""
     problems = [
         f"optimizer.rates.{name}: a model has no such part; the parts are {', '.join(RATE_KEYS)}"
         for name in rates

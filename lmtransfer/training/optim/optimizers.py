@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lmtransfer.config.types import DropoutProb, NonNegative, Positive
 from lmtransfer.training.optim.muon import MuonUpdate
-from lmtransfer.training.optim.optimizer import Optimizer, build_groups, classify
+from lmtransfer.training.optim.optimizer import Kind, Optimizer, build_groups, classify
 
-NO_DECAY = ("norm", "bias", "embedding")
+NO_DECAY: tuple[Kind, ...] = ("norm", "bias", "embedding")
 
 
 class LambUpdate(torch.optim.Optimizer):
@@ -20,11 +21,6 @@ class LambUpdate(torch.optim.Optimizer):
 
     The ratio ``|w| / |update|`` is 1 if either norm is 0, and in groups without weight decay, as in ALBERT's published
     code.
-
-    Args:
-        parameter_groups: groups with ``lr`` and ``weight_decay``.
-        betas: decay of the first and second moment.
-        eps: added to the root of the second moment.
     """
 
     def __init__(self, parameter_groups: list[dict[str, Any]], *, betas: Sequence[DropoutProb], eps: Positive) -> None:
@@ -72,15 +68,10 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019), fused.
 
     Args:
-        learner: the learner whose trainable parameters are optimized.
-        learning_rate: peak learning rate.
-        betas: decay of the first and second moment.
-        eps: added to the root of the second moment.
-        weight_decay: decoupled decay, times the learning rate.
-        no_decay: kinds of parameters without decay (see ``parameters.Kind``).
+        no_decay: kinds of parameters without decay (``NamedParameter.kind``).
         bias_correction: False omits the bias correction of the moments, as in the published BERT code
             (google-research/bert, optimization.py), although the Adam of the paper has it.
-        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
+        rates: factor on the learning rate by kind of parameter, and of the head (see ``RATE_KEYS``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
@@ -92,19 +83,13 @@ class AdamW(Optimizer):
         betas: tuple[DropoutProb, DropoutProb] = (0.9, 0.98),
         eps: Positive = 1e-6,
         weight_decay: NonNegative = 0.01,
-        no_decay: Sequence[str] = NO_DECAY,
+        no_decay: Sequence[Kind] = NO_DECAY,
         bias_correction: bool = True,
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        parameter_groups = build_groups(
-            classify(learner),
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            no_decay=no_decay,
-            rates=rates,
-            lr_scales=lr_scales,
-        )
+        group = partial(build_groups, no_decay=no_decay, rates=rates, lr_scales=lr_scales)
+        parameter_groups = group(classify(learner), learning_rate=learning_rate, weight_decay=weight_decay)
         super().__init__(learner, [fused_adamw(parameter_groups, betas=betas, eps=eps)])
         if not bias_correction:
             for parameter in self.parameters:
@@ -130,14 +115,8 @@ class Lamb(Optimizer):
     """LAMB for large batches (You et al. 2020, algorithm 2).
 
     Args:
-        learner: the learner whose trainable parameters are optimized.
-        learning_rate: peak learning rate.
-        betas: decay of the first and second moment.
-        eps: added to the root of the second moment.
         weight_decay: decay, added to the update before its norm is taken.
         no_decay: kinds of parameters without decay and, as in the published ALBERT code, without the trust ratio.
-        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
-        lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
     def __init__(
@@ -148,18 +127,12 @@ class Lamb(Optimizer):
         betas: tuple[DropoutProb, DropoutProb] = (0.9, 0.999),
         eps: Positive = 1e-6,
         weight_decay: NonNegative = 0.01,
-        no_decay: Sequence[str] = ("norm", "bias"),
+        no_decay: Sequence[Kind] = ("norm", "bias"),
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        parameter_groups = build_groups(
-            classify(learner),
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            no_decay=no_decay,
-            rates=rates,
-            lr_scales=lr_scales,
-        )
+        group = partial(build_groups, no_decay=no_decay, rates=rates, lr_scales=lr_scales)
+        parameter_groups = group(classify(learner), learning_rate=learning_rate, weight_decay=weight_decay)
         super().__init__(learner, [LambUpdate(parameter_groups, betas=betas, eps=eps)])
 
 
@@ -167,18 +140,8 @@ class Muon(Optimizer):
     """Muon for the matrices inside the encoder's blocks, AdamW for everything else (Jordan et al. 2024).
 
     Args:
-        learner: the learner whose trainable parameters are optimized.
-        learning_rate: peak learning rate of the matrices.
-        momentum: Nesterov momentum of the matrices' gradients.
         weight_decay: decoupled decay of the matrices, times their learning rate.
         num_iterations: number of Newton-Schulz iterations, 3 to 5.
-        adamw_learning_rate: peak learning rate of the other parameters.
-        adamw_betas: decay of the moments of the other parameters.
-        adamw_eps: added to the root of the second moment of the other parameters.
-        adamw_weight_decay: decoupled decay of the other parameters.
-        no_decay: kinds of parameters without decay (see ``parameters.Kind``).
-        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
-        lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
     def __init__(
@@ -188,43 +151,27 @@ class Muon(Optimizer):
         learning_rate: Positive = 0.02,
         momentum: DropoutProb = 0.95,
         weight_decay: NonNegative = 0.1,
-        num_iterations: int = 4,
+        num_iterations: Literal[3, 4, 5] = 4,
         adamw_learning_rate: Positive = 1e-3,
         adamw_betas: tuple[DropoutProb, DropoutProb] = (0.9, 0.98),
         adamw_eps: Positive = 1e-6,
         adamw_weight_decay: NonNegative = 0.01,
-        no_decay: Sequence[str] = NO_DECAY,
+        no_decay: Sequence[Kind] = NO_DECAY,
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
         parameters = classify(learner)
         matrices = [item for item in parameters if item.kind == "hidden"]
         rest = [item for item in parameters if item.kind != "hidden"]
+        group = partial(build_groups, no_decay=no_decay, rates=rates, lr_scales=lr_scales)
         muon = MuonUpdate(
-            build_groups(
-                matrices,
-                learning_rate=learning_rate,
-                weight_decay=weight_decay,
-                no_decay=no_decay,
-                rates=rates,
-                lr_scales=lr_scales,
-            ),
+            group(matrices, learning_rate=learning_rate, weight_decay=weight_decay),
             momentum=momentum,
             num_iterations=num_iterations,
             splits={id(item.parameter): item.splits for item in matrices},
         )
-        adamw = fused_adamw(
-            build_groups(
-                rest,
-                learning_rate=adamw_learning_rate,
-                weight_decay=adamw_weight_decay,
-                no_decay=no_decay,
-                rates=rates,
-                lr_scales=lr_scales,
-            ),
-            betas=adamw_betas,
-            eps=adamw_eps,
-        )
+        others = group(rest, learning_rate=adamw_learning_rate, weight_decay=adamw_weight_decay)
+        adamw = fused_adamw(others, betas=adamw_betas, eps=adamw_eps)
         super().__init__(learner, [muon, adamw])
 
 
@@ -232,14 +179,7 @@ class Adagrad(Optimizer):
     """Adagrad (Duchi et al. 2011) with ``torch.optim.Adagrad``; the settings are named as in that class.
 
     Args:
-        learner: the learner whose trainable parameters are optimized.
-        lr: peak learning rate.
         lr_decay: the rate of update n, from 0, is divided by ``1 + n * lr_decay``.
-        weight_decay: factor by which the weight is multiplied before it is added to its gradient.
-        initial_accumulator_value: initial value of the sums of squared gradients.
-        eps: added to the roots of these sums.
-        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
-        lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
     def __init__(
@@ -254,14 +194,8 @@ class Adagrad(Optimizer):
         rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        parameter_groups = build_groups(
-            classify(learner),
-            learning_rate=lr,
-            weight_decay=weight_decay,
-            no_decay=(),
-            rates=rates,
-            lr_scales=lr_scales,
-        )
+        group = partial(build_groups, no_decay=(), rates=rates, lr_scales=lr_scales)
+        parameter_groups = group(classify(learner), learning_rate=lr, weight_decay=weight_decay)
         adagrad = torch.optim.Adagrad(
             parameter_groups, lr_decay=lr_decay, initial_accumulator_value=initial_accumulator_value, eps=eps
         )

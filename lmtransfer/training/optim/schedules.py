@@ -13,8 +13,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
-from lmtransfer.config.types import Prob, Whole
-from lmtransfer.errors import ConfigError
+from typing_extensions import override
+
+from lmtransfer.config.types import DropoutProb, LargeCount, PositiveProb, Prob, Whole
 
 
 class Factor(Protocol):
@@ -33,35 +34,17 @@ class Schedule(ABC):
             ``warmup_fraction``.
         warmup_fraction: length of the warm-up as a share of the budget, in [0, 1).
         final_factor: final rate of the decay, as a share of the peak.
-
-    Raises:
-        ConfigError: a value is out of range.
     """
 
     def __init__(
-        self, *, warmup_steps: Whole | None = None, warmup_fraction: Prob = 0.0, final_factor: float = 0.0
+        self, *, warmup_steps: Whole | None = None, warmup_fraction: DropoutProb = 0.0, final_factor: Prob = 0.0
     ) -> None:
-        problems = []
-        if warmup_steps is not None and warmup_steps < 0:
-            problems.append(f"schedule.warmup_steps={warmup_steps} must be 0 or more")
-        if not 0 <= warmup_fraction < 1:
-            problems.append(f"schedule.warmup_fraction={warmup_fraction} must be at least 0 and less than 1")
-        if not 0 <= final_factor <= 1:
-            problems.append(f"schedule.final_factor={final_factor} must be between 0 and 1")
-        if problems:
-            raise ConfigError(problems)
         self.warmup_steps = warmup_steps
         self.warmup_fraction = warmup_fraction
         self.final_factor = final_factor
 
     def __call__(self, *, step: int, fraction: float, fraction_after: float) -> float:
-        """Return the factor of one update.
-
-        Args:
-            step: number of the update, from 0.
-            fraction: share of the budget used up before the update, in [0, 1].
-            fraction_after: share of the budget used up after the update, in [0, 1].
-        """
+        """Return the factor of one update."""
         warmup = 1.0
         if self.warmup_steps is not None:
             warmup = min(1.0, (step + 1) / max(1, self.warmup_steps))
@@ -77,24 +60,24 @@ class Schedule(ABC):
 class Constant(Schedule):
     """No decay."""
 
+    @override
     def decay(self, *, step: int, fraction: float) -> float:
-        """Return 1."""
         return 1.0
 
 
 class Linear(Schedule):
     """Linear decay to 0 (BERT, RoBERTa, ELECTRA)."""
 
+    @override
     def decay(self, *, step: int, fraction: float) -> float:
-        """Return ``1 - fraction``."""
         return 1.0 - fraction
 
 
 class Cosine(Schedule):
     """Cosine decay to 0 (Loshchilov & Hutter 2017, without restarts)."""
 
+    @override
     def decay(self, *, step: int, fraction: float) -> float:
-        """Return ``(1 + cos(pi * fraction)) / 2``."""
         return 0.5 * (1.0 + math.cos(math.pi * fraction))
 
 
@@ -103,26 +86,21 @@ class WarmupStableDecay(Schedule):
 
     Args:
         decay_fraction: share of the budget over which the rate falls, in (0, 1].
-        warmup_steps: see ``Schedule``.
-        warmup_fraction: see ``Schedule``.
-        final_factor: see ``Schedule``.
     """
 
     def __init__(
         self,
         *,
-        decay_fraction: Prob = 0.2,
+        decay_fraction: PositiveProb = 0.2,
         warmup_steps: Whole | None = None,
-        warmup_fraction: Prob = 0.0,
-        final_factor: float = 0.0,
+        warmup_fraction: DropoutProb = 0.0,
+        final_factor: Prob = 0.0,
     ) -> None:
-        if not 0 < decay_fraction <= 1:
-            raise ConfigError(f"schedule.decay_fraction={decay_fraction} must be greater than 0 and at most 1")
         super().__init__(warmup_steps=warmup_steps, warmup_fraction=warmup_fraction, final_factor=final_factor)
         self.decay_fraction = decay_fraction
 
+    @override
     def decay(self, *, step: int, fraction: float) -> float:
-        """Return 1, then ``(1 - fraction) / decay_fraction``."""
         return min(1.0, (1.0 - fraction) / self.decay_fraction)
 
 
@@ -134,14 +112,12 @@ class InverseSqrt(Schedule):
             sqrt(warmup_steps / n) at update n.
     """
 
-    def __init__(self, *, warmup_steps: Whole = 1000) -> None:
-        if warmup_steps < 1:
-            raise ConfigError(f"schedule.warmup_steps={warmup_steps} must be 1 or more for the inverse square root")
+    def __init__(self, *, warmup_steps: LargeCount = 1000) -> None:
         super().__init__(warmup_steps=warmup_steps)
         self.peak_step = warmup_steps
 
+    @override
     def decay(self, *, step: int, fraction: float) -> float:
-        """Return ``sqrt(warmup_steps / n)`` at update n after the warm-up, and 1 before."""
         return math.sqrt(self.peak_step / max(self.peak_step, step + 1))
 
 

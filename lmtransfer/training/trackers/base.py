@@ -45,10 +45,6 @@ class TrackedRun:
     Attributes:
         name: path of the run relative to ``output_root``, such as ``finetune/imdb/control/seed-1``.
         group: name shared by the runs of a sweep, a study or several seeds, such as ``finetune/imdb``.
-        command: name of the command.
-        folder: the run directory.
-        output_root: the folder of all runs.
-        config: the settings as plain values.
     """
 
     name: str
@@ -69,7 +65,6 @@ class ServiceRecord:
     """A service's record of a run.
 
     Attributes:
-        id: identifier by which the service finds the record again.
         place: where the user finds it: an address or a command.
         step: its last step; -1 if it has none; None if the service cannot tell.
     """
@@ -97,13 +92,7 @@ class Service(ABC):
 
     @abstractmethod
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
-        """Write the numbers of the result and close the record.
-
-        Args:
-            outcome: how the run ended.
-            result: the numbers in ``result.json``, by name; empty if the run has no result.
-            step: the last step of the record, or 0.
-        """
+        """Write the numbers of the result, of which a failed run has none, at its last step, and close the record."""
 
 
 def leaves(values: Mapping[str, Any], *, separator: str, prefix: str = "") -> dict[str, Any]:
@@ -131,11 +120,7 @@ class _Record(TypedDict):
 
 
 class Jsonl:
-    """Writes one JSON object per line and flushes it at once; non-finite numbers become null.
-
-    Args:
-        folder: the run directory; lines are appended to its ``metrics.jsonl``.
-    """
+    """Appends one JSON object per line to ``metrics.jsonl`` and flushes it at once; non-finite numbers become null."""
 
     def __init__(self, *, folder: Path) -> None:
         self.path = Path(folder) / "metrics.jsonl"

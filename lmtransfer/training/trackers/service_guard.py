@@ -36,7 +36,6 @@ class CallThread:
     """Executes calls one after the other in a thread, up to the first call that raises.
 
     Args:
-        name: name of the thread.
         patience: maximum time that one call may take, in seconds. A call that takes longer cannot be stopped: it is
             abandoned, and does not keep the process from ending.
     """
@@ -107,15 +106,7 @@ def _print(line: str) -> None:
 
 
 class ServiceGuard:
-    """Passes the records of a run to a service.
-
-    Args:
-        service: the service.
-        name: its name in ``tracker=``.
-        run: the run.
-        patience: maximum time that one call of the service may take, in seconds.
-        say: prints a line for the user.
-    """
+    """Passes the records of a run to a service."""
 
     def __init__(
         self,
@@ -134,11 +125,7 @@ class ServiceGuard:
         self._step = -1
 
     def begin(self) -> str | None:
-        """Start recording the run, or resume an existing record.
-
-        Returns:
-            Where the user finds the record; None if the service failed.
-        """
+        """Start or resume the record of the run, and return where the user finds it; None if the service failed."""
         self._call(self._begin, wait=True)
         return None if self._is_off or self._record is None else self._record.place
 

@@ -25,7 +25,6 @@ class MLflow(Service):
     """Keeps records in an MLflow tracking store.
 
     Args:
-        project: name of the MLflow experiment.
         uri: the tracking store: address of a server, or ``sqlite:///<file>``; None for the value of
             ``MLFLOW_TRACKING_URI``, or else the file ``mlflow.db`` in ``output_root``.
     """
@@ -69,7 +68,6 @@ class MLflow(Service):
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def _has(self, record: str) -> bool:
-        """Whether the store has this run."""
         try:
             self.client.get_run(record)
         except self.mlflow.exceptions.MlflowException as error:
@@ -145,7 +143,6 @@ class Trackio(Service):
     """Keeps records in Trackio's own folder (``TRACKIO_DIR``), or in a Space.
 
     Args:
-        project: name of the project.
         space: name of a Space on the hub; None for this machine only.
     """
 
@@ -174,11 +171,7 @@ class Trackio(Service):
         self.trackio_run.log(dict(numbers), step=step)
 
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
-        """Log the result at the last step, and wait until everything is stored.
-
-        Raises:
-            TrainingError: some records are not stored, for which Trackio itself raises no error.
-        """
+        """Log the result at the last step, and wait until everything is stored."""
         if result:
             self.trackio_run.log(dict(result), step=step)
         self.trackio_run.finish()
@@ -200,7 +193,6 @@ class Trackio(Service):
         return -1 if step is None else int(step)
 
     def _storage(self) -> Any:
-        """Return Trackio's storage on this machine."""
         return self.trackio.sqlite_storage.SQLiteStorage
 
 
@@ -215,7 +207,6 @@ class Wandb(Service):
     A resumed offline run has one more folder there, with the same id.
 
     Args:
-        project: name of the project.
         entity: user or team; None for the user's default.
         mode: "online" or "offline"; None for the value of ``WANDB_MODE``, or else "online".
     """
@@ -232,11 +223,7 @@ class Wandb(Service):
         self.project, self.entity, self.mode = project, entity, mode
 
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
-        """Begin a wandb run, or resume the run with this id.
-
-        Raises:
-            TrainingError: no API key is available.
-        """
+        """Begin a wandb run, or resume the run with this id."""
         wandb: Any = import_optional("wandb", work="tracker=wandb", error=TrainingError)
         mode = self.mode or os.environ.get("WANDB_MODE", "online")
         if mode == "online" and not wandb.login(prompt=False, verify=False):

@@ -28,7 +28,7 @@ from lmtransfer.training.checkpoints import open_checkpoint
 from lmtransfer.training.evaluation import SelectionWithTies, Validation
 from lmtransfer.training.hardware import forget_peak, peak_memory
 from lmtransfer.training.learner import BatchStream
-from lmtransfer.training.loop import Output, Trainer
+from lmtransfer.training.loop import Trainer
 from lmtransfer.training.progress import ProgressLine
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
@@ -258,12 +258,10 @@ def train_once(
         optimizer=_optimizer(part, learner, trained, source),
         config=config,
         validation=validation if has_choice else None,
-        output=Output(
-            checkpoints=None if run is None else run.checkpoints,
-            trackers=trackers,
-            progress=progress,
-            callbacks=[] if trained is learner else [last],
-        ),
+        checkpoints=None if run is None else run.checkpoints,
+        trackers=trackers,
+        progress=progress,
+        callbacks=[] if trained is learner else [last],
     )
     prepare_encoders(trained, hardware, are_trained=not learner.freezing.is_frozen)
     has_started = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
