@@ -17,7 +17,7 @@ from lmtransfer.inference.prediction_output import check_output_path
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
-from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.transfer.embedder import VectorChoice, open_embedder, open_run_to_embed
 
 

@@ -16,8 +16,8 @@ from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.launch.command import module_of
 from lmtransfer.launch.jobs import Place, run_jobs
-from lmtransfer.reporting.render.cells import print_table, report_console
 from lmtransfer.reporting.sections import write_sections
+from lmtransfer.reporting.table import print_table, report_console
 from lmtransfer.runs.create_and_lock import Busy, hold, release
 from lmtransfer.study.plan import PLACES, StudyPlan, make_plan
 from lmtransfer.study.progress import add_seconds, note_overrides, share_pretraining
@@ -54,7 +54,7 @@ def run(cfg: DictConfig) -> Path:
         write_sections(sections, plan.folder)
         for section in sections:
             console.print(f"{section.title} {section.sentence}", markup=False, soft_wrap=True)
-            console.print(f"figure: {short_path(section.figure.png)}", markup=False, soft_wrap=True)
+            console.print(f"figure: {short_path(section.svg.with_suffix('.png'))}", markup=False, soft_wrap=True)
         console.print(f"next: lmtransfer report {short_path(plan.folder)}", markup=False, soft_wrap=True)
     if failed:
         lines = [f"  {key}: {reason}" for key, reason in failed.items()]

@@ -29,9 +29,6 @@ def run_command(command: str, words: Sequence[str]) -> int:
 
     Returns:
         0, or 1 if a point of a sweep failed.
-
-    Raises:
-        LmtransferError: a user's mistake, or an error of the command.
     """
     line = overrides.read(words)
     settings, folders = overrides_and_folders(command, line)
@@ -55,15 +52,8 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
 
     Hydra's state is restored afterwards. Calls from several threads run one after another.
 
-    Args:
-        arguments: further arguments of the command's ``run``.
-
-    Returns:
-        What the command returns.
-
     Raises:
         ConfigError: the settings ask for a sweep or for a command line option.
-        LmtransferError: a user's mistake, or an error of the command.
     """
     with _one_call:
         words, folders = overrides_and_folders(command, line)

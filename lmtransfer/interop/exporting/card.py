@@ -22,13 +22,11 @@ from lmtransfer.interop.exporting.adapter import BASE
 from lmtransfer.interop.exporting.run import OpenRun
 from lmtransfer.interop.exporting.transformers_check import auto_class, pipeline_of
 from lmtransfer.objectives.base import Objective
-from lmtransfer.reporting.render.cells import difference_text, markdown_table, score_text
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
-from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.lineage import lineage, run_at_revision
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.table import PLUS_MINUS, plain_table
+from lmtransfer.reporting.table import PLUS_MINUS, difference_text, markdown_table, plain_table, score_text
 from lmtransfer.runs.labels import model_label, node_label, objective_label
 from lmtransfer.system.printable import count, duration, format_metric, in_percent, printable
 

@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.json_document import JsonNode
+from lmtransfer.tasks.text.classification import Classification
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.single_label import Classification
 from lmtransfer.tasks.text.task import JsonLinesTask
 
 _FIELD = re.compile(r"\{(\w+)\}")

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
-from lmtransfer.reporting.runs.kept_answers import examples_of, read_answers, select_predictions
+from lmtransfer.reporting.runs.scores import examples_of, read_answers, select_predictions
 from lmtransfer.runs.create_and_lock import create_run_folder
 from lmtransfer.runs.predictions import BASELINES, file_name, write_predictions
 from lmtransfer.runs.result import JointResult, SeedResult
@@ -250,9 +250,8 @@ class Experiment:
         return self.directory.path / f"{try_name(part)}.json"
 
     def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
-        seeds = [(result.seed, result.pretraining_seed) for result in results]
         split, metric = self.setting.data.split, self.setting.task.main_metric
-        predictions = select_predictions(read_answers(self.directory.path), seeds, split=split, is_control=is_control)
+        predictions = select_predictions(read_answers(self.directory.path), results, split=split, is_control=is_control)
         return None if predictions is None else examples_of(predictions, metric)
 
     def _say(self, line: str) -> None:

@@ -11,7 +11,6 @@ from fakes.runs import write_run
 from omegaconf import OmegaConf
 
 from lmtransfer.config.composing import command_config
-from lmtransfer.reporting.figures.kinds import draw
 from lmtransfer.reporting.figures.logged import loss_charts
 from lmtransfer.reporting.runs import reference
 from lmtransfer.reporting.runs.collect import collect
@@ -62,7 +61,7 @@ def run_of(folder: Path, by: float, **config: Any) -> Path:
     return write_run(folder, config=settings, result=result, metrics=lines)
 
 
-def test_the_report_draws_the_references_and_says_whether_the_loss_is_normal(
+def test_a_chart_has_the_references_and_says_whether_the_loss_is_normal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference, "reference_curves", lambda: (curve(0.5), curve(0.6)))
@@ -71,11 +70,11 @@ def test_the_report_draws_the_references_and_says_whether_the_loss_is_normal(
     run_of(tmp_path / "pretrain/continued", 0.1, init="runs/pretrain/x")
     entries = make_entries(collect(tmp_path))
     (chart,) = loss_charts(entries, {entry.run.key: entry.name for entry in entries})
-    figure = draw(chart, tmp_path / "figures")
-    assert "mine: after 1.2M tokens" in figure.title
-    assert "higher than normal" in figure.title
-    assert "other:" not in figure.title
-    assert "continued:" not in figure.title
+    (remark,) = chart.remarks
+    assert remark.startswith("mine: after 1.2M tokens")
+    assert "higher than normal" in remark
+    curves = {one.label: len(one.references) for one in chart.panels[0].losses}
+    assert curves == {"mine": 2, "other": 0, "continued": 0}
 
 
 def test_the_shipped_curves_belong_to_shipped_recipes() -> None:

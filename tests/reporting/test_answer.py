@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from fakes.runs import MODEL, pretraining, transfer, write_run
 
+from lmtransfer.reporting.answer import answer, before_and_after
 from lmtransfer.reporting.page.report import html_report
-from lmtransfer.reporting.render.answer import answer, before_and_after
+from lmtransfer.reporting.results import table_rows
 from lmtransfer.reporting.runs.collect import collect
-from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import table_rows
+from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.write import markdown_report
 
 
@@ -45,8 +44,8 @@ def test_an_imported_run_is_where_a_transfer_began(tmp_path: Path) -> None:
     assert found["after"].corpus == "published + imdb_unsup"
     assert found["after"].pretraining_tokens == 409600
     rows = {row.run: row for row in table_rows(list(found.values()))}
-    assert (rows["bert"].group, rows["bert"].entry.num_parameters) == ("pretraining", 110_000_000)
-    assert rows["before"].group == rows["after"].group == "sst2, dev, 1,000 labels"
+    assert (rows["bert"].entry.group, rows["bert"].entry.num_parameters) == ("pretraining", 110_000_000)
+    assert rows["before"].entry.group == rows["after"].entry.group == "sst2, dev, 1,000 labels"
 
 
 def test_before_and_after_are_compared_in_closed_form(tmp_path: Path) -> None:

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from fakes.runs import pretraining, transfer
 
-from lmtransfer.reporting.render.cells import markdown_table
+from lmtransfer.reporting.results import sweep_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import entries_outside, find_sweeps
-from lmtransfer.reporting.sweep_table import sweep_table
+from lmtransfer.reporting.table import markdown_table
 
 
 def sweeps_of(root):

@@ -10,17 +10,17 @@ from fakes.runs import pretraining, transfer, write_run
 from support.html_pages import Element, columns, parsed
 
 from lmtransfer.reporting.page.report import html_report
+from lmtransfer.reporting.results import table_rows
 from lmtransfer.reporting.runs.collect import collect
-from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import table_rows
+from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 from lmtransfer.reporting.table import Cell, Group, Line, Mark, ReportTable, TableColumn, mark_of
 from lmtransfer.system.printable import count, duration, format_difference, format_metric
 
 
-@pytest.fixture
-def entries(tmp_path: Path) -> list[Entry]:
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
+    tmp_path = tmp_path_factory.mktemp("runs")
     pretraining(tmp_path / "pretrain" / "imdb")
     transfer(tmp_path / "finetune" / "good", [0.80, 0.82, 0.81], controls=[0.66, 0.67, 0.65])
     transfer(tmp_path / "finetune" / "bad", [0.50, 0.52, 0.51], controls=[0.66, 0.67, 0.65])
@@ -34,9 +34,15 @@ def page_of(entries: list[Entry]) -> Element:
     return parsed(html_report(entries, find_sweeps(entries), [], title="t"))
 
 
-def test_the_leaderboard_has_the_numbers_of_the_entries(entries: list[Entry]) -> None:
-    board = columns(page_of(entries).with_id("leaderboard").one("table"))
+@pytest.fixture(scope="module")
+def page(entries: list[Entry]) -> Element:
+    return page_of(entries)
+
+
+def test_the_leaderboard_has_the_numbers_of_the_entries(entries: list[Entry], page: Element) -> None:
+    board = columns(page.with_id("leaderboard").one("table"))
     names = [cell.words for cell in board["run"]]
+    assert names == ["good", "even", "bad", "alone"]  # 1,000 labels with the best first, then all
     scored = {entry.name: entry for entry in entries if entry.score is not None and not entry.is_pretraining}
     assert sorted(names) == sorted(scored)
     for place, name in enumerate(names):
@@ -66,27 +72,24 @@ def test_the_leaderboard_has_the_numbers_of_the_entries(entries: list[Entry]) ->
             assert float(cell.attributes["data-sort"]) == value
 
 
-def test_rows_come_task_by_task_with_the_best_score_first(entries: list[Entry]) -> None:
-    board = columns(page_of(entries).with_id("leaderboard").one("table"))
-    assert [cell.words for cell in board["run"]] == ["good", "even", "bad", "alone"]  # 1,000 labels, then all
-
-
-def test_a_verdict_is_a_sign_and_a_word(entries: list[Entry]) -> None:
-    board = columns(page_of(entries).with_id("leaderboard").one("table"))
+def test_a_verdict_is_a_sign_and_a_word(page: Element) -> None:
+    board = columns(page.with_id("leaderboard").one("table"))
     signs = {
         name.words: (cell.one(css="sign").text, cell.words)
         for name, cell in zip(board["run"], board["difference from control"], strict=True)
     }
-    assert signs["good"][0] == "\u25b2"
-    assert signs["bad"][0] == "\u25bc"
-    assert signs["even"][0] == "="
-    assert signs["alone"][0] == "?"
+    assert {name: sign for name, (sign, _) in signs.items()} == {
+        "good": "\u25b2",
+        "bad": "\u25bc",
+        "even": "=",
+        "alone": "?",
+    }
     words = {"good": "better", "bad": "worse", "even": "no difference shown", "alone": "one seed"}
     assert all(word in signs[name][1] for name, word in words.items())
 
 
-def test_headings_that_sort_are_buttons_and_say_their_order(entries: list[Entry]) -> None:
-    board = page_of(entries).with_id("leaderboard").one("table")
+def test_headings_that_sort_are_buttons_and_say_their_order(page: Element) -> None:
+    board = page.with_id("leaderboard").one("table")
     assert "sorts" in board.classes
     headings = board.one("thead").all("th")
     assert {"score", "difference from control", "pretraining tokens"} <= {heading.words for heading in headings}
@@ -96,14 +99,14 @@ def test_headings_that_sort_are_buttons_and_say_their_order(entries: list[Entry]
         assert heading.one("button").attributes["type"] == "button"
 
 
-def test_every_cell_names_its_column_for_a_narrow_screen(entries: list[Entry]) -> None:
-    for table in page_of(entries).all("table", css="cards"):
+def test_every_cell_names_its_column_for_a_narrow_screen(page: Element) -> None:
+    for table in page.all("table", css="cards"):
         for heading, cells in columns(table).items():
             assert {cell.attributes["data-label"] for cell in cells} == {heading}
 
 
-def test_costs_that_no_run_knows_have_no_column(entries: list[Entry], tmp_path: Path) -> None:
-    assert "trained parameters" not in columns(page_of(entries).with_id("leaderboard").one("table"))
+def test_costs_that_no_run_knows_have_no_column(page: Element, tmp_path: Path) -> None:
+    assert "trained parameters" not in columns(page.with_id("leaderboard").one("table"))
     known = tmp_path / "known"
     source = pretraining(known / "pretrain" / "base")
     add(source / "result.json", '"flops": 2.5e15')
@@ -122,18 +125,18 @@ def add(path: Path, field: str) -> None:
     path.write_text(path.read_text().replace("{", "{" + field + ", ", 1))
 
 
-def test_the_table_of_results_has_every_row_and_its_baselines(entries: list[Entry]) -> None:
-    table = page_of(entries).with_id("results").one("table")
+def test_the_table_of_results_has_every_row_and_its_baselines(entries: list[Entry], page: Element) -> None:
+    table = page.with_id("results").one("table")
     rows = table_rows(entries)
     shown_rows = columns(table)
     assert len(shown_rows["run"]) == len(rows)
     for row, run, mean, verdict in zip(rows, shown_rows["run"], shown_rows["mean"], shown_rows["verdict"], strict=True):
         assert row.run in run.words
         assert row.entry.model in run.words
-        if row.score is not None:
-            assert mean.words.startswith(format_metric(row.score.mean, row.metric))
-        if row.difference is not None:
-            assert row.difference.verdict in verdict.words
+        if row.entry.score is not None:
+            assert mean.words.startswith(format_metric(row.entry.score.mean, row.entry.metric))
+        if row.entry.difference is not None:
+            assert row.entry.difference.verdict in verdict.words
     groups = [group.words for group in table.all("tr", css="group")]
     assert groups == [
         "sst2",  # the unfinished run

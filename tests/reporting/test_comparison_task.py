@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmtransfer.reporting.comparison.flips import find_flips
+from lmtransfer.reporting.comparison.comparison import find_flips
 from lmtransfer.reporting.comparison.page import headline, html_comparison, remarks, tables, to_json
 from lmtransfer.reporting.comparison.sides import Member, Side
 from lmtransfer.reporting.comparison.task import compare_sides

@@ -119,7 +119,7 @@ def test_missing_and_empty_folders_are_one_clear_error(tmp_path):
 def test_reading_needs_neither_torch_nor_matplotlib():
     code = (
         "import sys\n"
-        "import lmtransfer.reporting.render.cells, lmtransfer.reporting.write\n"
+        "import lmtransfer.reporting.table, lmtransfer.reporting.write\n"
         "import lmtransfer.inference.inspection.kept_texts\n"
         "loaded = {'torch', 'matplotlib', 'hydra'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"

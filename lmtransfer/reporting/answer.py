@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.lineage import PRETRAINED, lineage
-from lmtransfer.reporting.runs.scores import higher_is_better, is_worse
-from lmtransfer.reporting.runs.sweeps import TOKENIZER, differing_keys, is_chosen_on_scored_split
+from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.lineage import PRETRAINED, TOKENIZER, differing_keys, is_chosen_on_scored_split, lineage
 from lmtransfer.reporting.verdict_text import grounds, power_text
 from lmtransfer.runs.labels import node_label
 from lmtransfer.system.printable import format_difference, format_metric, in_percent
-from lmtransfer.verdicts.compare import compare_conditions
-from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference
-from lmtransfer.verdicts.holm import correct_column
+from lmtransfer.verdicts.compare import correct_column
+from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference, Verdict
 from lmtransfer.verdicts.spread import Spread
+
+_WHY_NO_VERDICT: dict[Verdict, str] = {
+    "one seed, no spread": "one seed has no spread",
+    "no examples": "there are no random seeds and the predictions are not known",
+    "seeds all alike": "all seeds are equal",
+    "collapsed": "every seed predicts the same label for every example",
+    "control collapsed": "every seed of the control predicts the same label for every example",
+    "settings differ": "other settings differ besides the weights",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,6 @@ class BeforeAfter:
     """Two transfers to the same task in the same way.
 
     Attributes:
-        before: transfer from a pretrained run.
         after: transfer from a run that continued the pretraining of that run.
         difference: ``after`` minus ``before``, judged together with the other differences of this kind.
     """
@@ -48,8 +53,8 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
                 and entry.source.weights == earlier.weights
                 and _has_same_settings(entry, after)
             ]
-            if len(candidates) == 1:
-                pairs.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
+            if len(candidates) == 1 and (difference := after.compare(candidates[0].condition)) is not None:
+                pairs.append(BeforeAfter(candidates[0], after, difference))
             if candidates:
                 break  # the nearest earlier run with a transfer; several transfers are ambiguous, so none is used
     corrected = correct_column([pair.difference for pair in pairs], margins=[pair.after.margin for pair in pairs])
@@ -74,18 +79,6 @@ def _has_same_settings(entry: Entry, other: Entry) -> bool:
     )
 
 
-def _difference(before: Entry, after: Entry) -> Difference:
-    assert before.condition is not None
-    assert after.condition is not None
-    return compare_conditions(
-        after.condition,
-        before.condition,
-        higher_is_better=higher_is_better(after.metric or "", after.run.result),
-        majority=after.majority,
-        baseline=after.baseline_mean,
-    )
-
-
 def answer(entries: Sequence[Entry]) -> str:
     """Say whether pretraining helped, over all comparisons with a control, and whether continued pretraining did."""
     return " ".join(
@@ -101,7 +94,7 @@ def answer(entries: Sequence[Entry]) -> str:
 def _word_count_sentences(entries: Sequence[Entry]) -> list[str]:
     """Say whether counting words does as well as the runs, even if they are better than their controls."""
     with_baseline = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
-    not_above = [entry for entry in with_baseline if not is_worse(*_means(entry), entry.metric or "", entry.run.result)]
+    not_above = [entry for entry in with_baseline if not entry.is_worse(*_means(entry))]
     if not not_above:
         return []
     first = min(not_above, key=lambda entry: entry.is_control)
@@ -132,7 +125,6 @@ def _missing_control_sentences(entries: Sequence[Entry]) -> list[str]:
 
 
 def _pretraining_sentence(entries: Sequence[Entry]) -> str:
-    """Say in a sentence whether pretraining helped."""
     compared = [entry for entry in entries if entry.difference is not None]
     if not compared:
         if any(entry.control is not None for entry in entries):
@@ -166,23 +158,14 @@ def _pretraining_sentence(entries: Sequence[Entry]) -> str:
 
 
 def comparison(entry: Entry) -> str:
-    """State a comparison as a sentence.
-
-    Raises:
-        ValueError: the entry has no comparison.
-    """
-    start = {
+    """State a comparison as a sentence."""
+    start: dict[Verdict, str] = {
         "better": "Pretraining helped",
         "better but below a baseline": "Pretraining helped, but counting words or the majority does as well",
         "worse": "Pretraining hurt",
         "equivalent": "Pretraining made no difference beyond the margin",
         "no difference shown": "No difference is shown",
-        "one seed, no spread": "No verdict, because one seed has no spread",
-        "no examples": "No verdict, because there are no random seeds and the predictions are not known",
-        "seeds all alike": "No verdict, because all seeds are equal",
-        "collapsed": "No verdict, because every seed predicts the same label for every example",
-        "control collapsed": "No verdict, because every seed of the control predicts the same label for every example",
-        "settings differ": "No verdict, because other settings differ besides the weights",
+        **{verdict: f"No verdict, because {reason}" for verdict, reason in _WHY_NO_VERDICT.items()},
     }
     if entry.difference is None:
         raise ValueError(f"{entry.run.key} has no control to compare with")
@@ -190,20 +173,15 @@ def comparison(entry: Entry) -> str:
 
 
 def _continuation_sentence(pair: BeforeAfter) -> str:
-    """Say in a sentence whether continued pretraining helped."""
     before, after, difference = pair.before, pair.after, pair.difference
-    start = {
+    start: dict[Verdict, str] = {
         "better": "helped",
         "better but below a baseline": "helped, but counting words or the majority does as well",
         "worse": "hurt",
         "equivalent": "makes no difference beyond the margin",
         "no difference shown": "shows no difference",
-        "one seed, no spread": "cannot be judged, because one seed has no spread",
-        "no examples": "cannot be judged, because there are no random seeds and the predictions are not known",
-        "seeds all alike": "cannot be judged, because all seeds are equal",
+        **{verdict: f"cannot be judged, because {reason}" for verdict, reason in _WHY_NO_VERDICT.items()},
         "control collapsed": "cannot be judged, because the earlier run predicts the same label for every example",
-        "collapsed": "cannot be judged, because every seed predicts the same label for every example",
-        "settings differ": "cannot be judged, because other settings differ besides the weights",
     }
     source, metric = after.source, after.metric or ""
     assert source is not None
@@ -223,7 +201,6 @@ def _continuation_sentence(pair: BeforeAfter) -> str:
 
 
 def _scores_clause(entry: Entry) -> str:
-    """State the measured scores and how certain their difference is."""
     difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
     if difference is None or score is None or control is None or metric is None:
         raise ValueError(f"{entry.run.key} has no control to compare with")
