@@ -53,10 +53,9 @@ from lmtransfer.tasks.input_files import Reader
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.precision import PrecisionName
-from lmtransfer.transfer.embedder import Embedder
+from lmtransfer.transfer.embedder import Embedder, VectorChoice, open_embedder, pretrained_encoder
 from lmtransfer.transfer.experiment.part_run import task_of
-from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder, pretrained_encoder
-from lmtransfer.transfer.vector_method import Layers, PoolingName
+from lmtransfer.transfer.method import Layers, PoolingName
 
 #: A setting's value: a string is always text, and a dictionary holds the keys of a node.
 Setting: TypeAlias = (

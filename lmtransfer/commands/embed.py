@@ -18,7 +18,7 @@ from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.text.files import TextReader
-from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder, open_run_to_embed
+from lmtransfer.transfer.embedder import VectorChoice, open_embedder, open_run_to_embed
 
 
 def run(cfg: DictConfig) -> None:

@@ -37,7 +37,7 @@ from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.part_run import open_task_learner, task_to_answer
-from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
+from lmtransfer.transfer.experiment.results import compare, condition_of, layer_weights, summary
 from lmtransfer.transfer.scoring import evaluate
 
 #: Settings that apply to pretraining runs only.
@@ -210,8 +210,9 @@ def _joint(
     if controls:
         whole = len(predictions) == len(results) + len(controls)
         conditions = (predictions[: len(results)], predictions[len(results) :]) if whole else ([], [])
-        examples = (examples_of(conditions[0], first.main_metric), examples_of(conditions[1], first.main_metric))
-        joint["difference"] = compare(results, controls, majority, examples=examples)
+        examples, control_examples = (examples_of(condition, first.main_metric) for condition in conditions)
+        control = condition_of(controls, examples=control_examples)
+        joint["difference"] = compare(results, control, majority, examples=examples)
     return JointResult.of(joint)
 
 

@@ -26,7 +26,7 @@ from lmtransfer.transfer.experiment.experiment import Experiment
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
 from lmtransfer.transfer.experiment.part_run import write_run_files
 from lmtransfer.transfer.experiment.settings import build_settings, open_start
-from lmtransfer.transfer.joint_text import user_nodes
+from lmtransfer.transfer.joint import user_nodes
 from lmtransfer.transfer.method import TransferMethod
 
 

@@ -20,7 +20,6 @@ class PackedBatch:
     """Sequences laid end to end.
 
     Attributes:
-        tokens_T: token ids, int64.
         segments_T: segment ids (0 for the first text of a pair, 1 for the second), int64.
         positions_T: position of each token within its own sequence, from 0, int64.
         cu_seqlens: (B + 1) int32 offsets; sequence b is ``tokens_T[cu_seqlens[b]:cu_seqlens[b + 1]]``.
@@ -30,7 +29,6 @@ class PackedBatch:
             all sequences have the encoder's own attention. For encoders that support both.
         chars_TC: character ids of each word, int16, if the tokenizer provides characters (see
             ``tokenizers.words``); always on the host, where an encoder finds the distinct words.
-        one_segment: whether all segment ids are known to be 0.
     """
 
     tokens_T: Tensor
@@ -77,14 +75,7 @@ class PackedBatch:
         return replace(self, **changed)
 
     def halve(self, firsts: Sequence[int]) -> PackedBatch:
-        """Cut each real sequence in two; positions in the second part start at 0, and all segment ids are 0.
-
-        Args:
-            firsts: number of tokens in the first part of each real sequence.
-
-        Raises:
-            ValueError: a part would be empty.
-        """
+        """Cut each real sequence after ``firsts`` tokens; positions restart at 0, and all segment ids are 0."""
         real = self.lengths[: self.num_real]
         lengths = [part for whole, first in zip(real, firsts, strict=True) for part in (first, whole - first)]
         if min(lengths) <= 0:
@@ -117,14 +108,8 @@ def pack(
     """Pack sequences end to end.
 
     Args:
-        tokens: token ids of each sequence; none may be empty.
-        segments: segment ids of each sequence; all 0 if omitted.
         capacity: exact number of tokens in the batch, reached by adding filler sequences (for static shapes); None to
             add no filler.
-        max_length: maximum length of a filler sequence in tokens; required with ``capacity``.
-
-    Raises:
-        ValueError: a sequence is empty, or there are more tokens than ``capacity``.
     """
     lengths = [len(sequence) for sequence in tokens]
     if not lengths or min(lengths) == 0:

@@ -28,12 +28,7 @@ class Document:
 
 @dataclass(slots=True)
 class Notes:
-    """Irregularities in the input: the number of each kind, and the place of the first.
-
-    Attributes:
-        counts: number of irregularities by kind, such as ``{"NUL characters dropped": 3}``.
-        first: ``file:line`` of the first irregularity, by kind.
-    """
+    """Irregularities in the input: the number of each kind, and the place of the first."""
 
     counts: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -54,13 +49,7 @@ class Notes:
 
 
 class Corpus(ABC):
-    """An ordered source of documents.
-
-    Attributes:
-        name: short name, used in cache folders and messages.
-        notes: irregularities in the last (or current) pass over ``documents()``.
-        files: paths of the corpus's files; empty if it does not read files.
-    """
+    """An ordered source of documents; ``notes`` holds the irregularities of the last (or current) pass."""
 
     name: str
     notes: Notes

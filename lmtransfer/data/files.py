@@ -1,4 +1,4 @@
-"""Access to plain files, compressed files and ``datasets`` folders, with a measure of how much has been read."""
+"""Plain and compressed files, ``datasets`` folders, and the lines of UTF-8 text, with errors that name the line."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
+from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
 from lmtransfer.system.optional import import_optional
@@ -19,6 +21,8 @@ from lmtransfer.system.safe_files import irregularity, read_json
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+EncodingErrors = Literal["strict", "replace"]
+
 COMPRESSIONS = (".gz", ".xz", ".zst")
 #: The files that ``datasets.save_to_disk`` writes: the files of a set, and the splits of a folder of sets.
 SAVED_SET, SAVED_SPLITS = "state.json", "dataset_dict.json"
@@ -26,24 +30,41 @@ _BUFFER_BYTES = 1 << 20
 #: After this many decompressed bytes, the ratio of decompressed to compressed bytes may not exceed the second value.
 _EXPANSION_FROM_BYTES, _MOST_EXPANSION = 1 << 26, 400
 _ZSTD_PIECE = 1 << 12
+#: Maximum length of a text file's line, including its end; text8 is one line of a hundred million bytes.
+LONGEST_LINE_BYTES = 1 << 28
+_BOM = b"\xef\xbb\xbf"
+_CONVERT = "convert the file to UTF-8 (iconv -f {} -t UTF-8 old > new)"
+#: First bytes of formats that are not UTF-8 text.
+_NO_TEXT = {
+    b"\xff\xfe\x00\x00": f"UTF-32: {_CONVERT.format('UTF-32')}",
+    b"\xff\xfe": f"UTF-16: {_CONVERT.format('UTF-16')}",
+    b"\xfe\xff": f"UTF-16: {_CONVERT.format('UTF-16')}",
+    b"PK\x03\x04": "a ZIP archive (.docx, .odt, .xlsx and .epub are ZIP archives too): save it as plain text",
+    b"\xd0\xcf\x11\xe0": "an Office document: save it as plain text",
+    b"{\\rtf": "an RTF document: save it as plain text",
+    b"%PDF-": "a PDF: extract its text",
+    b"\x1f\x8b": "gzip data: give it the suffix .gz",
+    b"\xfd7zXZ": "xz data: give it the suffix .xz",
+    b"\x28\xb5\x2f\xfd": "zstd data: give it the suffix .zst",
+    b"BZh9": "bzip2 data: unpack it",
+    b"PAR1": "a parquet file: give it the suffix .parquet, or set its format to parquet",
+    b"ARROW1": "an arrow file: give it the suffix .arrow, or set its format to parquet",
+    b"\x7fELF": "a program",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"SQLite format": "a database",
+}
 
 
+@dataclass(slots=True)
 class Meter:
-    """A count of the bytes read from a set of files, before decompression.
+    """A count of the bytes read from a set of files, before decompression."""
 
-    Attributes:
-        total: number of bytes in all files.
-        done: number of bytes read so far.
-    """
-
-    def __init__(self, total: int = 0) -> None:
-        self.total = total
-        self.done = 0
+    total: int = 0
+    done: int = 0
 
 
 class _CountingFile(io.FileIO):
-    """A file that adds the bytes read from it to a meter."""
-
     def __init__(self, path: Path, meter: Meter) -> None:
         super().__init__(path, "rb")
         self._meter = meter
@@ -62,11 +83,6 @@ class _Expanding(io.RawIOBase):
 
     Text compresses to a third of its size, or to a thirtieth if it is repetitive. A file that expands by a factor of
     1000 is an attack on memory and time.
-
-    Args:
-        unpacked: stream of decompressed bytes.
-        packed: the compressed file, from which ``unpacked`` reads.
-        path: path of the compressed file.
     """
 
     def __init__(self, unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: Path) -> None:
@@ -158,9 +174,6 @@ def saved_files(folder: Path) -> list[Path]:
     """Return the files of a ``Dataset.save_to_disk`` folder, in order; empty if the folder is something else.
 
     The folder may also have files of other sets, cached there by ``datasets``, which ``state.json`` does not name.
-
-    Raises:
-        DataError: ``state.json`` is damaged, or names a file outside the folder.
     """
     state = folder / SAVED_SET
     if not state.is_file():
@@ -181,15 +194,7 @@ def plain_name(path: Path) -> str:
 
 @contextmanager
 def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes, decompressed according to its suffix (.gz, .xz, .zst).
-
-    Args:
-        path: the file itself (see ``find_file``).
-        meter: counts the bytes read from disk.
-
-    Raises:
-        DataError: the file cannot be read, is damaged or is truncated.
-    """
+    """Open a file for reading bytes, decompressed according to its suffix (.gz, .xz, .zst)."""
     try:
         problem = irregularity(path)
         if problem is not None:
@@ -218,3 +223,85 @@ def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
 
 def _limit_expansion(unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: Path) -> BinaryIO:
     return io.BufferedReader(_Expanding(unpacked, packed, path), _BUFFER_BYTES)
+
+
+def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes) -> str:
+    """Decode UTF-8 bytes; others raise an error (``strict``), or become U+FFFD and are counted (``replace``)."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if encoding_errors == "replace":
+            notes.add("lines with bytes that are not UTF-8, replaced", where)
+            return raw.decode("utf-8", "replace")
+        if b"\0" in raw or raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise DataError(f"{where}: seems to be UTF-16, not UTF-8: {_CONVERT.format('UTF-16')}") from None
+        raise not_utf8(
+            where,
+            raw[error.start :],
+            error.start,
+            alternative=", or set encoding_errors=replace (corpus.encoding_errors, task.encoding_errors) to replace "
+            "these bytes with U+FFFD and count them",
+        ) from None
+
+
+def not_utf8(where: str, rest: bytes, position: int, *, alternative: str = "") -> DataError:
+    """Build the error for text whose first invalid byte starts ``rest``, at ``position`` of its line."""
+    octets = " ".join(f"{byte:02x}" for byte in rest[:4])
+    return DataError(
+        f"{where}: not UTF-8 at byte {position} of the line: {octets}. Convert the file to UTF-8 (iconv -f LATIN1 -t "
+        f"UTF-8, or with an encoding other than LATIN1){alternative}"
+    )
+
+
+def check_text(path: Path, start: bytes) -> None:
+    """Raise an error if a file is not text, or is text in UTF-16 or UTF-32, judging by the start of its first line."""
+    for mark, what in _NO_TEXT.items():
+        if start.startswith(mark):
+            raise DataError(f"{path}: is not text {'in UTF-8 ' * what.startswith('UTF')}but {what}")
+    if len(start) >= 16 and start.count(0) > len(start) // 10:
+        raise DataError(f"{path}: is not text but binary data, or UTF-16: {_CONVERT.format('UTF-16')}")
+
+
+def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
+    start = stream.readline(4096)
+    check_text(path, start)
+    line = start if start.endswith(b"\n") else start + stream.readline(LONGEST_LINE_BYTES + 1)
+    number = 1
+    while line:
+        if len(line) > LONGEST_LINE_BYTES:
+            raise DataError(
+                f"{path}:{number}: the line has more than {LONGEST_LINE_BYTES:,} bytes, which is the maximum; split it "
+                "into shorter lines (for example with fold -s -w 100000)"
+            )
+        yield line
+        line, number = stream.readline(LONGEST_LINE_BYTES + 1), number + 1
+
+
+def read_lines(
+    path: Path, *, encoding_errors: EncodingErrors = "strict", notes: Notes | None = None, meter: Meter | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text file with their numbers, from 1, without line ends.
+
+    A line ends at a line feed only, never at the other characters where ``str.splitlines`` splits. A byte order mark at
+    the start of the file is dropped and counted.
+    """
+    with open_binary(path, meter) as stream:
+        yield from decode_lines(
+            _raw_lines(stream, path), str(path), encoding_errors, Notes() if notes is None else notes
+        )
+
+
+def decode_lines(
+    lines: Iterator[bytes], name: str, encoding_errors: EncodingErrors, notes: Notes
+) -> Iterator[tuple[int, str]]:
+    """Decode and number lines from 1, without line ends or a byte order mark; see ``read_lines``."""
+    for number, raw in enumerate(lines, start=1):
+        if number == 1 and raw.startswith(_BOM):
+            notes.add("byte order marks dropped", f"{name}:1")
+            raw = raw[len(_BOM) :]
+        raw = raw.rstrip(b"\r\n")
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            text = decode(raw, f"{name}:{number}", encoding_errors, notes)
+        yield number, text

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import COMPRESSIONS, Meter, open_binary, plain_name, saved_files
-from lmtransfer.data.text_lines import EncodingErrors, decode
+from lmtransfer.data.files import COMPRESSIONS, EncodingErrors, Meter, decode, open_binary, plain_name, saved_files
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
 from lmtransfer.system.printable import first_line
@@ -27,27 +26,14 @@ _ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """An open table with typed columns.
-
-    Attributes:
-        files: the table's files; a ``save_to_disk`` folder may have several.
-        schema: names and types of the columns.
-        meter: counts the bytes read from disk.
-    """
+    """An open table with typed columns; a ``save_to_disk`` folder may have several files."""
 
     files: tuple[Path, ...]
     schema: pa.Schema
     meter: Meter | None
 
     def batches(self, names: Sequence[str] | None = None) -> Iterator[tuple[Path, int, pa.RecordBatch]]:
-        """Yield the rows in order, a few at a time, each time with the file and the number of the first row, from 1.
-
-        Args:
-            names: the columns to read; None for all.
-
-        Raises:
-            DataError: a file is damaged; the message has ``file:row``.
-        """
+        """Yield the rows in order, a few at a time, each time with the file and the number of the first row, from 1."""
         import pyarrow as pa
 
         for file in self.files:
@@ -66,17 +52,10 @@ class Columns:
     def records(
         self, names: Sequence[str], encoding_errors: EncodingErrors, notes: Notes
     ) -> Iterator[tuple[str, dict[str, Any], frozenset[str]]]:
-        """Yield the rows as values.
+        """Yield each row's ``file:row``, its values, and the columns whose label numbers were replaced.
 
-        Label numbers are replaced by the label names that ``datasets`` writes into a file; -1, its mark for a hidden
-        label, is replaced by None.
-
-        Args:
-            names: the columns to read, if present.
-            encoding_errors: what to do with texts that are not UTF-8.
-
-        Yields:
-            ``file:row``, from 1, the values, and which columns held label numbers.
+        Label numbers become the label names that ``datasets`` writes into a file; -1, its mark for a hidden label,
+        becomes None.
         """
         label_names = _label_names(self.schema)
         columns = [name for name in dict.fromkeys(names) if self.schema.names.count(name) == 1]
@@ -91,15 +70,7 @@ class Columns:
 
 
 def open_columns(path: Path, meter: Meter | None = None) -> Columns:
-    """Open a parquet file, an arrow file, an arrow stream or a ``datasets.save_to_disk`` folder.
-
-    Args:
-        path: the file, plain or compressed, or the folder.
-        meter: counts the bytes read from disk.
-
-    Raises:
-        DataError: the file cannot be read, or has another format.
-    """
+    """Open a parquet file, an arrow file or stream (plain or compressed), or a ``save_to_disk`` folder."""
     files = saved_files(path) if path.is_dir() else [path]
     if not files:
         raise DataError(f"{path}: the folder has no .arrow files (datasets.save_to_disk writes them)")
@@ -160,14 +131,7 @@ def _as_bytes(column: pa.Array) -> pa.Array:
 
 
 def check_strings(columns: Columns, name: str, *, key: str) -> None:
-    """Check that a column holds texts.
-
-    Args:
-        key: the setting that names the column, for messages.
-
-    Raises:
-        DataError: it holds something else.
-    """
+    """Check that a column holds texts; ``key`` is the setting that names it."""
     import pyarrow as pa
 
     kind = columns.schema.field(name).type
@@ -180,13 +144,7 @@ def check_strings(columns: Columns, name: str, *, key: str) -> None:
 def texts_of(
     column: pa.Array, path: Path, first: int, encoding_errors: EncodingErrors, notes: Notes
 ) -> list[str | None]:
-    """Return the texts of a string column.
-
-    Args:
-        path: the column's file, for messages.
-        first: number of the first row, for messages.
-        encoding_errors: what to do with texts that are not UTF-8.
-    """
+    """Return the texts of a string column whose first row has the number ``first`` in the file."""
     return [
         None if raw is None else decode(raw, f"{path}:row {row}", encoding_errors, notes)
         for row, raw in enumerate(_as_bytes(column).to_pylist(), start=first)
@@ -208,11 +166,7 @@ def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
 
 
 def label_name(value: Any, names: Sequence[str]) -> Any:
-    """Replace a label number, or each number in a list, with its name, or None if it is hidden.
-
-    Raises:
-        IndexError: a number has no name.
-    """
+    """Replace a label number, or each in a list, with its name (None if hidden); raises IndexError if unknown."""
     if isinstance(value, list):
         return [label_name(item, names) for item in value]
     return names[value] if isinstance(value, int) and value >= 0 else None

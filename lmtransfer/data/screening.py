@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import TypeAdapter
 from typing_extensions import override
 
 from lmtransfer.config.types import Folder, NgramWords, PositiveProb
@@ -28,6 +29,17 @@ from lmtransfer.system.optional import import_optional
 _WORD = re.compile(r"\w+")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(32)
+#: Length of a signature.
+_NUM_PERMUTATIONS = 128
+#: Minimum probability of proposing a pair exactly at the threshold; a more similar pair has a higher probability.
+_LEAST_RECALL = 0.99
+_SEED = 1
+#: Number of characters of a text that the list shows.
+_SHOWN = 80
+#: Number of lines of the list that the findings repeat.
+_EXAMPLES = 5
+#: Increase when the same text and settings would produce different findings.
+_VERSION = 1
 
 
 @lru_cache(maxsize=1 << 18)
@@ -46,15 +58,7 @@ def word_hashes(text: str) -> np.ndarray:
 
 
 def shingles(hashes: np.ndarray, num_words: int) -> np.ndarray:
-    """Return the distinct sequences of ``num_words`` consecutive words, as sorted 64-bit hashes.
-
-    Args:
-        hashes: the words (see ``word_hashes``).
-        num_words: words per shingle. A shorter text is a single shingle; a text without words has none.
-
-    Returns:
-        uint64, shape (distinct shingles,). Two distinct shingles have the same hash with a probability of 2^-64.
-    """
+    """Return the distinct runs of ``num_words`` words, as sorted 64-bit hashes; a shorter text is one shingle."""
     length = min(num_words, len(hashes))
     if length == 0:
         return hashes
@@ -66,33 +70,18 @@ def shingles(hashes: np.ndarray, num_words: int) -> np.ndarray:
 
 
 def jaccard(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the Jaccard similarity of two sets: the size of their intersection divided by the size of their union.
-
-    Args:
-        first: sorted, without duplicates.
-        second: sorted, without duplicates.
-    """
+    """Return the Jaccard similarity of two sets (intersection by union), each sorted and without duplicates."""
     common = len(np.intersect1d(first, second, assume_unique=True))
     return common / (len(first) + len(second) - common) if common else 0.0
 
 
 class EvaluationTexts:
-    """An index of evaluation texts by their n-grams.
+    """An index of evaluation texts by their n-grams, for texts by the name of their set, such as ``sst2 dev``.
 
     A document contains a text if it has at least the share ``min_overlap`` of the text's n-grams. (PaLM calls an
     example contaminated if at least 70 % of its 8-grams are in the training data: Chowdhery et al. 2022,
     arXiv:2204.02311, section 8. There the n-grams may come from different documents; here they must be in one.) A text
     with fewer than ``ngram_words`` words is not searched for, because such texts occur by chance.
-
-    Args:
-        texts: the texts by the name of their set, such as ``sst2 dev``; memory grows with the texts, not with the
-            corpus.
-        ngram_words: words per n-gram.
-        min_overlap: required share of a text's n-grams, above 0 to 1.
-
-    Attributes:
-        num_texts: number of distinct texts in each set.
-        num_searched: number of those texts that are long enough.
     """
 
     def __init__(self, texts: Mapping[str, Sequence[str]], *, ngram_words: int, min_overlap: float) -> None:
@@ -117,11 +106,7 @@ class EvaluationTexts:
         self._owners = np.repeat(np.arange(len(grams)), sizes)[order]
 
     def find_in(self, grams: np.ndarray) -> list[tuple[str, str]]:
-        """Return the texts that a document contains, as pairs of set and text.
-
-        Args:
-            grams: the document's n-grams, sorted uint64, without duplicates.
-        """
+        """Return the texts in a document with these n-grams (sorted, distinct), as pairs of set and text."""
         if not len(self._grams) or not len(grams):
             return []
         places = np.minimum(np.searchsorted(self._grams, grams), len(self._grams) - 1)
@@ -135,14 +120,7 @@ class EvaluationTexts:
 
 @dataclass(slots=True)
 class Overlap:
-    """How much of an evaluation set occurs in the corpus.
-
-    Attributes:
-        texts: number of distinct texts.
-        searched: number of texts long enough to be searched for.
-        found: number of texts that occur in at least one document.
-        documents: number of documents that contain at least one of the texts.
-    """
+    """An evaluation set: its distinct texts, the texts searched for and found, and the documents with any."""
 
     texts: int
     searched: int
@@ -152,19 +130,7 @@ class Overlap:
 
 @dataclass(slots=True)
 class Findings:
-    """The result of a screening.
-
-    Attributes:
-        documents: number of documents in the corpus.
-        near_duplicates: number of near-duplicates of earlier documents; the next two fields count some of them.
-        same_shingles: number of near-duplicates with Jaccard similarity 1.
-        across_split: number of near-duplicate pairs of which only one document is held out for validation.
-        overlapping: number of documents that contain evaluation texts.
-        found_words: number of words in all matching documents.
-        words: number of words in the corpus.
-        overlaps: how much of each evaluation set occurs in the corpus.
-        examples: the first lines of the list.
-    """
+    """The result of a screening; ``same_shingles`` and ``across_split`` count some of the near-duplicates."""
 
     documents: int = 0
     near_duplicates: int = 0
@@ -189,8 +155,7 @@ class Findings:
     @classmethod
     def read(cls, folder: Path) -> Findings:
         """Read the counts."""
-        value: Mapping[str, Any] = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
-        return cls(**{**value, "overlaps": {name: Overlap(**counts) for name, counts in value["overlaps"].items()}})
+        return TypeAdapter(Findings).validate_json((folder / "findings.json").read_bytes())
 
 
 def matching_documents(folder: Path) -> np.ndarray:
@@ -203,27 +168,9 @@ def list_path(folder: Path) -> Path:
     return folder / "found.jsonl"
 
 
-#: Length of a signature.
-_NUM_PERMUTATIONS = 128
-#: Minimum probability of proposing a pair exactly at the threshold; a more similar pair has a higher probability.
-_LEAST_RECALL = 0.99
-_SEED = 1
-
-#: Number of characters of a text that the list shows.
-_SHOWN = 80
-#: Number of lines of the list that the findings repeat.
-_EXAMPLES = 5
-
-
 @dataclass(frozen=True, slots=True)
 class NearDuplicate:
-    """A near-duplicate of an earlier document.
-
-    Attributes:
-        document: index of the document.
-        original: index of the earlier document.
-        similarity: exact Jaccard similarity of their shingles, 0 to 1.
-    """
+    """A near-duplicate of an earlier document, and the exact Jaccard similarity of their shingles."""
 
     document: int
     original: int
@@ -234,9 +181,6 @@ def banding(threshold: float) -> tuple[int, int]:
     """Return the number of bands and values per band: the longest bands that find enough pairs at the threshold.
 
     A pair with similarity s agrees in at least one of b bands of r values with probability 1 - (1 - s^r)^b.
-
-    Args:
-        threshold: the Jaccard similarity, above 0 to 1.
     """
     for length in range(_NUM_PERMUTATIONS // 2, 1, -1):
         bands = _NUM_PERMUTATIONS // length
@@ -254,10 +198,6 @@ class NearDuplicates:
 
     Args:
         folder: an empty folder for the shingles (8 bytes per word of the corpus) and the bands; the caller deletes it.
-        threshold: minimum Jaccard similarity of near-duplicates, above 0 to 1.
-
-    Raises:
-        ConfigError: the package datasketch is not installed.
     """
 
     def __init__(self, folder: Path, *, threshold: float) -> None:
@@ -273,13 +213,7 @@ class NearDuplicates:
         self._lengths = array("q")
 
     def add(self, shingles: np.ndarray, *, skipped: bool = False) -> None:
-        """Add the next document.
-
-        Args:
-            shingles: the document's shingles, sorted uint64, without duplicates.
-            skipped: whether the document matches for another reason; it then neither is a near-duplicate nor has
-                near-duplicates.
-        """
+        """Add the next document's shingles (sorted, distinct); a skipped one neither is nor has near-duplicates."""
         self._lengths.append(0 if skipped else len(shingles))
         if not self._lengths[-1]:
             np.zeros(self._num_bands, dtype=np.uint64).tofile(self._bands)
@@ -347,11 +281,6 @@ def scan(
 
     A document that contains an evaluation text is not compared with other documents, so that they are not dropped for
     being similar to it.
-
-    Args:
-        corpus: the documents; read once.
-        folder: destination of the findings and, temporarily, of the shingles, 8 bytes per word of the corpus.
-        min_jaccard: minimum Jaccard similarity of near-duplicates; None to skip the search for them.
     """
     spool = folder / "spool"
     spool.mkdir()
@@ -414,48 +343,25 @@ def _lines(documents: Path, matches: dict[int, NearDuplicate | None]) -> Iterato
                 yield line
 
 
-#: Increase when the same text and settings would produce different findings.
-_VERSION = 1
-
-
+@dataclass(kw_only=True, eq=False)
 class Screening:
-    """Settings of a screening: near-duplicates and evaluation texts, reported or dropped.
+    """Settings of a screening: near-duplicates and evaluation texts (by the name of their set), reported or dropped."""
 
-    Args:
-        action: ``report``: the corpus is unchanged; ``drop``: the matching documents are left out.
-        min_jaccard: two documents are near-duplicates if the Jaccard similarity of their shingles is at least this,
-            above 0 to 1; the later one matches. None to skip the search for near-duplicates.
-        shingle_words: words of a shingle.
-        overlap_with: evaluation texts by the name of their set; a document that contains one of them matches.
-        ngram_words: words of the n-grams by which evaluation texts are found; shorter texts are not searched for.
-        min_overlap: share of a text's n-grams that the document must have, above 0 to 1.
-        cache_dir: folder of the cache for the findings; None for ``default_cache_dir``.
+    action: Literal["report", "drop"]
+    min_jaccard: PositiveProb | None = 0.8
+    shingle_words: NgramWords = 5
+    overlap_with: Mapping[str, Sequence[str]] | None = None
+    ngram_words: NgramWords = 8
+    min_overlap: PositiveProb = 0.7
+    cache_dir: Folder | Path | None = None
 
-    Raises:
-        ConfigError: there is nothing to search for.
-    """
-
-    def __init__(
-        self,
-        *,
-        action: Literal["report", "drop"],
-        min_jaccard: PositiveProb | None = 0.8,
-        shingle_words: NgramWords = 5,
-        overlap_with: Mapping[str, Sequence[str]] | None = None,
-        ngram_words: NgramWords = 8,
-        min_overlap: PositiveProb = 0.7,
-        cache_dir: Folder | Path | None = None,
-    ) -> None:
-        if min_jaccard is None and not overlap_with:
+    def __post_init__(self) -> None:
+        if self.min_jaccard is None and not self.overlap_with:
             raise ConfigError(
                 "screening.min_jaccard=null: without near-duplicates, name evaluation texts to search for, such as "
                 "screening.overlap_with=[sst2]"
             )
-        self.action = action
-        self.min_jaccard, self.shingle_words = min_jaccard, shingle_words
-        self.texts = dict(overlap_with or {})
-        self.ngram_words, self.min_overlap = ngram_words, min_overlap
-        self.folder = (default_cache_dir() if cache_dir is None else Path(cache_dir)) / "screening"
+        self.texts = dict(self.overlap_with or {})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -477,14 +383,7 @@ class Screening:
 
 
 class ScreenedCorpus(Corpus):
-    """A corpus with a screening; with ``drop``, without the matching documents.
-
-    The split is unchanged: a remaining document is in the same part as without the screening.
-
-    Args:
-        source: the corpus.
-        screening: what to search for.
-    """
+    """A corpus with a screening; ``drop`` leaves matching documents out and does not change the split."""
 
     def __init__(self, source: Corpus, screening: Screening) -> None:
         self.source, self.screening = source, screening
@@ -499,7 +398,8 @@ class ScreenedCorpus(Corpus):
     def findings_folder(self) -> Path:
         """The folder with the findings; the corpus is screened if it does not exist."""
         key = blake2b(f"{self.source.fingerprint()} {self.screening.fingerprint}".encode(), digest_size=10).hexdigest()
-        folder = self.screening.folder / key
+        cache_dir = default_cache_dir() if self.screening.cache_dir is None else Path(self.screening.cache_dir)
+        folder = cache_dir / "screening" / key
         with lock_folder(folder):
             if not folder.is_dir():
                 with staged_folder(folder) as staged:

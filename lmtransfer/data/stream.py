@@ -1,4 +1,4 @@
-"""Evaluation batches: every row once, in an order that suits the hardware."""
+"""The stream of steps: which rows each step, micro-batch and rank takes; and batches for evaluation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -24,18 +24,17 @@ from lmtransfer.training.learner import BatchStream, Step
 
 #: The capacity of a forward pass is rounded up to a multiple of this, which suits matrix products.
 _CAPACITY_MULTIPLE = 16
+#: The first micro-batch of step k is number k times this, so that numbers do not depend on earlier steps.
+MICRO_BATCHES_PER_STEP = 1 << 20
+#: Number of batches that each worker keeps ready.
+_PREFETCHED = 4
 
 
 def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int]:
-    """Return the edges of consecutive groups, each with as many rows as fit.
+    """Return the edges of consecutive groups, each with as many rows as fit into ``max_tokens``.
 
-    Args:
-        lengths: tokens of each row, in order.
-        max_tokens: maximum number of tokens in a group.
-        key: name of the setting with the value ``max_tokens``, for the message.
-
-    Returns:
-        Edges from 0 to ``len(lengths)``; group i is rows [edges[i], edges[i + 1]).
+    Edges go from 0 to ``len(lengths)``; group i is rows [edges[i], edges[i + 1]). ``key`` names the setting
+    ``max_tokens``.
     """
     check_longest(lengths, max_tokens, key=key)
     tokens = np.cumsum(lengths, dtype=np.int64).data
@@ -62,15 +61,7 @@ def contiguous_streams(
     """Return the order of contiguous rows, and the edges of its steps: each step takes the next row of every stream.
 
     A stream is a contiguous part of the text. All rows have the same length, except perhaps a shorter last one. A
-    shorter last row and rows that do not fill a step are not used.
-
-    Args:
-        lengths: tokens of each row, in the order of the text.
-        batch_tokens: maximum number of tokens in a step; give this or ``batch_examples``.
-        batch_examples: rows per step, which is the number of contiguous streams.
-
-    Raises:
-        ConfigError: a row has more tokens than a step, or the text has fewer rows than a step.
+    shorter last row and rows that do not fill a step are not used. Give either ``batch_tokens`` or ``batch_examples``.
     """
     longest = int(lengths.max(initial=1))
     num_rows = int((lengths == longest).sum())
@@ -93,11 +84,8 @@ def contiguous_streams(
 def cut_evenly(lengths: np.ndarray, groups: int) -> list[slice]:
     """Cut rows into consecutive groups with about the same number of tokens; a row's midpoint decides its group.
 
-    A group therefore exceeds its share by less than one row. Doubling the number of groups halves each group.
-
-    Args:
-        lengths: tokens of each row, in order.
-        groups: number of groups. Each has at least one row if there are enough rows.
+    A group therefore exceeds its share by less than one row. Doubling the number of groups halves each group. Each
+    group has at least one row if there are enough rows.
     """
     ends = np.cumsum(lengths, dtype=np.int64)
     middles = (2 * ends - lengths) * groups // (2 * int(ends[-1])) if len(ends) else ends
@@ -110,12 +98,7 @@ def cut_evenly(lengths: np.ndarray, groups: int) -> list[slice]:
 
 
 def tokens_of_pass(batch_tokens: int, *, micro_batch_tokens: int | None, world_size: int) -> int:
-    """Return a forward pass's share of a step's tokens; every rank performs the same number of passes.
-
-    Args:
-        batch_tokens: maximum number of tokens in a step over all ranks.
-        micro_batch_tokens: maximum number of tokens in a share; None for one pass per rank.
-    """
+    """Return a forward pass's share of a step's tokens; every rank performs the same number of passes."""
     passes = 1 if micro_batch_tokens is None else -(-batch_tokens // (world_size * micro_batch_tokens))
     return -(-batch_tokens // (world_size * passes))
 
@@ -123,13 +106,7 @@ def tokens_of_pass(batch_tokens: int, *, micro_batch_tokens: int | None, world_s
 def capacity_of_pass(
     batch_tokens: int, *, longest: int, micro_batch_tokens: int | None = None, world_size: int = 1
 ) -> int:
-    """Return the maximum number of tokens in a forward pass, whatever the lengths of the rows.
-
-    Args:
-        batch_tokens: maximum number of tokens in a step over all ranks.
-        longest: tokens of the longest row.
-        micro_batch_tokens: see ``tokens_of_pass``.
-    """
+    """Return the maximum number of tokens in a forward pass, whatever the lengths of the rows up to ``longest``."""
     share = tokens_of_pass(batch_tokens, micro_batch_tokens=micro_batch_tokens, world_size=world_size)
     return min(batch_tokens, -(-(share + longest) // _CAPACITY_MULTIPLE) * _CAPACITY_MULTIPLE)
 
@@ -140,7 +117,6 @@ class RankShare:
 
     Attributes:
         first: number of micro-batches that are reserved for earlier ranks.
-        micro_batches: row numbers of each micro-batch of this rank.
         num_fillers: number of trailing micro-batches that do not count because they repeat a row of the step.
     """
 
@@ -155,13 +131,8 @@ def rank_share(
     """Divide one step's rows among the ranks, and cut one rank's share into micro-batches.
 
     Rows are sorted by length and cut evenly. Every rank has the same number of micro-batches; some are fillers if the
-    step has fewer rows than micro-batches. The rows of a rank do not depend on the number of micro-batches.
-
-    Args:
-        rows: row numbers, in the step's order.
-        lengths: tokens of each row.
-        pass_tokens: tokens per micro-batch, which may exceed this by less than one row; None for one micro-batch per
-            rank.
+    step has fewer rows than micro-batches. The rows of a rank do not depend on the number of micro-batches. A
+    micro-batch may exceed ``pass_tokens`` by less than one row; None means one micro-batch per rank.
     """
     rows, lengths = _by_length(rows, lengths)
     passes = 1 if pass_tokens is None else max(1, -(-int(lengths.sum(dtype=np.int64)) // (world_size * pass_tokens)))
@@ -177,14 +148,7 @@ def rank_share(
 def micro_batches(
     rows: np.ndarray, lengths: np.ndarray, *, micro_batch_tokens: int, rank: int = 0, world_size: int = 1
 ) -> list[np.ndarray]:
-    """Cut one rank's rows into micro-batches of rows with similar lengths, each with as many rows as fit.
-
-    Args:
-        rows: row numbers.
-        lengths: tokens of each row.
-        micro_batch_tokens: maximum number of tokens in a micro-batch.
-        world_size: number of ranks, which share the tokens evenly.
-    """
+    """Cut one rank's rows into micro-batches of rows with similar lengths, each with as many rows as fit."""
     rows, lengths = _by_length(rows, lengths)
     own = cut_evenly(lengths, world_size)[rank]
     edges = cut_by_tokens(lengths[own], micro_batch_tokens, key="train.micro_batch_tokens")
@@ -201,18 +165,8 @@ def share(count: int, rank: int, world_size: int) -> range:
     return range(rank * count // world_size, (rank + 1) * count // world_size)
 
 
-#: The first micro-batch of step k is number k times this, so that numbers do not depend on earlier steps.
-MICRO_BATCHES_PER_STEP = 1 << 20
-#: Number of batches that each worker keeps ready.
-_PREFETCHED = 4
-
-
 class SerializedBatch:
-    """A batch as bytes.
-
-    Args:
-        batch: the batch, with its tensors on the host.
-    """
+    """A batch on the host as bytes."""
 
     def __init__(self, batch: Any) -> None:
         content = io.BytesIO()
@@ -251,13 +205,7 @@ class Source(ABC):
 
     @abstractmethod
     def build(self, epoch: int, plan: Any, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None) -> Any:
-        """Build a micro-batch.
-
-        Args:
-            row_ids: the rows of the micro-batch.
-            follows: for contiguous rows, whether each row continues the same row of the previous batch; None if rows
-                are independent.
-        """
+        """Build a micro-batch; ``follows``: whether its contiguous rows continue the rows of the previous batch."""
 
     def part(self, plan: Any, row_ids: np.ndarray) -> Any:
         """Return what ``build`` needs from a plan for these rows, to be sent to a worker; None if it needs nothing."""
@@ -269,17 +217,14 @@ class Source(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _PlannedStep:
-    """One step before its batches are built; ``local`` holds the row numbers of this rank's micro-batches."""
-
     number: int
     epoch: int
     progress: float
-    first: int
-    local: list[np.ndarray]
-    num_fillers: int
+    local: RankShare
     follows: bool
 
 
+@dataclass(eq=False)
 class PlannedStream:
     """Steps with rows in random order, in a new order each epoch; see ``training.learner.BatchStream``.
 
@@ -287,54 +232,36 @@ class PlannedStream:
     rows are sorted by length and cut evenly into micro-batches, the same number for each rank. Each rank builds only
     its own. The rows of a step do not depend on the number of workers or on the world size.
 
-    Args:
-        source: the rows.
-        seed: seed of the order.
+    Attributes:
         batch_tokens: maximum number of tokens in a step over all ranks; give this or ``batch_examples``.
-        batch_examples: rows per step over all ranks.
         micro_batch_tokens: tokens per forward pass, which may exceed this by less than one row; None for one forward
             pass per rank and step.
         num_workers: number of processes that build batches in advance; 0 builds batches in this process.
-        rank: rank of this process.
-        world_size: number of ranks.
         pin_memory: whether to build batches in page-locked memory, for a GPU (with workers only).
         contiguous: whether the rows of an epoch are contiguous text: row j of each step continues row j of the previous
             step. There are as many contiguous streams as full rows in a step. Leftover rows are read in other epochs.
-
-    Raises:
-        ConfigError: neither or both budgets are given, or a budget is not positive.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        seed: int,
-        batch_tokens: int | None = None,
-        batch_examples: int | None = None,
-        micro_batch_tokens: int | None = None,
-        num_workers: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        pin_memory: bool = False,
-        contiguous: bool = False,
-    ) -> None:
-        if (batch_tokens is None) == (batch_examples is None):
+    source: Source
+    _: KW_ONLY
+    seed: int
+    batch_tokens: int | None = None
+    batch_examples: int | None = None
+    micro_batch_tokens: int | None = None
+    num_workers: int = 0
+    rank: int = 0
+    world_size: int = 1
+    pin_memory: bool = False
+    contiguous: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.batch_tokens is None) == (self.batch_examples is None):
             raise ConfigError("set either train.batch_tokens or train.batch_examples, but not both")
-        sizes = {
-            "batch_tokens": batch_tokens,
-            "batch_examples": batch_examples,
-            "micro_batch_tokens": micro_batch_tokens,
-        }
-        for name, value in sizes.items():
+        for name in ("batch_tokens", "batch_examples", "micro_batch_tokens"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"train.{name}={value} is not allowed: use 1 or more")
-        self.source, self.seed = source, seed
-        self.batch_tokens, self.batch_examples = batch_tokens, batch_examples
-        self.micro_batch_tokens, self.num_workers = micro_batch_tokens, num_workers
-        self.rank, self.world_size, self.pin_memory = rank, world_size, pin_memory
-        self.contiguous = contiguous
-        self._plans = _Plans(source)
+        self._plans = _Plans(self.source)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -360,16 +287,13 @@ class PlannedStream:
         micro_batch_tokens = self.micro_batch_tokens  # the same value for all steps of this call
         batches = self._batches(start, micro_batch_tokens)
         for planned in self._planned(start, micro_batch_tokens):
-            micro_batches = tuple(next(batches) for _ in planned.local)
-            fillers = range(len(micro_batches) - planned.num_fillers, len(micro_batches))
-            yield Step(planned.number, planned.progress, micro_batches, planned.first, fillers=fillers)
+            local, first = planned.local, planned.number * MICRO_BATCHES_PER_STEP + planned.local.first
+            micro_batches = tuple(next(batches) for _ in local.micro_batches)
+            fillers = range(len(micro_batches) - local.num_fillers, len(micro_batches))
+            yield Step(planned.number, planned.progress, micro_batches, first, fillers=fillers)
 
     def step_at(self, epoch: float) -> int:
-        """Return the number of the step after ``epoch`` passes over the rows, to continue reading a text.
-
-        Args:
-            epoch: number of completed passes, including a fraction.
-        """
+        """Return the number of the step after ``epoch`` (fractional) passes, to continue reading a text."""
         whole = int(epoch)
         lengths = self._plans[whole].lengths
         over = round((epoch - whole) * len(lengths))
@@ -397,11 +321,10 @@ class PlannedStream:
         return max(self.batch_tokens // longest, 1) * longest
 
     def _batches(self, start: int, micro_batch_tokens: int | None) -> Iterator[Any]:
-        """Yield this rank's micro-batches from step ``start`` on."""
         keys = (
             (step.epoch, rows, step.follows if self.contiguous else None)
             for step in self._planned(start, micro_batch_tokens)
-            for rows in step.local
+            for rows in step.local.micro_batches
         )
         if self.num_workers == 0:
             return (self.source.build(key[0], self._plans[key[0]], key[1], follows=key[2]) for key in keys)
@@ -439,20 +362,11 @@ class PlannedStream:
                     rank=self.rank,
                     world_size=self.world_size,
                 )
-                number = first_step + place
-                yield _PlannedStep(
-                    number=number,
-                    epoch=epoch,
-                    progress=epoch + edges[place + 1] / len(lengths),
-                    first=number * MICRO_BATCHES_PER_STEP + local.first,
-                    local=local.micro_batches,
-                    num_fillers=local.num_fillers,
-                    follows=place > 0,
-                )
+                progress = epoch + edges[place + 1] / len(lengths)
+                yield _PlannedStep(first_step + place, epoch, progress, local, follows=place > 0)
             epoch, first_step = epoch + 1, first_step + num_steps
 
     def _edges(self, epoch: int, lengths: np.ndarray) -> tuple[np.ndarray, list[int]]:
-        """Return the order of the epoch's rows, and the edges of its steps."""
         if len(lengths) == 0:
             raise DataError("there are no rows to train on: the corpus or the training set is empty")
         if self.contiguous:
@@ -465,13 +379,7 @@ class PlannedStream:
 
 
 class RenumberedStream(BatchStream):
-    """A stream that starts at a later step and renumbers steps, for a run that already took steps elsewhere.
-
-    Args:
-        stream: the steps.
-        first: number of the first step in ``stream``.
-        number: new number of that step.
-    """
+    """A stream from step ``first`` on, renumbered from ``number``, for a run that already took steps elsewhere."""
 
     def __init__(self, stream: BatchStream, *, first: int, number: int) -> None:
         self.stream, self.first, self.number = stream, first, number
@@ -552,12 +460,9 @@ def evaluation_batches(
     Args:
         micro_batch_tokens: maximum number of tokens in a batch (a longer row is a batch by itself).
         max_tokens: size of a random subset, at most this many tokens (at least one row); None for all rows.
-        seed: seed of the subset.
-        rank: rank of this process; each rank gets about the same number of tokens.
         num_streams: if given, the rows are contiguous text, as in a contiguous ``PlannedStream``, and are read in this
             number of parallel contiguous streams of equal length. The remaining rows form one more, shorter stream.
             With ``max_tokens``, only the first rows of each stream are used. Each rank gets a share of the streams.
-            None if rows are independent.
     """
     plan = source.plan(0)
     if num_streams is not None:

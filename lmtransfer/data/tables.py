@@ -24,13 +24,9 @@ from typing import Any, Final, Literal, get_args
 
 from lmtransfer.config.types import TableFormat, TextFormat
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import Meter, plain_name
-from lmtransfer.data.json_values import AS_LINES, json_values
+from lmtransfer.data.files import EncodingErrors, Meter, plain_name, read_lines
 from lmtransfer.data.parquet_files import open_columns
-from lmtransfer.data.text_lines import EncodingErrors, read_lines
 from lmtransfer.errors import ConfigError, DataError
-
-BadRowsPolicy = Literal["refuse", "skip"]
 
 #: The format of a file by its suffix, which a compression suffix may follow.
 FORMATS: Final[dict[str, TextFormat]] = {
@@ -54,6 +50,12 @@ _SAMPLE_CHARACTERS = 1 << 22
 _SAMPLE_ROWS = 50
 _SEPARATORS: Final = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
 _QUOTED_FIELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\r?\n|\Z)')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_SPACE = re.compile(r"[ \t\r\n]*")
+#: How pandas writes one object per line.
+AS_LINES = "df.to_json(path, orient='records', lines=True)"
+#: What may come next in an array besides an item, by what came last.
+_NEXT: Final = {"start": "[", "[": "]", ",": "", "item": ",]", "]": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,10 @@ class ColumnSpec:
     Attributes:
         names: possible names of the column, of which the first one in the file is used.
         setting: the configuration key that names the column, for messages.
-        required: whether a file must have the column.
         may_be_list: whether JSON and parquet may hold a list or an object, which is returned as JSON.
         per_label: whether a file may have all ``names``, one column per label; the value is then a JSON object with all
             of them.
         advice: what a user can do if no column has any of the names, other than set ``setting``.
-        is_text: whether the column holds texts; if it is missing, the message suggests the column with the longest
-            texts.
     """
 
     names: tuple[str, ...]
@@ -84,11 +83,7 @@ class ColumnSpec:
         return " or ".join(repr(name) for name in self.names)
 
     def missing_message(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]] = ()) -> str:
-        """Return the message that a table with these columns lacks this one.
-
-        Args:
-            rows: the table's first rows.
-        """
+        """Return the message that a table with these columns and first rows lacks this one."""
         present = ", ".join(name[:40] for name in list(names)[:20])
         likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
         hint = "" if likely is None else f" ({likely[:40]} has the longest texts)"
@@ -109,14 +104,7 @@ def longest_texts(rows: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def delimiter_of(value: str | None, key: str) -> str | None:
-    """Return the delimiter that a setting names; None if the setting is null.
-
-    Args:
-        key: the setting's key, for the message.
-
-    Raises:
-        ConfigError: the value is not a single character.
-    """
+    """Return the delimiter that the setting ``key`` names; None if it is null."""
     character = {"tab": "\t", r"\t": "\t"}.get(value or "", value)
     if character is not None and (len(character) != 1 or character in '"\r\n'):
         raise ConfigError(
@@ -142,9 +130,6 @@ class TableLayout:
         columns: names of all columns, for files without a header line. A first line that names the requested columns is
             still read as a header.
         optional_columns: how many of the last ``columns`` a row may lack.
-        bad_rows: what to do with unreadable rows.
-        encoding_errors: ``strict`` rejects bytes that are not UTF-8; ``replace`` replaces them with U+FFFD and counts
-            them.
         delimiter: the character between columns; None for a tab or a comma, depending on the format, or the separator
             with which the first line names the requested columns.
     """
@@ -157,12 +142,7 @@ class TableLayout:
     delimiter: str | None = None
 
     def format_of(self, path: Path, notes: Notes | None = None) -> TableFormat:
-        """Return the file's format by its name, and by its content if its columns are separated by tabs.
-
-        Args:
-            path: the file, or a folder of ``save_to_disk``.
-            notes: records that fields are quoted, or that this is uncertain.
-        """
+        """Return a file's format by its name or, if columns are separated by tabs, by its content."""
         if self.file_format is not None:
             return self.file_format
         name_format = format_by_name(path)
@@ -209,11 +189,7 @@ class TableRecord:
         return f"{problem}. {self.table_advice()}".rstrip(". ")
 
     def text(self, column: ColumnSpec) -> str | None:
-        """Return the text in a column; None if there is no value.
-
-        Raises:
-            DataError: the row lacks the column, or the value is not a text.
-        """
+        """Return the text in a column; None if there is no value."""
         name = self.name_of(column)
         if name is None:
             raise DataError(f"{self.where}: {self.missing_message(column)}")
@@ -240,12 +216,7 @@ class TableRecord:
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """An open table.
-
-    Attributes:
-        names: the table's columns; None if each row has its own (JSON).
-        records: the table's rows, one in memory at a time.
-    """
+    """An open table: its columns (None if each row has its own, as in JSON), and its rows, one in memory at a time."""
 
     names: tuple[str, ...] | None
     records: Iterator[TableRecord]
@@ -253,15 +224,7 @@ class OpenTable:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """The requested columns of one row.
-
-    Attributes:
-        number: number of the row in the file, from 0; skipped rows count.
-        where: ``file:line``, for messages.
-        values: values of the requested columns, in their order; None for a missing column or value.
-        is_label_name: for each column, whether its value is a label name, even if the task's files write labels
-            differently.
-    """
+    """The requested columns of one row: a text or None each, and whether it is a label name from the file."""
 
     number: int
     where: str
@@ -271,28 +234,14 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """A handler of unreadable rows.
-
-    Attributes:
-        policy: ``refuse`` raises at the first bad row; ``skip`` skips and counts bad rows.
-        notes: counts the skipped rows.
-        advice: what a user can do other than correct a row.
-    """
+    """What to do with rows that cannot be used: ``refuse`` raises at the first, ``skip`` counts them in ``notes``."""
 
     policy: BadRowsPolicy
     notes: Notes
     advice: str = "or set task.bad_rows=skip to leave such rows out and count them"
 
     def report(self, kind: str, where: str, problem: str) -> None:
-        """Report a row that cannot be used.
-
-        Args:
-            kind: the kind of problem, in the plural.
-            where: ``file:line``.
-
-        Raises:
-            DataError: the policy is ``refuse``.
-        """
+        """Report a row that cannot be used; ``kind`` is in the plural."""
         if self.policy == "refuse":
             raise DataError(f"{where}: {problem}. Correct the row, {self.advice}")
         self.notes.add(f"{kind}, left out", where)
@@ -302,13 +251,8 @@ def detect_quoting(sample: str) -> tuple[bool, int]:
     """Return whether quotation marks enclose the fields of tab-separated text, as pandas, R and Excel write them.
 
     They do if quotation marks occur only around whole fields or doubled inside them, and if at least one field proves
-    it: it contains doubled marks, a tab or a line end, or is in the header line.
-
-    Args:
-        sample: the first lines of a file.
-
-    Returns:
-        Whether fields are quoted; and, if not, how many fields could be quoted fields in a file without proof.
+    it: it contains doubled marks, a tab or a line end, or is in the header line. Also return how many fields could be
+    quoted fields in a sample without proof.
     """
     sample = sample.rstrip("\r\n")
     header = sample.partition("\n")[0].split("\t")
@@ -328,12 +272,7 @@ def detect_quoting(sample: str) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class IncomingRows:
-    """The lines of a table that can be read only once, as from a pipe.
-
-    Attributes:
-        name: the source's name, for messages.
-        lines: numbers and lines, as from ``read_lines``.
-    """
+    """The numbered lines of a table that can be read only once, as from a pipe, and its name for messages."""
 
     name: str
     lines: Iterator[tuple[int, str]]
@@ -347,19 +286,10 @@ def open_table(
     bad_rows: BadRows,
     meter: Meter | None = None,
 ) -> OpenTable:
-    """Open a table of any format. Only a header line is read immediately.
+    """Open a table of any format; only a header line is read immediately.
 
-    Args:
-        source: the file, plain or compressed, a folder of ``datasets.save_to_disk``, or the lines of a pipe.
-        columns: the columns to be used; rows of parquet may lack other columns.
-        layout: the table's format; a pipe is tab-separated if ``file_format`` is None.
-        bad_rows: handles rows with the wrong number of columns and broken JSON objects. Its notes count blank lines
-            between rows, and record what the file's content decided.
-        meter: counts the bytes read from disk.
-
-    Raises:
-        DataError: a column is missing, or (while rows are read) ``bad_rows`` rejects a row; the message has
-            ``file:line``.
+    ``columns`` are the columns to be used. ``bad_rows`` handles rows with the wrong number of columns and broken JSON
+    objects; its notes also record what the file's content decided. A ``DataError`` names ``file:line``.
     """
     notes, errors = bad_rows.notes, layout.encoding_errors
     if isinstance(source, IncomingRows):
@@ -401,16 +331,7 @@ def read_rows(
 
 
 def rows_of(records: Iterator[TableRecord], columns: Sequence[ColumnSpec], bad_rows: BadRows) -> Iterator[TableRow]:
-    """Yield the requested columns of each record as texts.
-
-    Args:
-        records: rows with all their columns.
-        bad_rows: handles rows that lack a column, or that have a list, an object or a non-finite number in place of a
-            text.
-
-    Raises:
-        DataError: ``bad_rows`` rejects a row; the message has ``file:line``.
-    """
+    """Yield the requested columns of each record as texts; ``bad_rows`` handles rows that lack one."""
     for record in records:
         try:
             values = tuple(_text_of(column, record) for column in columns)
@@ -483,23 +404,13 @@ def _delimited_table(
 
 
 def _names_columns(fields: Sequence[str], columns: Sequence[ColumnSpec]) -> bool:
-    """Whether a line is a header that names the requested columns."""
     return all(any(name in fields for name in column.names) for column in columns if column.required)
 
 
 def check_columns(
     names: Sequence[str], columns: Sequence[ColumnSpec], where: str, rows: Iterable[Mapping[str, Any]] = ()
 ) -> None:
-    """Check that a table has the requested columns.
-
-    Args:
-        columns: the columns that the table must have, unless they are not required.
-        where: ``file:line``, for messages.
-        rows: the table's first rows, which are read if a text column is missing.
-
-    Raises:
-        DataError: a column is missing, or several columns have its name.
-    """
+    """Check that a table has each requested column once; ``rows`` are its first rows, for the message."""
     for column in columns:
         name = next((name for name in column.names if name in names), None)
         if name is None and column.required:
@@ -545,12 +456,84 @@ def _json_records(lines: Iterator[tuple[int, str]], origin: str, bad_rows: BadRo
         bad_rows.report("invalid rows", where, problem)
 
 
-def _text_of(column: ColumnSpec, record: TableRecord) -> str | None:
-    """Return the value of a column as text; None if there is no such column or no value.
+def json_values(lines: Iterator[tuple[int, str]], origin: str, notes: Notes) -> Iterator[tuple[str, Any]]:
+    """Parse JSON with one value per line, or one array over any number of lines, with one item in memory at a time.
 
-    Raises:
-        ValueError: a required column is missing, or the value is a list, an object or a non-finite number.
+    Yields ``file:line`` of a value (in an array also the item number), and the value; a ValueError in place of a line
+    that cannot be parsed.
     """
+    is_first = True
+    for number, line in lines:
+        where = f"{origin}:{number}"
+        if not line.strip():
+            notes.add("blank lines", where)
+            continue
+        if is_first and line.lstrip().startswith("["):
+            for item, (start, value) in enumerate(_array_items(chain([(number, line)], lines), origin), start=1):
+                yield f"{origin}:{start}, item {item}", value
+            return
+        try:
+            parsed = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            parsed = ValueError(f"not a JSON object ({error})")
+            if is_first and line.strip() == "{":
+                raise DataError(
+                    f"{where}: a single JSON object over several lines is not a table; write an array of objects, or "
+                    f"one object per line ({AS_LINES})"
+                ) from None
+        yield where, parsed
+        is_first = False
+
+
+def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tuple[int, Any]]:
+    decoder, depth, last = json.JSONDecoder(), 0, "start"
+    waiting: list[str] = []  # lines of an incomplete last item
+    start: int | None = None  # number of the line where the item starts
+    number = 0
+    for number, line in lines:
+        lowest = depth
+        for token in _TOKEN.finditer(line):
+            depth += (token[0] in "[{") - (token[0] in "]}")
+            lowest = min(lowest, depth)
+        waiting.append(line)
+        if lowest > 1:
+            continue
+        text, place = "\n".join(waiting), 0
+        while (place := _after_space(text, place)) < len(text):
+            if text[place] in _NEXT[last]:
+                last = text[place]
+                place += 1
+                continue
+            if last not in ("[", ","):
+                raise _no_array(origin, number, f"{text[place : place + 40]!r} is not expected here")
+            try:
+                value, place = decoder.raw_decode(text, place)
+            except (ValueError, RecursionError) as error:
+                if depth <= 1:
+                    raise _no_array(origin, number, str(error)) from None
+                start = number if start is None else start
+                break
+            yield (number if start is None else start), value
+            last, start = "item", None
+        waiting = [text[place:]] if place < len(text) else []
+    if last != "]":
+        raise _no_array(origin, number, "it does not end: the file is cut short")
+
+
+def _after_space(text: str, place: int) -> int:
+    space = _SPACE.match(text, place)
+    return place if space is None else space.end()
+
+
+def _no_array(origin: str, number: int, problem: str) -> DataError:
+    return DataError(f"{origin}:{number}: not a JSON array ({problem}); write the file again")
+
+
+BadRowsPolicy = Literal["refuse", "skip"]
+
+
+def _text_of(column: ColumnSpec, record: TableRecord) -> str | None:
+    """Return the value of a column as text; None if there is no such column or no value. Raises ValueError."""
     values = record.values
     if column.per_label and len(present := [name for name in column.names if name in values]) > 1:
         if len(present) < len(column.names):

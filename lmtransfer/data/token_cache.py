@@ -24,10 +24,11 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
@@ -50,21 +51,19 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.trainers import TokenizerTrainer
 
+CACHE_FORMAT = 2  # increase when the same text and tokenizer would produce different sentences, blocks or statistics
 SIDES = ("train", "validation")
 BLOCK_CHARACTERS = 1 << 21
 _DOCUMENT_COST = 64
 _BATCH_SENTENCES = 2048
+_HASHES_AT_ONCE = 1 << 22
+#: Seconds that a process waits for another before it prints a message.
+_PATIENCE = 3.0
 
 
 @dataclass(slots=True)
 class DocumentBlock:
-    """Consecutive documents, cut by size only, so that blocks do not depend on the number of workers.
-
-    Attributes:
-        index: the block's number, from 0.
-        texts: the documents' texts.
-        held_out: whether each document belongs to validation.
-    """
+    """Consecutive documents, cut by size only, so that blocks do not depend on the number of workers."""
 
     index: int
     texts: list[str] = field(default_factory=list)
@@ -81,13 +80,7 @@ class DocumentBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """The record of a complete block.
-
-    Attributes:
-        digest: digest of the block's texts.
-        statistics: counts over the block.
-        shards: the block's shards, by ``train`` and ``validation``; a part without text has no shard.
-    """
+    """The record of a complete block; ``shards`` are by side (a side without text has none)."""
 
     digest: str
     statistics: CorpusStatistics
@@ -102,12 +95,7 @@ class BlockRecord:
         """Read a record; None if the file is missing."""
         if not path.is_file():
             return None
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        shards = {
-            side: Shard(**{**shard, "files": {name: (size, digest) for name, (size, digest) in shard["files"].items()}})
-            for side, shard in value["shards"].items()
-        }
-        return cls(value["digest"], CorpusStatistics(**value["statistics"]), shards)
+        return TypeAdapter(BlockRecord).validate_json(path.read_bytes())
 
 
 def record_path(folder: Path, index: int) -> Path:
@@ -165,12 +153,7 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray
 
 
 def tokenize_block(block: DocumentBlock, folder: Path, tokenizer: Tokenizer) -> BlockRecord:
-    """Tokenize a block and write its shards and its record to the corpus's folder.
-
-    Args:
-        folder: the corpus's folder.
-        tokenizer: turns each sentence into ids.
-    """
+    """Tokenize a block and write its shards and its record to the corpus's folder."""
     statistics = CorpusStatistics()
     shards: dict[str, Shard] = {}
     for side in SIDES:
@@ -223,18 +206,9 @@ def work(block: DocumentBlock, folder: Path) -> BlockRecord:
     return tokenize_block(block, folder, _worker_tokenizer)
 
 
-_HASHES_AT_ONCE = 1 << 22
-
-
 @dataclass(frozen=True, slots=True)
 class PreparationProgress:
-    """Progress of the preparation.
-
-    Attributes:
-        documents, tokens: numbers processed so far.
-        fraction: share of the source that has been read, 0 to 1; None if unknown.
-        num_reused_blocks: number of blocks reused from an interrupted preparation.
-    """
+    """Progress of the preparation; ``fraction`` is the share of the source read so far, None if unknown."""
 
     documents: int
     tokens: int
@@ -249,17 +223,7 @@ def fill(
     num_workers: int,
     on_progress: Callable[[PreparationProgress], None] | None,
 ) -> CorpusStatistics:
-    """Complete the preparation of a corpus: missing blocks, then both token stores; return the statistics.
-
-    Args:
-        folder: the prepared corpus's folder.
-        tokenizer: turns sentences into ids.
-        num_workers: number of worker processes; 0 and 1 use this process only.
-        on_progress: called after each block.
-
-    Raises:
-        DataError: there is no text, text cannot be read, or a worker was killed.
-    """
+    """Complete the preparation of a corpus: missing blocks, then both token stores; return the statistics."""
     start = time.monotonic()
     for staged in chain.from_iterable((folder / part).glob(".*.tmp") for part in (*SIDES, "blocks", "")):
         shutil.rmtree(staged) if staged.is_dir() else staged.unlink()
@@ -349,21 +313,13 @@ def _count_duplicates(paths: list[Path]) -> int:
     return duplicates
 
 
-#: Seconds that a process waits for another before it prints a message.
-_PATIENCE = 3.0
-CACHE_FORMAT = 2  # increase when the same text and tokenizer would produce different sentences, blocks or statistics
-
-
 @dataclass(frozen=True, slots=True)
 class PreparedCorpus:
     """A tokenized corpus.
 
     Attributes:
-        train: the training part; a ``MixedStore`` for a mixture.
         validation: the held-out part; may be empty.
-        statistics: counts over both parts.
         folder: the corpus's folder; for a mixture, the parent of the parts' folders.
-        from_cache: whether it was already in the cache.
         parts: the prepared corpora of a mixture, by name; empty for a single corpus.
     """
 
@@ -386,16 +342,8 @@ def prepare(
 ) -> PreparedCorpus:
     """Tokenize a corpus, or read it from the cache; each part of a mixture is cached separately.
 
-    Args:
-        tokenizer: turns sentences into ids; must be picklable, because worker processes get a copy.
-        cache_dir: folder of the cache; None for ``default_cache_dir``.
-        num_workers: number of worker processes; 0 and 1 use this process only; None for one per core. The result does
-            not depend on it.
-        on_progress: called after each block.
-        min_tokens: minimum number of tokens in the training part (one row of the model that will read it).
-
-    Raises:
-        DataError: the corpus is empty or too small or cannot be read, or the disk is full.
+    ``num_workers`` counts processes (0 and 1: this one only; None: one per core); the result does not depend on it. A
+    training part with fewer than ``min_tokens`` (one row of the model that will read it) raises a DataError.
     """
     cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
     if isinstance(corpus, MixtureCorpus):
@@ -426,7 +374,7 @@ def prepare(
                     "corpus_fingerprint": fingerprint,
                     "tokenizer_fingerprint": tokenizer.fingerprint,
                     "vocab_size": tokenizer.vocab_size,
-                    "statistics": statistics.as_dict(),
+                    "statistics": asdict(statistics),
                 },
             )
     prepared = _open(folder, from_cache)
@@ -457,13 +405,7 @@ def _mix(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: Pat
 
 
 def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str | Path | None = None) -> Tokenizer:
-    """Return the tokenizer that ``trainer`` trains on a corpus's training documents, new or from the cache.
-
-    Args:
-        corpus: the documents; held-out documents are not used.
-        trainer: the settings; draws its own seeded sample of the lines.
-        cache_dir: folder of the cache; None for ``default_cache_dir``.
-    """
+    """Return the tokenizer that ``trainer`` trains on a corpus's training documents, new or from the cache."""
     cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
     folder = cache_dir / "tokenizers" / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), trainer.fingerprint)}"
     with lock_folder(folder):

@@ -17,9 +17,8 @@ _BLOCK = 1_000_000
 def token_shares(store: TokenStore | MixedStore, *, most_tokens: int = 20_000_000) -> np.ndarray:
     """Return each token's share of the tokens that training samples, float64, shape (vocabulary,).
 
-    Args:
-        store: one corpus, or a mixture, whose parts are weighted by their sampling proportions.
-        most_tokens: only the first ``most_tokens`` tokens of a large corpus are counted.
+    The parts of a mixture are weighted by their sampling proportions. Only the first ``most_tokens`` of a large corpus
+    are counted.
     """
     if isinstance(store, TokenStore):
         counts = _counts(store, most_tokens)
@@ -31,12 +30,7 @@ def token_shares(store: TokenStore | MixedStore, *, most_tokens: int = 20_000_00
 
 
 def token_information(store: TokenStore | MixedStore, *, size: int) -> np.ndarray:
-    """Return the information ``-log p`` of each token in nats, where p is its share, float64, shape (size,).
-
-    Args:
-        store: the training part.
-        size: size of the vocabulary. A token that does not occur gets the value of the rarest token that does.
-    """
+    """Return ``-log p`` of each token in nats, float64, (size,); a token that is absent counts as the rarest."""
     shares = _pad(token_shares(store), size)[:size]
     return -np.log(np.where(shares > 0, shares, shares[shares > 0].min()))
 
@@ -64,11 +58,8 @@ class PartShares:
     """One part of a mixture.
 
     Attributes:
-        tokens: number of training tokens.
-        share: share of the mixture's training tokens, 0 to 1.
         sampled: share of the tokens that training samples.
         passes: number of passes over the part in an epoch of the mixture: 0.5 is half of it, 3 is three passes.
-        unknown_rate: share of the part's tokens that are the unknown token.
         vocabulary: share of the vocabulary's pieces needed to cover 99.9 % of the part's tokens, 0 to 1.
         own: share of the vocabulary's pieces that are more frequent in this part than in any other, 0 to 1.
     """
@@ -89,12 +80,7 @@ class PartShares:
 def part_shares(
     store: TokenStore | MixedStore, tokenizer: Tokenizer, *, most_tokens: int = 20_000_000
 ) -> Mapping[str, PartShares]:
-    """Return each part's shares of a mixture's text and vocabulary, by name; empty for a single corpus.
-
-    Args:
-        store: the training part.
-        most_tokens: only the first ``most_tokens`` tokens of a large part are counted.
-    """
+    """Return each part's shares of a mixture's text and vocabulary, by name; empty for a single corpus."""
     if isinstance(store, TokenStore):
         return {}
     is_special, unknown_id = tokenizer.is_special, tokenizer.unk_id

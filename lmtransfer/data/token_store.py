@@ -1,18 +1,18 @@
-"""The statistics of a prepared corpus, which are part of its manifest: counts, rates and irregularities."""
+"""The token store: a tokenized corpus in memory-mapped shards, mixtures of stores, and the statistics of a corpus."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from lmtransfer.data.corpora.sampling import Sampling
+from lmtransfer.data.corpora.mixture import Sampling
 from lmtransfer.errors import DataError
 from lmtransfer.system.durable import file_hash, reserve, staged_folder, write_json
 
@@ -23,13 +23,7 @@ _INDEX_FILES = ("sentence_starts.npy", "document_starts.npy")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard's entry in the manifest.
-
-    Attributes:
-        name: name of the shard's folder.
-        num_documents, num_sentences, num_tokens: numbers of documents, sentences and tokens in the shard.
-        files: size in bytes and digest of each file, by name.
-    """
+    """A shard's entry in the manifest; ``files`` has the size in bytes and the digest of each file."""
 
     name: str
     num_documents: int
@@ -44,7 +38,6 @@ def _load_array(path: Path) -> np.ndarray:
 
 
 def _describe(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """Return the size in bytes and digest of files in ``folder``, by name."""
     return {name: ((folder / name).stat().st_size, file_hash(folder / name)) for name in names}
 
 
@@ -59,8 +52,6 @@ def write_shard(
     """Write one shard; if the process is killed, ``folder`` is either complete or absent.
 
     Args:
-        folder: the shard's own folder.
-        tokens: token ids, shape (num_tokens,).
         sentence_lengths: tokens of each sentence, at least 1, shape (num_sentences,).
         document_lengths: sentences of each document, at least 1, shape (num_documents,).
         vocab_size: size of the vocabulary; decides between 16 and 32 bits per token.
@@ -92,8 +83,6 @@ class TokenStore:
     It can be pickled; the other process reopens the folder.
 
     Attributes:
-        folder: the store's folder.
-        num_documents, num_sentences, num_tokens: numbers of documents, sentences and tokens in the store.
         sentence_starts: int64, shape (num_sentences + 1,): global index of each sentence's first token; the last entry
             is ``num_tokens``. Memory-mapped.
         document_starts: int64, shape (num_documents + 1,): global index of each document's first sentence; the last
@@ -113,11 +102,7 @@ class TokenStore:
 
     @classmethod
     def open(cls, folder: str | Path) -> TokenStore:
-        """Open a complete store.
-
-        Raises:
-            DataError: the folder has no complete store, or the store was changed after it was written.
-        """
+        """Open a complete store; raises DataError if files are missing or have changed."""
         folder = Path(folder)
         path = folder / "manifest.json"
         if not path.is_file():
@@ -130,8 +115,11 @@ class TokenStore:
                 f"{folder}: the token store has format {manifest.get('format')}, but this version reads format "
                 f"{STORE_FORMAT}; delete the folder and run `prepare` again"
             )
-        shards = [Shard(**{**entry, "files": _pairs(entry["files"])}) for entry in manifest["shards"]]
-        for name, (size, _) in _all_files(shards, _pairs(manifest["index"])):
+        shards = TypeAdapter(list[Shard]).validate_python(manifest["shards"])
+        files = dict(manifest["index"])
+        for shard in shards:
+            files |= {f"{shard.name}/{name}": entry for name, entry in shard.files.items()}
+        for name, (size, _) in files.items():
             file = folder / name
             if not file.is_file() or file.stat().st_size != size:
                 actual = f"{file.stat().st_size} bytes" if file.is_file() else "no file"
@@ -144,11 +132,7 @@ class TokenStore:
         return TokenStore.open, (self.folder,)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """Return the token ids of the global range [start, stop), int32, shape (stop - start,), across shards.
-
-        Raises:
-            IndexError: the range lies outside the store.
-        """
+        """Return the token ids of the global range [start, stop), int32, shape (stop - start,), across shards."""
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(f"tokens [{start}, {stop}) are outside a store of {self.num_tokens} tokens")
         index = bisect_right(self._starts, start, hi=len(self._shards)) - 1
@@ -166,17 +150,6 @@ class TokenStore:
         if index not in self._tokens:
             self._tokens[index] = _load_array(self.folder / self._shards[index].name / "tokens.npy")
         return self._tokens[index]
-
-
-def _pairs(files: dict[str, list[object]]) -> dict[str, tuple[int, str]]:
-    return {name: (int(str(size)), str(digest)) for name, (size, digest) in files.items()}
-
-
-def _all_files(shards: Sequence[Shard], index: dict[str, tuple[int, str]]) -> Iterable[tuple[str, tuple[int, str]]]:
-    yield from index.items()
-    for shard in shards:
-        for name, entry in shard.files.items():
-            yield f"{shard.name}/{name}", entry
 
 
 def finish_store(folder: Path, shards: Sequence[Shard]) -> TokenStore:
@@ -201,12 +174,7 @@ def finish_store(folder: Path, shards: Sequence[Shard]) -> TokenStore:
 
 @dataclass(frozen=True, slots=True)
 class MixedStore:
-    """The tokens of several corpora, each in its own store; can be pickled.
-
-    Attributes:
-        parts: the stores by name, in the mixture's order.
-        sampling: each part's contribution to an epoch.
-    """
+    """The tokens of several corpora, each in its own store; can be pickled."""
 
     parts: Mapping[str, TokenStore]
     sampling: Sampling
@@ -245,18 +213,10 @@ class CorpusStatistics:
     Attributes:
         documents: documents with text, duplicates included; with ``split_unit=paragraphs`` the beginning and the ending
             of a document count as two documents.
-        validation_documents: number of held-out documents.
-        duplicate_documents: number of exact duplicates of earlier documents.
         sentences: sentences (see ``lmtransfer.data.corpora.sentences``) with at least one token.
         words: sequences of characters between white space.
         tokens: tokens of the tokenizer, without special tokens.
-        validation_words: number of held-out words.
-        validation_tokens: number of held-out tokens.
-        unknown_tokens: number of unknown tokens.
-        text_bytes: bytes of the documents' text as UTF-8.
-        longest_sentence_tokens: tokens of the longest sentence.
         seconds: wall-clock time of the preparation, excluding interrupted attempts.
-        notes: irregularities in the input: their count and first place, by kind.
     """
 
     documents: int = 0
@@ -283,7 +243,3 @@ class CorpusStatistics:
         for name in (item.name for item in fields(self) if item.name != "notes"):
             combine = max if name == "longest_sentence_tokens" else int.__add__ if name != "seconds" else float.__add__
             setattr(self, name, combine(getattr(self, name), getattr(other, name)))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, ready for JSON."""
-        return asdict(self)

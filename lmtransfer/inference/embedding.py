@@ -17,6 +17,7 @@ import torch
 from typing_extensions import override
 
 from lmtransfer.data.documents import Notes, clean
+from lmtransfer.data.files import EncodingErrors
 from lmtransfer.data.parquet_files import Columns, check_strings, open_columns, texts_of
 from lmtransfer.data.tables import (
     TABLE_FORMATS,
@@ -28,7 +29,6 @@ from lmtransfer.data.tables import (
     check_columns,
     open_table,
 )
-from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.prediction_input import InputSource, read_input
 from lmtransfer.system.durable import clear_abandoned, staged_file

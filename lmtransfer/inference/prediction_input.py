@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import describe_splits, find_data, plain_name
+from lmtransfer.data.files import EncodingErrors, decode_lines, describe_splits, find_data, plain_name, read_lines
 from lmtransfer.data.tables import TableLayout, format_by_name
-from lmtransfer.data.text_lines import EncodingErrors, decode_lines, read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader

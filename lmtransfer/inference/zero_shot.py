@@ -37,8 +37,15 @@ from lmtransfer.tasks.text.regression import CHANCE, SentenceSimilarity
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
-from lmtransfer.transfer.embedder import Embedder, TextVectors, scale_vectors
-from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder, open_run_to_embed, with_random_encoder
+from lmtransfer.transfer.embedder import (
+    Embedder,
+    TextVectors,
+    VectorChoice,
+    open_embedder,
+    open_run_to_embed,
+    scale_vectors,
+    with_random_encoder,
+)
 from lmtransfer.transfer.standardizer import Standardizer
 
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import EncodingErrors
 from lmtransfer.data.tables import TABLE_FORMATS, BadRows, ColumnSpec, IncomingRows, TableLayout, open_table
-from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 

@@ -16,9 +16,8 @@ import pydantic
 
 from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
 from lmtransfer.data.corpora.hub import check_dataset_folder
-from lmtransfer.data.files import describe_splits, find_data
+from lmtransfer.data.files import EncodingErrors, describe_splits, find_data
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, delimiter_of
-from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 
 #: A column name, or several possible names, of which the first that the file has is used.

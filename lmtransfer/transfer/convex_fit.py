@@ -47,13 +47,7 @@ _BLOCK_SEQUENCES = 512
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The choice made by a fit.
-
-    Attributes:
-        strength: C.
-        score: the main metric for this C over the examples, each answered by a fit on the other folds.
-        tries: C, score and loss of every value tried, and whether all answers are the same.
-    """
+    """The choice of C, its cross-validated main metric, and C, score, loss and collapse of every value tried."""
 
     strength: float
     score: float
@@ -61,17 +55,12 @@ class Optimum:
 
 
 def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
-    """Choose C by the task's main metric (ties: loss), then fit the head on all examples.
+    """Choose C by the task's main metric (ties: loss), then fit the learner's convex head on all examples.
 
     Values of C are tried in ascending order, until two in a row have a worse score and loss than an earlier one.
 
     A value of C for which all answers are the same is chosen only if every value has this problem: such a head reveals
     nothing about the encoder.
-
-    Args:
-        learner: a learner with a convex head, which gets the solution.
-        source: the training examples with their features.
-        task: the task, which scores the answers to held-out examples.
     """
     head, encoded = learner.head, source.encoded
     head.train()
@@ -140,13 +129,7 @@ def assign_folds(encoded: EncodedExamples) -> np.ndarray:
 
 
 class Problem:
-    """The convex problem of a head for some training rows.
-
-    Args:
-        inputs_RE: inputs of the linear layer, float64.
-        targets: the targets, one per row.
-        head: computes the loss of logits.
-    """
+    """The convex problem of a head for some training rows; inputs are float64."""
 
     def __init__(self, inputs_RE: Tensor, targets: Targets[Tensor], head: Head) -> None:
         self.targets, self.head = targets, head
@@ -165,13 +148,7 @@ class Problem:
     def solve(
         self, strength: float, *, start: Tensor | None = None, options: dict[str, Any] = _EXACT_OPTIONS
     ) -> Tensor:
-        """Return the optimum, float64, (K, F + 1): the weights of the coordinates, and the bias.
-
-        Args:
-            strength: C.
-            start: the solution for another C, as the starting point.
-            options: stopping criteria.
-        """
+        """Return the optimum for C = ``strength``, float64, (K, F + 1): the coordinates' weights and the bias."""
         num = len(self.coordinates_RF1)
         penalty_F1 = functional.pad(torch.ones_like(self.values_F), (0, 1)) / (strength * num)
         curvature_F1 = functional.pad(self.values_F / num, (0, 1), value=1.0)

@@ -1,4 +1,4 @@
-"""The embedder, which encodes texts, sorts them by length, packs them, computes vectors, and restores the order.
+"""The embedder, which turns texts into vectors, and how it is opened from a run of any kind.
 
 Shape legend: N texts, E width of a vector.
 """
@@ -7,23 +7,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
+from lmtransfer.config.component import build, resolve
 from lmtransfer.data.stream import evaluation_batches
 from lmtransfer.errors import ConfigError
+from lmtransfer.interop.importing import attention_of
+from lmtransfer.interop.open_run import open_saved, run_folder, task_run_folders
+from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.lora import merge_updates
+from lmtransfer.objectives.base import Objective
+from lmtransfer.randomness import derive_seed
+from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
+from lmtransfer.system.validation import Misfit, validate
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.transfer.learner import ComposedEncoder
+from lmtransfer.training.weights import load_weights
+from lmtransfer.transfer.experiment.part_run import open_task_learner, task_of
+from lmtransfer.transfer.experiment.settings import with_trained_start
+from lmtransfer.transfer.learner import ComposedEncoder, TaskLearner
+from lmtransfer.transfer.method import Layers, PoolingName, TransferMethod, VectorMethod
+from lmtransfer.transfer.pooling import PairComparison, Pooling
 from lmtransfer.transfer.scoring import EVALUATION_TOKENS
 from lmtransfer.transfer.standardizer import Standardizer
-from lmtransfer.transfer.vector_method import VectorMethod
 
 #: Number of characters to try first for each token needed.
 _CHARACTERS_PER_TOKEN = 32
@@ -39,9 +54,6 @@ def text_prefix(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
 
     The prefix ends before white space, because no token crosses it. So a text of ten million characters costs hardly
     more than a page.
-
-    Args:
-        num_tokens: number of tokens needed from the beginning of the text.
     """
     size = _CHARACTERS_PER_TOKEN * num_tokens
     while size < len(text):
@@ -57,13 +69,7 @@ def text_prefix(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextVectors:
-    """The vectors of some texts.
-
-    Attributes:
-        vectors: float32, shape (N, E), in the order of the texts.
-        num_cut: number of texts truncated to the maximum length.
-        num_tokens: number of tokens that the encoder read, including special tokens.
-    """
+    """The vectors of some texts, float32, (N, E), how many were cut to the maximum length, and the tokens read."""
 
     vectors: np.ndarray
     num_cut: int
@@ -77,16 +83,9 @@ class Embedder:
 
     Args:
         model: encoder, reading and composition, on the device and in evaluation mode.
-        method: the settings of reading and composition.
-        tokenizer: the run's tokenizer.
-        hardware: device and precision.
         max_length: maximum number of tokens per text, including special tokens; None for the encoder's maximum.
         standardizer: mean and deviation of such vectors over the training part of the run's task; None if unknown.
         normalise: whether to scale each vector to length 1.
-        batch_tokens: maximum number of tokens in a batch.
-
-    Raises:
-        ConfigError: ``max_length`` leaves no space for text, or is longer than the encoder can read.
     """
 
     def __init__(
@@ -140,14 +139,192 @@ class Embedder:
 
 
 def scale_vectors(vectors_NE: np.ndarray, *, standardizer: Standardizer | None, normalise: bool) -> np.ndarray:
-    """Return the vectors, optionally standardized and then divided by their Euclidean lengths.
-
-    Args:
-        vectors_NE: float32.
-        standardizer: subtracts a mean and divides by a deviation; None for no scaling.
-        normalise: whether to scale each vector to length 1; a zero vector is unchanged.
-    """
+    """Standardize vectors if there is a standardizer, then scale each to length 1 if asked (zero stays zero)."""
     scaled_NE = torch.from_numpy(vectors_NE)
     if standardizer is not None:
         scaled_NE = standardizer(scaled_NE)
     return (functional.normalize(scaled_NE, dim=1) if normalise else scaled_NE).numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class VectorChoice:
+    """The user's layers and pooling; None for those of the run's head or publisher, or else last layer and mean."""
+
+    layers: Layers | None = None
+    pooling: PoolingName | None = None
+    prefix: str = ""
+
+    @classmethod
+    def of(cls, *, layers: Any, pooling: Any, prefix: str = "") -> VectorChoice:
+        """Build a choice from plain values."""
+        try:
+            pooling_choice: PoolingName | None = validate(pooling, PoolingName | None)
+        except Misfit:
+            raise ConfigError(
+                f"{prefix}pooling={pooling}: must be mean, max, cls, last_token, family, bilstm, attention or null"
+            ) from None
+        try:
+            layers_choice: Layers | None = validate(layers, Layers | None)
+        except Misfit:
+            raise ConfigError(
+                f"{prefix}layers={layers}: must be last, a layer number (0: embeddings), a list such as [0,last], mix "
+                "or null"
+            ) from None
+        return cls(layers_choice, pooling_choice, prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskRun:
+    method: TransferMethod
+    learner: TaskLearner
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """The module that turns the tokens of a text into one vector; None if the head reads tokens."""
+        composition = self.learner.composition
+        if self.learner.head.per == "token":
+            return None
+        return composition.each if isinstance(composition, PairComparison) else composition
+
+    def reads_like(self, method: VectorMethod) -> bool:
+        """Whether the head gets one vector per text, from these layers and with this pooling."""
+        own = self.method
+        is_same = (method.layers_text, method.pooling) == (own.layers_text, own.pooling)
+        return is_same and self.pooling is not None
+
+    def standardizer(self, method: VectorMethod) -> Standardizer | None:
+        """Return the mean and deviation of a method's vectors over the training part; None if unknown."""
+        is_whole = self.learner.composition is self.pooling
+        return self.learner.standardising if is_whole and self.reads_like(method) else None
+
+
+def open_run_to_embed(path: str, *, trust: bool = False) -> SavedRun:
+    """Open the run that the user named; for a task's run with several seeds, the first seed."""
+    config = run_folder(path, key="run").read_config()
+    folder = task_run_folders(path)[0] if _is_of_task(config) else path
+    return open_saved(folder, key="run", trust=trust)
+
+
+def open_embedder(
+    saved: SavedRun, choice: VectorChoice, *, hardware: Hardware, max_length: int | None = None
+) -> Embedder:
+    """Open a run's encoder with the chosen layers and pooling, on the device and in evaluation mode.
+
+    Unless layers or pooling are set, an imported model builds vectors as its publisher does.
+    """
+    trained = _open_task_run(saved, hardware) if _is_of_task(saved.config) else None
+    encoder = pretrained_encoder(saved) if trained is None else trained.learner.encoder
+    published = _published_vectors(saved, choice)
+    if published:
+        choice = VectorChoice.of(layers="last", pooling=published.get("pooling"), prefix=choice.prefix)
+        limit = published.get("max_length")
+        max_length = max_length or (limit if isinstance(limit, int) else None)
+    method = _method(choice, trained)
+    _check_modules(method, encoder, saved, trained, choice.prefix)
+    model = method.compose(encoder)
+    if trained is not None and method.layers == "mix":
+        model.reading = trained.learner.reading
+    if trained is not None and trained.pooling is not None and trained.reads_like(method):
+        model.composition = trained.pooling
+    return Embedder(
+        model=model.to(hardware.device).eval(),
+        method=method,
+        tokenizer=saved.tokenizer,
+        hardware=hardware,
+        max_length=max_length,
+        standardizer=None if trained is None else trained.standardizer(method),
+        normalise=published.get("normalise") is True,
+    )
+
+
+def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
+    """Return how an imported model's publisher builds vectors; empty if unknown or if the user chose otherwise."""
+    published = saved.config.get("vectors")
+    if not isinstance(published, dict) or choice.layers is not None or choice.pooling is not None:
+        return {}
+    if published.get("lacks"):
+        raise ConfigError(
+            f"{choice.prefix}pooling: the publisher of run={saved.path} builds vectors with {published['lacks']}, "
+            f"which lmtransfer does not support; set {choice.prefix}pooling to mean, cls, max or last_token for "
+            "vectors without it"
+        )
+    return published
+
+
+def with_random_encoder(embedder: Embedder, saved: SavedRun) -> Embedder:
+    """Return the control of an embedder: identical, but with random encoder weights."""
+    model = embedder.model
+    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=derive_seed(0, "control"))
+    encoder.attend(model.encoder.attention)
+    composed = ComposedEncoder(
+        encoder=encoder, reading=model.reading, composition=model.composition, use_pooler=model.use_pooler
+    )
+    control = copy(embedder)
+    control.model, control.standardizer = composed.to(embedder.hardware.device).eval(), None
+    return control
+
+
+def _is_of_task(config: dict[str, Any]) -> bool:
+    return "transfer" in config and "task" in config
+
+
+def _open_task_run(saved: SavedRun, hardware: Hardware) -> _TaskRun:
+    method: TransferMethod = build(saved.component("transfer"))
+    learner = open_task_learner(saved, task_of(saved), hardware)
+    merge_updates(learner.encoder)  # the same function, with the names that every export knows
+    return _TaskRun(method, learner)
+
+
+def pretrained_encoder(saved: SavedRun) -> Encoder:
+    """Return the encoder of a run without a task, with the attention of its last training, on the CPU."""
+    weights = read_encoder(saved)
+    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
+    encoder.attend(attention_of(saved, encoder))
+    load_weights(encoder, with_trained_start(weights, encoder, saved.tokenizer, saved.config), source=str(saved.path))
+    return encoder
+
+
+def _method(choice: VectorChoice, trained: _TaskRun | None) -> VectorMethod:
+    if trained is None:
+        default = choice.layers if choice.layers is not None else "last"
+        return VectorMethod(layers=default, pooling=choice.pooling or "mean", prefix=choice.prefix)
+    own = trained.method
+    return VectorMethod(
+        layers=own.layers if choice.layers is None else choice.layers,
+        pooling=choice.pooling or ("mean" if trained.pooling is None else own.pooling),
+        mix_layer_norm=own.mix_layer_norm,
+        lstm_dim=own.lstm_dim,
+        attention_dim=own.attention_dim,
+        prefix=choice.prefix,
+    )
+
+
+def _check_modules(
+    method: VectorMethod, encoder: Encoder, saved: SavedRun, trained: _TaskRun | None, prefix: str
+) -> None:
+    """Raise an error if a module of the method would have random weights."""
+    if method.layers == "mix" and (trained is None or trained.method.layers != "mix"):
+        raise ConfigError(
+            f"{prefix}layers=mix: run={saved.path} has no weights for a mix, which are trained on a task with "
+            "transfer.layers=mix; set last, a layer number, or a list such as [0,last]"
+        )
+    if method.pooling in ("bilstm", "attention") and (trained is None or not trained.reads_like(method)):
+        raise ConfigError(
+            f"{prefix}pooling={method.pooling} with {prefix}layers={method.layers_text}: run={saved.path} has no "
+            "weights for this pooling, which are trained on a task with these transfer settings; set mean, max, cls, "
+            "last_token or family"
+        )
+    if method.uses_pooler(encoder) and trained is None and not _has_trained_pooler(saved):
+        raise ConfigError(
+            f"{prefix}pooling=family: no objective of run={saved.path} has trained the encoder's pooler, so the "
+            "pooler's weights are random; set mean, max, cls or last_token"
+        )
+
+
+def _has_trained_pooler(saved: SavedRun) -> bool:
+    """Whether an objective trained the pooler, or the weights come from another run or a published model."""
+    if saved.config.get("init") or saved.config.get("source"):
+        return True
+    losses = (saved.config.get("objective") or {}).get("losses") or {}
+    kinds = [resolve(saved.component(f"objective.losses.{name}", "tokenizer")["_target_"]) for name in losses]
+    return any(issubclass(kind, Objective) and kind.uses_pooler for kind in kinds)

@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,17 +33,13 @@ MAX_BYTES_IN_MEMORY = 512 * 2**20
 MAX_SAMPLE = 4096
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class FeatureTable:
-    """Features by sequence, in memory or in a memory-mapped file.
+    """Features by sequence, float32, (R, E) or (R, layers, D), with the first row and the number of rows of each."""
 
-    Args:
-        values: float32, shape (R, E) or (R, layers, D).
-        starts: first row of each sequence, int64, shape (S,).
-        lengths: number of rows in each sequence, int64, shape (S,).
-    """
-
-    def __init__(self, values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
-        self.values, self.starts, self.lengths = values, starts, lengths
+    values: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
 
     def rows(self, row_ids: np.ndarray) -> Tensor:
         """Return the features of these sequences, end to end, in the given order."""
@@ -52,11 +49,7 @@ class FeatureTable:
         return torch.from_numpy(np.asarray(self.values[indices]))
 
     def parts(self, *, most_rows: int = 1 << 16) -> Iterator[Tensor]:
-        """Yield the features of all sequences, end to end, a few sequences at a time.
-
-        Args:
-            most_rows: maximum number of rows in a part, unless a single sequence has more.
-        """
+        """Yield the features of all sequences, end to end, a few sequences at a time."""
         start, rows = 0, 0
         for stop, length in enumerate(self.lengths):
             if rows and rows + length > most_rows:
@@ -82,17 +75,7 @@ def compute_features(
 ) -> FeatureTable:
     """Run the frozen encoder over every sequence once.
 
-    Args:
-        learner: a learner with a frozen encoder.
-        folder: folder for a memory-mapped file if the features are large; the file has no name, so it is deleted when
-            the process ends. None to keep them in memory.
-        device: device of the learner.
-        autocast: creates the context of the forward pass (precision).
-        max_tokens: maximum number of tokens in a batch.
-        max_bytes_in_memory: larger features go to the file.
-
-    Raises:
-        ValueError: the encoder is not frozen, or there are no examples.
+    Large features go to a memory-mapped file in ``folder`` without a name, so it is deleted when the process ends.
     """
     if not learner.freezing.is_frozen:
         raise ValueError("the encoder is not frozen, so its features would change in training")
@@ -127,18 +110,9 @@ def sample_features(
     most_examples: int = MAX_SAMPLE,
     max_tokens: int = EVALUATION_TOKENS,
 ) -> Iterator[Tensor]:
-    """Yield the current inputs of a learner's head for training examples or a sample, the same on each rank.
+    """Yield the head's inputs, (B, E), or (T, E) if the head reads tokens, before training; sequences sorted by length.
 
-    Args:
-        learner: the learner, in any mode; it is run in evaluation mode, without gradients.
-        source: the examples; if there are more than ``most_examples``, an evenly spaced sample is used.
-        device: device of the learner.
-        autocast: creates the context of the forward pass (precision).
-        most_examples: see ``source``.
-        max_tokens: maximum number of tokens in a batch.
-
-    Yields:
-        (B, E), or (T, E) if the head reads tokens; sequences sorted by length.
+    If there are more than ``most_examples``, an evenly spaced sample is used.
     """
     num = len(source.encoded.examples)
     places = np.linspace(0, num - 1, min(num, most_examples)).astype(np.int64)

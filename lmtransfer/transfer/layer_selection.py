@@ -21,10 +21,6 @@ class LayerSelection(nn.Module):
     Args:
         indices: the layers that the selection needs, from 0 (embeddings) to L.
         widths: width of the result in multiples of the encoder's width.
-
-    Attributes:
-        reads_padded: whether the selection works token by token, so that it can also read padded rows, as exported
-            graphs require.
     """
 
     reads_padded: bool = True
@@ -44,16 +40,7 @@ class LayerSelection(nn.Module):
 
 
 class OneLayer(LayerSelection):
-    """A single layer, unchanged.
-
-    Args:
-        index: 0 is the embedding layer, L the last; negative numbers count from the end.
-        num_layers: L of the encoder.
-        key: the user's setting, for messages.
-
-    Raises:
-        ConfigError: the encoder has no such layer.
-    """
+    """A single layer, unchanged; negative numbers count from the end."""
 
     def __init__(self, *, index: int, num_layers: int, key: str = "transfer.layers") -> None:
         super().__init__(indices=(layer_number(index, num_layers=num_layers, setting=f"{key}={index}"),))
@@ -66,14 +53,7 @@ class OneLayer(LayerSelection):
 class SideBySide(LayerSelection):
     """Several layers concatenated into each token's vector, such as word embeddings and contextual vectors.
 
-    Args:
-        indices: 0 is the embedding layer, L the last; negative numbers count from the end. A duplicate layer, such as 0
-            and the last layer of word vectors, is read once.
-        num_layers: L of the encoder.
-        key: the user's setting, for messages.
-
-    Raises:
-        ConfigError: the list is empty, or the encoder has no such layer.
+    A duplicate layer, such as 0 and the last layer of word vectors, is read once.
     """
 
     def __init__(self, *, indices: Sequence[int], num_layers: int, key: str = "transfer.layers") -> None:
@@ -89,16 +69,7 @@ class SideBySide(LayerSelection):
 
 
 def layer_number(index: int, *, num_layers: int, setting: str) -> int:
-    """Return the layer number, 0 to L, for an index that may count from the end.
-
-    Args:
-        index: -L - 1 to L.
-        num_layers: L of the encoder.
-        setting: the user's setting and its value, for messages.
-
-    Raises:
-        ConfigError: the encoder has no such layer.
-    """
+    """Return the layer number, 0 to L, for an index that may count from the end."""
     if not -num_layers - 1 <= index <= num_layers:
         raise ConfigError(
             f"{setting}: the encoder has layers 0 (embeddings) to {num_layers}; set one of these layers, "
@@ -110,16 +81,12 @@ def layer_number(index: int, *, num_layers: int, setting: str) -> int:
 class ScalarMix(LayerSelection):
     """ELMo's mixture ``gamma * sum_j softmax(s)_j h_j`` over all layers (Peters et al. 2018, equation 1).
 
-    The scalars start at 0 (equal weights) and gamma at 1.
+    The scalars start at 0 (equal weights) and gamma at 1. ``layer_norm`` normalizes each layer first, which helps if
+    the layers' scales differ greatly (pre-norm encoders).
 
     Difference from the paper: the optional layer norm without parameters computes its mean and variance over the
     positions and features of each sequence rather than over all real positions of the batch. A sentence's vector
     therefore does not depend on the other sentences in the batch.
-
-    Args:
-        num_layers: L of the encoder.
-        layer_norm: whether to normalize each layer first, which helps if the layers' scales differ greatly (pre-norm
-            encoders).
     """
 
     def __init__(self, *, num_layers: int, layer_norm: bool = False) -> None:
@@ -143,13 +110,7 @@ class ScalarMix(LayerSelection):
 
 
 def normalize_sequences(hidden_TD: Tensor, lengths: Tensor, epsilon: float = 1e-12) -> Tensor:
-    """Normalize each sequence to mean 0 and variance 1 over its positions and features, (T, D) -> (T, D).
-
-    Args:
-        hidden_TD: packed sequences.
-        lengths: length of each sequence, int64, shape (B,), on the host.
-        epsilon: added to the variance.
-    """
+    """Normalize each sequence to mean 0 and variance 1 over its positions and features, (T, D) -> (T, D)."""
     lengths = lengths_on(lengths, hidden_TD.device)
     owner_T = owners(lengths, num_tokens=len(hidden_TD))
 

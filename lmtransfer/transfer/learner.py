@@ -5,7 +5,7 @@ Shape legend: T tokens of a packed batch, B sequences, D width, E width of a com
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,14 +26,7 @@ from lmtransfer.transfer.standardizer import Standardizer
 
 
 class ComposedEncoder(nn.Module):
-    """Runs an encoder, a reading, a composition and, optionally, the encoder's own pooler, in this order.
-
-    Args:
-        encoder: the encoder.
-        reading: builds one vector per token from the encoder's layers, such as the last layer or a scalar mix.
-        composition: turns tokens into vectors: one per sequence or one per token.
-        use_pooler: whether to apply the encoder's own pooler after the composition.
-    """
+    """Runs an encoder, a reading, a composition and, optionally, the encoder's own pooler, in this order."""
 
     def __init__(
         self, *, encoder: Encoder, reading: LayerSelection, composition: Pooling, use_pooler: bool = False
@@ -86,12 +79,8 @@ def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection
 
     Only layers with their own parameters count, so layers that share parameters count as one (ALBERT: Lan et al. 2020).
     Parameters after the topmost block, such as a last norm, belong to that block. Parameters that no read layer depends
-    on have no depth: poolers, higher layers, and parameters that only pretraining uses.
-
-    Args:
-        encoder: an encoder; its mode, flags and gradients are restored afterwards.
-        sample: any batch that the encoder can read, on its device.
-        read: the layers to read, from 0 (embeddings) to ``num_layers``.
+    on have no depth: poolers, higher layers, and parameters that only pretraining uses. The encoder is unchanged;
+    ``sample`` is any batch on its device.
     """
     parameters = dict(encoder.named_parameters())
     flags, was_training = {name: parameter.requires_grad for name, parameter in parameters.items()}, encoder.training
@@ -136,38 +125,18 @@ def _new_leaves(output: Tensor, visited: set[Any]) -> list[Tensor]:
     return leaves
 
 
-def rate_scales(depths: Mapping[str, int], *, decay: float, gap: bool = False) -> dict[str, float]:
-    """Return factors on the learning rate by parameter name: ``decay`` to the power of the depth.
-
-    Args:
-        depths: depths by parameter name, from ``depths_below_head``.
-        decay: ratio of a layer's rate to that of the layer above it.
-        gap: whether to apply one more factor between the head and the topmost layer, as in the published ELECTRA code.
-    """
-    return {name: decay ** (depth + gap) for name, depth in depths.items()}
-
-
 class TaskLearner(ComposedEncoder, Learner):
     """Runs a task's modules in this order: encoder, reading, composition, head.
 
     A frozen encoder runs under ``no_grad``. Its features for an example never change, so a batch can contain them
-    (``TaskBatch.features``), and then only the trained modules run. ``frozen_features`` computes the features,
-    and ``head_logits`` computes logits from them.
+    (``TaskBatch.features``), and then only the trained modules run. ``frozen_features`` computes the features, and
+    ``head_logits`` computes logits from them.
 
-    Args:
-        encoder: the encoder.
-        reading: builds one vector per token from the encoder's layers, such as the last layer or a scalar mix.
-        composition: turns tokens into the head's input: one vector per sequence or one per token.
-        head: turns its input, (B, E) or (T, E), into logits.
-        freezing: decides which encoder parameters are trained.
-        use_pooler: whether to apply the encoder's own pooler between composition and head (the family's published
-            head).
-        standardise: whether to standardize the head's input with a mean and deviation computed before training. With a
-            frozen encoder, this happens only if everything below the head is fixed.
+    With ``standardise``, the head's input is standardized with a mean and deviation computed before training; with a
+    frozen encoder only if everything below the head is fixed.
 
     Attributes:
-        standardising: the standardizer, after ``fit`` on the training part; None if the head's input is not
-            standardized. The name is part of the names of saved weights.
+        standardising: the standardizer or None. The name is part of the names of saved weights.
         depths: depth of each trained encoder parameter below the head, by its name in the encoder; set by ``arrange``.
     """
 
@@ -218,10 +187,7 @@ class TaskLearner(ComposedEncoder, Learner):
         """Compute the depths of the encoder's parameters before an optimizer is built; do nothing if it is frozen.
 
         Gradients are disabled for unused parameters (layers above those read, parameters that only pretraining uses)
-        and for parameters that the rule never trains.
-
-        Args:
-            sample: any batch of the task, on the learner's device.
+        and for parameters that the rule never trains. ``sample`` is any batch of the task, on the learner's device.
         """
         if self.freezing.is_frozen:
             return
@@ -249,7 +215,6 @@ class TaskLearner(ComposedEncoder, Learner):
                 parameter.requires_grad_(is_trained[self.depths[name]])
 
     def _trained_depths(self, fraction: float) -> list[bool]:
-        """Return whether each depth is trained at this fraction of the budget; index 0 (no depth) is always False."""
         deepest = max(self.depths.values(), default=0)
         layers = range(1, deepest + 1)
         return [False, *(self.freezing.is_trained_at(depth, deepest=deepest, fraction=fraction) for depth in layers)]
@@ -285,9 +250,8 @@ class TaskLearner(ComposedEncoder, Learner):
     def frozen_features(self, batch: TaskBatch) -> Tensor:
         """Return a batch's features from a frozen encoder: everything that does not change during training.
 
-        Returns:
-            If neither reading nor composition has parameters, the head's input, (B, E) or (T, E). Otherwise the layers
-            that the reading needs, (T or B, layers, D), with B if the composition uses one token per sequence.
+        If neither reading nor composition has parameters, this is the head's input, (B, E) or (T, E). Otherwise it is
+        the layers that the reading needs, (T or B, layers, D), with B if the composition uses one token per sequence.
         """
         if self.composes_once:
             return self.head_input(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from lmtransfer.config.component import resolve
 from lmtransfer.config.types import Count, DropoutProb, LargeCount, NonNegative, Positive
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import Direction, Encoder
+from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derive_seed
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.transfer.freezing import (
@@ -19,17 +19,135 @@ from lmtransfer.transfer.freezing import (
     FixedEmbeddings,
     Freezing,
     FrozenEncoder,
-    FullTraining,
     GradualUnfreezing,
+    Lora,
     LowRankTraining,
 )
 from lmtransfer.transfer.heads.base import Head, Pieces
-from lmtransfer.transfer.layer_selection import LayerSelection
-from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.transfer.lora import Lora
-from lmtransfer.transfer.pooling import BiLstmStates, EveryToken, PairComparison, Pooling
-from lmtransfer.transfer.rates import FreezeName, Rates
-from lmtransfer.transfer.vector_method import Layers, PoolingName, VectorMethod
+from lmtransfer.transfer.layer_selection import LayerSelection, OneLayer, ScalarMix, SideBySide
+from lmtransfer.transfer.learner import ComposedEncoder, TaskLearner
+from lmtransfer.transfer.pooling import (
+    AttentionPooling,
+    BiLstm,
+    BiLstmStates,
+    EveryToken,
+    Max,
+    Mean,
+    OneToken,
+    PairComparison,
+    Pooling,
+)
+
+PoolingName = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
+#: A pooling with "family" resolved.
+ResolvedPooling = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
+#: ``last``, a layer number (0: embeddings), a list of layers, or ``mix`` (ELMo's scalar mix of all layers).
+Layers = Literal["last", "mix"] | int | Sequence[Literal["last"] | int]
+FreezeName = Literal["frozen", "full", "gradual", "joint", "lora", "bitfit"]
+
+#: The base class of the heads that a task may name.
+_HEADS = ("lmtransfer.transfer.heads.base.Head",)
+#: The settings of whole layers and of unfreezing, each with the value that has no effect.
+_LAYER_SETTINGS = {"layer_decay": 1.0, "layer_decay_gap": False, "embedding_rate": 1.0, "unfreeze_share": 0.5}
+#: The parts that are trained by methods that do not train whole layers.
+_TRAINED_PARTS = {
+    "frozen": "no layer is trained",
+    "lora": "only low-rank updates are trained, in all layers at the same rate",
+    "bitfit": "only biases are trained, in all layers at the same rate",
+}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VectorMethod:
+    """Builds the modules between an encoder and the vector of a text; see conf/transfer for the settings.
+
+    ``prefix`` is the prefix of the user's settings ``layers`` and ``pooling`` in messages.
+    """
+
+    layers: Layers = "last"
+    pooling: PoolingName = "family"
+    mix_layer_norm: bool = False
+    lstm_dim: Count = 256
+    attention_dim: Count = 128
+    prefix: str = "transfer."
+
+    @property
+    def layers_text(self) -> str:
+        """The setting ``layers`` as a user writes it."""
+        return str(self.layers) if isinstance(self.layers, int | str) else f"[{','.join(map(str, self.layers))}]"
+
+    def __str__(self) -> str:
+        return f"pooling={self.pooling}, layers={self.layers_text}"
+
+    def resolve_pooling(self, encoder: Encoder) -> ResolvedPooling:
+        """Return the pooling for this encoder, with "family" resolved."""
+        key = f"{self.prefix}pooling"
+        if encoder.attention == "none" and self.pooling in ("cls", "last_token"):
+            raise ConfigError(
+                f"{key}={self.pooling}: static word vectors do not depend on the other words; "
+                "set mean, max, bilstm or attention"
+            )
+        if self.pooling == "cls" and encoder.attention == "causal":
+            raise ConfigError(
+                f"{key}=cls: a causal encoder's first token sees no other token; "
+                "set last_token, mean, max, bilstm or attention"
+            )
+        if self.pooling == "last_token" and encoder.attention == "backward":
+            raise ConfigError(
+                f"{key}=last_token: a backward encoder's last token sees no other token; "
+                "set cls, mean, max, bilstm or attention"
+            )
+        if self.pooling != "family":
+            return self.pooling
+        if self.uses_pooler(encoder) and self.layers not in ("last", encoder.num_layers):
+            raise ConfigError(
+                f"{key}=family with {self.prefix}layers={self.layers_text}: the encoder's pooler was trained on the "
+                f"last layer; set {key} to cls, mean, max, bilstm or attention, or set {self.prefix}layers=last"
+            )
+        token = encoder.family_head.token
+        if token == "last" and encoder.attention == "backward":
+            return "cls"  # a backward encoder reads the first token last
+        if token == "first" and encoder.attention == "causal":
+            return "last_token"
+        return "cls" if token == "first" else "last_token" if token == "last" else "mean"
+
+    def uses_pooler(self, encoder: Encoder) -> bool:
+        """Whether the encoder's own pooler is part of the head."""
+        return self.pooling == "family" and encoder.family_head.uses_pooler and encoder.pooler is not None
+
+    def compose(self, encoder: Encoder) -> ComposedEncoder:
+        """Combine the encoder with its reading and composition; new parameters are random."""
+        reading = self.reading(encoder.num_layers)
+        return ComposedEncoder(
+            encoder=encoder,
+            reading=reading,
+            composition=self.composition(encoder, encoder.dim * reading.widths),
+            use_pooler=self.uses_pooler(encoder),
+        )
+
+    def reading(self, num_layers: int) -> LayerSelection:
+        """Build the module that turns an encoder's layers into one vector per token."""
+        key = f"{self.prefix}layers"
+        if self.layers == "mix":
+            return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
+        if isinstance(self.layers, int | str):
+            index = num_layers if self.layers == "last" else int(self.layers)
+            return OneLayer(index=index, num_layers=num_layers, key=key)
+        indices = [num_layers if layer == "last" else int(layer) for layer in self.layers]
+        return SideBySide(indices=indices, num_layers=num_layers, key=key)
+
+    def composition(self, encoder: Encoder, dim: int) -> Pooling:
+        """Build the module that turns the vectors of a text's tokens, of width ``dim``, into one vector."""
+        pooling = self.resolve_pooling(encoder)
+        if pooling == "cls":
+            return OneToken(dim=dim, which="first")
+        if pooling == "last_token":
+            return OneToken(dim=dim, which="last")
+        if pooling == "bilstm":
+            return BiLstm(dim=dim, hidden_dim=self.lstm_dim)
+        if pooling == "attention":
+            return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
+        return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +158,6 @@ class TextShare:
     objective's loss on a batch of text. After a share of the budget, only labels are used, as in the paper's second
     stage. Differences from the paper: the paper selects text similar to the task's from a large corpus, and also reads
     the task's text without labels. Here the text is a given corpus without selection.
-
-    Attributes:
-        weight: weight of the objective's loss.
-        tokens: maximum number of text tokens per step, over all ranks and micro-batches; only whole rows are used.
-        until: share of the budget after which no text is read.
-
-    Raises:
-        ConfigError: ``until`` is not in (0, 1].
     """
 
     weight: float
@@ -62,147 +172,107 @@ class TextShare:
             )
 
 
-#: The base class of the heads that a task may name.
-_HEADS = ("lmtransfer.transfer.heads.base.Head",)
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class TransferMethod(VectorMethod):
-    """Builds a task's learner on an encoder.
+    """Builds a task's learner on an encoder; see conf/transfer for the settings.
 
     ``pooling=family`` is the encoder family's published classification head (``encoder.family_head``): BERT's own tanh
-    pooler over [CLS] (Devlin et al. 2019), a new dense layer over the first token with tanh (RoBERTa: Liu et al.
-    2019), GELU (ELECTRA: Clark et al. 2020) or ReLU (DistilBERT), the last token of a causal model (Radford et al.
-    2018), and so on. A new dense layer has dropout before and after it, as published with RoBERTa. This differs from
-    the published XLNet head, which has dropout only after it.
+    pooler over [CLS] (Devlin et al. 2019), a new dense layer over the first token with tanh (RoBERTa: Liu et al. 2019),
+    GELU (ELECTRA: Clark et al. 2020) or ReLU (DistilBERT), the last token of a causal model (Radford et al. 2018), and
+    so on. A new dense layer has dropout before and after it, as published with RoBERTa. This differs from the published
+    XLNet head, which has dropout only after it.
 
     A pooler is trained as part of the head: at the full rate, from the first step on.
 
     Tagging and spans need one vector for each token, so nothing is pooled. The only value of ``pooling`` that then has
     an effect is ``bilstm``, which puts the states of an LSTM between encoder and head.
-
-    Args:
-        freeze: "frozen" trains only the head (with scalar mix and pooling layers); "full" trains everything; "gradual"
-            unfreezes one layer at a time, from the top (Howard & Ruder 2018, section 3.3); "joint" trains everything,
-            on labels and text (Yao et al. 2021); "lora" trains low-rank updates of some matrices and the head (Hu et
-            al. 2021); "bitfit" trains the biases and the head (Ben Zaken et al. 2022).
-        layers: ``last``, the number of a layer (0: embeddings), a list of layers, whose vectors are concatenated
-            (``[0, last]``: word vectors without and with context), or ``mix`` for ELMo's scalar mix of all layers.
-        pooling: how the tokens of a sequence become one vector.
-        pairs: how two texts are read. "together": as one sequence with one vector (Devlin et al. 2019). "apart": as two
-            sequences; the head gets both vectors, their absolute difference and their product (Conneau et al. 2017,
-            section 3.1). "auto": "apart" if all tokens are pooled, because a short pretraining does not teach the
-            encoder to compare tokens across texts.
-        pieces: how a word's tokens become one vector, for tagging: its "first" token (Devlin et al. 2019, section 5.3),
-            its "last" token, or their "mean". "auto" uses a vector that has seen the whole word: the last token in
-            causal encoders, the mean for static word vectors, else the first token.
-        head_hidden_dim: width of a hidden layer in the head, with tanh unless the family has another activation; null:
-            a linear head, or the family's head.
-        dropout: dropout in the head.
-        mix_layer_norm: normalize layers before mixing them.
-        lstm_dim: units of each direction with ``pooling=bilstm``.
-        attention_dim: width of the scoring layer with ``pooling=attention``.
-        layer_decay: ratio of the learning rate of each layer to that of the layer above it. The head has the
-            optimizer's learning rate, the topmost layer ``layer_decay`` times that rate, and the embeddings of an
-            encoder with L layers ``layer_decay ** (L + 1)`` times (Howard & Ruder 2018, section 3.2; Clark et al.
-            2020).
-        layer_decay_gap: one more factor between head and topmost layer, as in the published ELECTRA code; its author
-            calls this a mistake (google-research/electra, issues 51 and 64).
-        embedding_rate: factor on the learning rate of the embedding layer, in addition to ``layer_decay``; 0 freezes
-            it. The embedding layer is everything that layer 0 depends on (tables of tokens, positions and segments,
-            their norm and projection).
-        head_rate: factor on the learning rate of new parameters: the head, scalar mix and pooling layers. The encoder's
-            own pooler is not new.
-        encoder_rate: factor on the learning rate of everything else that is trained, except the encoder's own pooler;
-            with ``freeze=lora`` and ``freeze=bitfit`` few parameters are trained, which need a higher rate.
-        standardise: scale each input feature of the head to mean 0 and deviation 1 over the training part, so that the
-            head does not depend on the scale of the encoder's vectors. If the encoder is trained, mean and deviation
-            are computed before the first step and stay fixed. With ``freeze=frozen`` this applies to fixed features
-            only: with ``layers=mix`` (which learns its own scale), ``pooling=bilstm`` and ``pooling=attention`` vectors
-            are not scaled.
-        fit: "optimum": a linear head without dropout on fixed features is fitted to its optimum, with an L2 penalty
-            (``transfer.convex_fit``), unless there are too many examples; all other heads are trained. "trainer": every
-            head is trained.
-        unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything is trained.
-        attention: "bidirectional" or "causal", for encoders that support both; "auto": as in the last pretraining.
-        text_weight: with ``freeze=joint``, weight of the pretraining objective's loss relative to the task's loss.
-        text_tokens: with ``freeze=joint``, tokens of text in each step.
-        text_until: with ``freeze=joint``, the share of the budget after which only labels are used.
-        lora_rank: with ``freeze=lora``, rank of the updates.
-        lora_alpha: with ``freeze=lora``, the updates are scaled by ``lora_alpha / lora_rank``.
-        lora_dropout: with ``freeze=lora``, probability of dropping an input feature of an update.
-        lora_matrices: with ``freeze=lora``, names of the matrices that get an update, or "all".
-
-    Attributes:
-        lora: the settings of LoRA; None with other methods.
-        text: weight, amount and duration of text; None if only labels are used.
     """
 
-    def __init__(
-        self,
-        *,
-        freeze: FreezeName,
-        layers: Layers = "last",
-        pooling: PoolingName = "family",
-        pairs: Literal["auto", "together", "apart"] = "together",
-        pieces: Pieces | Literal["auto"] = "auto",
-        head_hidden_dim: Count | None = None,
-        dropout: DropoutProb = 0.1,
-        mix_layer_norm: bool = False,
-        lstm_dim: Count = 256,
-        attention_dim: Count = 128,
-        layer_decay: float = 1.0,
-        layer_decay_gap: bool = False,
-        embedding_rate: float = 1.0,
-        head_rate: float = 1.0,
-        encoder_rate: float = 1.0,
-        standardise: bool = False,
-        fit: Literal["optimum", "trainer"] = "optimum",
-        unfreeze_share: float = 0.5,
-        attention: Literal["auto", "bidirectional", "causal"] = "auto",
-        text_weight: NonNegative = 1.0,
-        text_tokens: LargeCount = 1024,
-        text_until: float = 0.8,
-        lora_rank: Count = 8,
-        lora_alpha: Positive = 16.0,
-        lora_dropout: DropoutProb = 0.0,
-        lora_matrices: Literal["all"] | str | Sequence[str] = ("query", "value"),
-    ) -> None:
-        self.rates = Rates(
-            layer_decay=layer_decay,
-            layer_decay_gap=layer_decay_gap,
-            embedding_rate=embedding_rate,
-            head_rate=head_rate,
-            encoder_rate=encoder_rate,
-        )
-        self.rates.check(freeze, unfreeze_share=unfreeze_share)
-        super().__init__(
-            layers=layers,
-            pooling=pooling,
-            mix_layer_norm=mix_layer_norm,
-            lstm_dim=lstm_dim,
-            attention_dim=attention_dim,
-        )
-        self.freezing = _freezing(freeze, unfreeze_share)
-        if embedding_rate == 0:
+    freeze: FreezeName
+    pairs: Literal["auto", "together", "apart"] = "together"
+    pieces: Pieces | Literal["auto"] = "auto"
+    head_hidden_dim: Count | None = None
+    dropout: DropoutProb = 0.1
+    layer_decay: float = 1.0
+    layer_decay_gap: bool = False
+    embedding_rate: float = 1.0
+    head_rate: float = 1.0
+    encoder_rate: float = 1.0
+    standardise: bool = False
+    fit: Literal["optimum", "trainer"] = "optimum"
+    unfreeze_share: float = 0.5
+    attention: Literal["auto", "bidirectional", "causal"] = "auto"
+    text_weight: NonNegative = 1.0
+    text_tokens: LargeCount = 1024
+    text_until: float = 0.8
+    lora_rank: Count = 8
+    lora_alpha: Positive = 16.0
+    lora_dropout: DropoutProb = 0.0
+    lora_matrices: Literal["all"] | str | Sequence[str] = ("query", "value")
+    prefix: str = field(default="transfer.", init=False)
+
+    def __post_init__(self) -> None:
+        self._check_rates()
+        self.freezing = _freezing(self.freeze, self.unfreeze_share)
+        if self.embedding_rate == 0:
             self.freezing = FixedEmbeddings(self.freezing)
-        self.text = TextShare(text_weight, text_tokens, text_until) if freeze == "joint" else None
+        self.text = TextShare(self.text_weight, self.text_tokens, self.text_until) if self.freeze == "joint" else None
         self.lora = None
-        if freeze == "lora":
-            self.lora = Lora(rank=lora_rank, alpha=lora_alpha, dropout=lora_dropout, matrices=lora_matrices)
-        self.pairs = pairs
-        self.pieces: Pieces | Literal["auto"] = pieces
-        self.head_hidden_dim = head_hidden_dim
-        self.dropout = dropout
-        self.standardise = standardise
-        self.fit = fit
-        self.attention: Direction | Literal["auto"] = attention
+        if self.freeze == "lora":
+            self.lora = Lora(
+                rank=self.lora_rank, alpha=self.lora_alpha, dropout=self.lora_dropout, matrices=self.lora_matrices
+            )
+
+    def _check_rates(self) -> None:
+        """Reject rates that are out of range, and settings that have no effect on what the method trains."""
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(
+                f"transfer.layer_decay={self.layer_decay}: the ratio of a layer's rate to that of the layer above it "
+                "must be in (0, 1], such as 0.8; 1 gives every layer the same rate"
+            )
+        if not 0 <= self.embedding_rate <= 10:
+            raise ConfigError(
+                f"transfer.embedding_rate={self.embedding_rate}: the factor on the embeddings' learning rate must be "
+                "in [0, 10], such as 0.1; 0 freezes them, and 1 gives them the rate that layer_decay sets"
+            )
+        for name, factor in (("head_rate", self.head_rate), ("encoder_rate", self.encoder_rate)):
+            if not factor > 0:
+                raise ConfigError(
+                    f"transfer.{name}={factor}: the factor on the learning rate must be above 0, such as 10; 1 gives "
+                    "the optimizer's learning rate"
+                )
+        if self.freeze not in _TRAINED_PARTS:
+            return
+        settings = {name: getattr(self, name) for name in _LAYER_SETTINGS}
+        problems = [
+            f"transfer.{name}={value} with transfer.freeze={self.freeze}: {_TRAINED_PARTS[self.freeze]}; choose "
+            f"transfer=full or transfer=gradual, or set it to {_LAYER_SETTINGS[name]}"
+            for name, value in settings.items()
+            if value != _LAYER_SETTINGS[name]
+        ]
+        problems += [
+            f"transfer.{name}={factor} with transfer.freeze=frozen: only the head is trained; set "
+            "optimizer.learning_rate, and keep this factor at 1"
+            for name, factor in (("head_rate", self.head_rate), ("encoder_rate", self.encoder_rate))
+            if self.freeze == "frozen" and factor != 1
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+    def lr_scales(self, learner: TaskLearner) -> dict[str, float]:
+        """Return factors on the learning rate by parameter name (1 for others), for a learner after ``arrange``."""
+        lowest = max(learner.depths.values(), default=0)
+        scales = {
+            f"encoder.{name}": self.layer_decay ** (depth + self.layer_decay_gap)
+            * (self.embedding_rate if depth == lowest else 1.0)
+            * self.encoder_rate
+            for name, depth in learner.depths.items()
+        }
+        new = (name for name, _ in learner.named_parameters() if not name.startswith("encoder."))
+        return scales | dict.fromkeys(new, self.head_rate)
 
     def attend(self, encoder: Encoder) -> None:
-        """Set the encoder's attention, unless it is "auto".
-
-        Raises:
-            ConfigError: the encoder does not support this kind of attention.
-        """
+        """Set the encoder's attention, unless it is "auto"."""
         if self.attention == "auto":
             return
         try:
@@ -217,14 +287,7 @@ class TransferMethod(VectorMethod):
         return "last" if encoder.attention == "causal" else "mean" if encoder.attention == "none" else "first"
 
     def learner(self, encoder: Encoder, *, head: HeadSpec, seed: int) -> TaskLearner:
-        """Build the task's learner; new parameters depend on ``seed`` only, and torch's generator is unchanged.
-
-        Args:
-            encoder: the encoder; becomes part of the learner.
-
-        Raises:
-            ConfigError: the method does not suit the encoder.
-        """
+        """Build the task's learner; new parameters depend on ``seed`` only, and torch's generator is unchanged."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "head"))
             self.attend(encoder)
@@ -246,16 +309,7 @@ class TransferMethod(VectorMethod):
                 standardise=self.standardise,
             )
 
-    def lr_scales(self, learner: TaskLearner) -> dict[str, float]:
-        """Return factors on the learning rate by parameter name; parameters without an entry have factor 1.
-
-        Args:
-            learner: a learner of this method, after ``arrange``.
-        """
-        return self.rates.scales(learner)
-
     def _adapt(self, encoder: Encoder, reading: LayerSelection) -> None:
-        """Add LoRA's low-rank updates to the encoder."""
         if self.lora is None:
             return
         self.lora.adapt(encoder)
@@ -266,7 +320,6 @@ class TransferMethod(VectorMethod):
             )
 
     def _reads_apart(self, composition: Pooling) -> bool:
-        """Whether the texts of a pair are read as two sequences."""
         pools = composition.tokens == "all"
         if self.pairs == "apart" and not pools:
             raise ConfigError(
@@ -299,4 +352,4 @@ def _freezing(freeze: str, unfreeze_share: float) -> Freezing:
     if freeze == "gradual":
         return GradualUnfreezing(share=unfreeze_share)
     rules: dict[str, Freezing] = {"frozen": FrozenEncoder(), "lora": LowRankTraining(), "bitfit": BiasTraining()}
-    return rules.get(freeze, FullTraining())
+    return rules.get(freeze, Freezing())

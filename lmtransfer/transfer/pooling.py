@@ -22,12 +22,7 @@ from lmtransfer.data.batch import upload
 
 
 def segment_sum(values_TD: Tensor, lengths: Tensor) -> Tensor:
-    """Return the sum over each sequence, (T, D) -> (B, D).
-
-    Args:
-        values_TD: packed sequences.
-        lengths: length of each sequence, int64, shape (B,), on the host or on the device of the values.
-    """
+    """Return the sum over each sequence, (T, D) -> (B, D); int64 lengths may be on the host or the device."""
     owner_T = owners(lengths_on(lengths, values_TD.device), num_tokens=len(values_TD))
     return values_TD.new_zeros(len(lengths), values_TD.shape[1]).index_add(0, owner_T, values_TD)
 
@@ -44,12 +39,7 @@ def lengths_on(lengths: Tensor, device: torch.device) -> Tensor:
 
 
 def owners(lengths: Tensor, *, num_tokens: int) -> Tensor:
-    """Return the sequence number of each token, int64, shape (T,).
-
-    Args:
-        lengths: number of tokens in each sequence, int64, shape (B,).
-        num_tokens: the sum of ``lengths``, passed to avoid a device synchronization.
-    """
+    """Return the sequence number of each token, int64, (T,); passing T avoids a device synchronization."""
     sequences = torch.arange(len(lengths), device=lengths.device)
     return torch.repeat_interleave(sequences, lengths, output_size=num_tokens)
 
@@ -57,12 +47,7 @@ def owners(lengths: Tensor, *, num_tokens: int) -> Tensor:
 def time_major_order(lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Return the order of packed tokens for PyTorch's LSTMs: by position, with the longest sequence first.
 
-    Args:
-        lengths: number of tokens in each sequence, int64, shape (B,), on the host.
-
-    Returns:
-        The token at each index of that order, int64, shape (T,); and the number of sequences with a token at each
-        position, int64.
+    Also return the number of sequences with a token at each position. Lengths are int64 on the host.
     """
     lengths_B = lengths.numpy()
     owner_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
@@ -76,12 +61,7 @@ def time_major_order(lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def lstm_states(lstm: nn.LSTM, hidden_TD: Tensor, lengths: Tensor) -> Tensor:
     """Return the states of an LSTM over packed sequences, (T, D) -> (T, E), always in float32.
 
-    In lower precision, rounding errors would accumulate over the recurrence.
-
-    Args:
-        lstm: an LSTM with input width D.
-        hidden_TD: packed sequences.
-        lengths: length of each sequence, int64, shape (B,), on the host.
+    In lower precision, rounding errors would accumulate over the recurrence. Lengths are int64 on the host.
     """
     order_T, batch_sizes = time_major_order(lengths)
     order, restore = (upload(indices, hidden_TD.device) for indices in (order_T, np.argsort(order_T)))
@@ -98,7 +78,7 @@ class Pooling(nn.Module):
     """The base class of compositions, which turn tokens into one vector per sequence or one per token.
 
     Args:
-        output_dim: E.
+        dim: E, which is D unless a subclass says otherwise.
 
     Attributes:
         tokens: which tokens the composition uses; an encoder may skip the others in its last layer.
@@ -110,19 +90,14 @@ class Pooling(nn.Module):
     reads_padded: bool = True
     reads_pairs: bool = False
 
-    def __init__(self, *, output_dim: int) -> None:
+    def __init__(self, *, dim: int) -> None:
         super().__init__()
-        self.output_dim = output_dim
+        self.output_dim = dim
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """Compose the tokens.
+        """Compose the tokens, (T, D), or (B, D) if ``tokens`` is one per sequence, into float32 (B, E) or (T, E).
 
-        Args:
-            hidden: (T, D), or (B, D) if ``tokens`` is one token per sequence.
-            lengths: number of tokens in each sequence, int64, shape (B,), on the host.
-
-        Returns:
-            float32, shape (B, E), or (T, E).
+        Lengths are the numbers of tokens in each sequence, int64, (B,), on the host.
         """
         raise NotImplementedError
 
@@ -132,15 +107,10 @@ class Pooling(nn.Module):
 
 
 class OneToken(Pooling):
-    """The vector of a sequence's first token ([CLS]) or last token ([SEP]), which causal encoders need.
-
-    Args:
-        dim: D.
-        which: "first" or "last".
-    """
+    """The vector of a sequence's first token ([CLS]) or last token ([SEP]), which causal encoders need."""
 
     def __init__(self, *, dim: int, which: Literal["first", "last"]) -> None:
-        super().__init__(output_dim=dim)
+        super().__init__(dim=dim)
         self.tokens = which
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -157,14 +127,7 @@ class OneToken(Pooling):
 
 
 class Mean(Pooling):
-    """The mean over all tokens of a sequence, including special tokens.
-
-    Args:
-        dim: D.
-    """
-
-    def __init__(self, *, dim: int) -> None:
-        super().__init__(output_dim=dim)
+    """The mean over all tokens of a sequence, including special tokens."""
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Compute the mean, (T, D) -> (B, D)."""
@@ -177,14 +140,7 @@ class Mean(Pooling):
 
 
 class Max(Pooling):
-    """The maximum of each feature over all tokens of a sequence, including special tokens.
-
-    Args:
-        dim: D.
-    """
-
-    def __init__(self, *, dim: int) -> None:
-        super().__init__(output_dim=dim)
+    """The maximum of each feature over all tokens of a sequence, including special tokens."""
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Compute the maximum, (T, D) -> (B, D)."""
@@ -196,15 +152,10 @@ class Max(Pooling):
 
 
 class AttentionPooling(Pooling):
-    """A mean weighted by ``softmax(v . tanh(W h))`` (Lin et al. 2017, one hop; Yang et al. 2016).
-
-    Args:
-        dim: D.
-        attention_dim: width of the scoring layer.
-    """
+    """A mean weighted by ``softmax(v . tanh(W h))`` (Lin et al. 2017, one hop; Yang et al. 2016)."""
 
     def __init__(self, *, dim: int, attention_dim: int = 128) -> None:
-        super().__init__(output_dim=dim)
+        super().__init__(dim=dim)
         self.project = nn.Linear(dim, attention_dim)
         self.score = nn.Linear(attention_dim, 1, bias=False)
 
@@ -227,17 +178,12 @@ class AttentionPooling(Pooling):
 
 
 class BiLstmStates(Pooling):
-    """The states of a bidirectional LSTM, as in taggers (Huang et al. 2015; Peters et al. 2018, section 4).
-
-    Args:
-        dim: D.
-        hidden_dim: units of each direction.
-    """
+    """The states of a bidirectional LSTM, as in taggers (Huang et al. 2015; Peters et al. 2018, section 4)."""
 
     reads_padded = False
 
     def __init__(self, *, dim: int, hidden_dim: int = 256) -> None:
-        super().__init__(output_dim=2 * hidden_dim)
+        super().__init__(dim=2 * hidden_dim)
         self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -256,14 +202,13 @@ class BiLstm(BiLstmStates):
 class PairComparison(Pooling):
     """Two texts as ``[u, v, |u - v|, u * v]``, read and composed separately (Conneau et al. 2017, section 3.1).
 
-    Args:
-        each: the composition of each text; it must use all tokens.
+    The composition of ``each`` text must use all tokens.
     """
 
     reads_padded, reads_pairs = False, True
 
     def __init__(self, each: Pooling) -> None:
-        super().__init__(output_dim=4 * each.output_dim)
+        super().__init__(dim=4 * each.output_dim)
         self.each = each
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -273,14 +218,7 @@ class PairComparison(Pooling):
 
 
 class EveryToken(Pooling):
-    """Each token's vector, unchanged.
-
-    Args:
-        dim: D.
-    """
-
-    def __init__(self, *, dim: int) -> None:
-        super().__init__(output_dim=dim)
+    """Each token's vector, unchanged."""
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Return the tokens, (T, D) -> (T, D), float32."""

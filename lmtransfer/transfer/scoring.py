@@ -36,12 +36,7 @@ Autocast = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """A head's outputs for a set of examples.
-
-    Attributes:
-        values: float32, shape (R, K), in the order of the targets.
-        loss: the loss divided by the head's count, in nats (squared error for regression); None without gold answers.
-    """
+    """A head's outputs, float32, (R, K), in the order of the targets, and the mean loss (None without gold answers)."""
 
     values: np.ndarray
     loss: float | None
@@ -53,7 +48,6 @@ class Evaluation:
 
     Attributes:
         metrics: value of each metric, the main metric first; ``loss`` last.
-        outputs: the head's outputs, float32, shape (R, K).
         collapsed: whether all predicted labels (or scores) are the same although the gold labels (or scores) differ.
         answers: the answer to each example; None if not requested, or if it cannot be stored.
         calibration: calibration of the probabilities as plain values; None if not requested, or if the task has none.
@@ -99,12 +93,6 @@ def run_head(
 
     Only the outputs' memory grows with the set. The result does not depend on the batch sizes. Each rank computes a
     share of the batches and returns all outputs.
-
-    Args:
-        learner: the learner; its mode is restored afterwards.
-        device: device of the learner.
-        autocast: creates the context of the forward pass (precision).
-        max_tokens: maximum number of tokens in a batch.
     """
     encoded = source.encoded
     have_gold = all(example.has_gold for example in encoded.examples)
@@ -146,17 +134,8 @@ def evaluate(
 ) -> Evaluation:
     """Score every example once by the task's official metrics; see ``run_head``.
 
-    Args:
-        task: the task; its head is the learner's.
-        source: the examples, all with gold answers.
-        device: device of the learner.
-        autocast: creates the context of the forward pass (precision).
-        max_tokens: maximum number of tokens in a batch.
-        keep: whether to return calibration and the answer to each example, if the task supports it and there are not
-            too many examples.
-
-    Raises:
-        DataError: an example has no gold answer (published test sets).
+    ``keep`` also returns calibration and the answer to each example, if the task supports it and there are not too
+    many.
     """
     encoded = source.encoded
     hidden = sum(not example.has_gold for example in encoded.examples)
@@ -170,13 +149,7 @@ def evaluate(
 
 
 def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, keep: bool = False) -> Evaluation:
-    """Score the outputs of a head, or of several heads that each saw a part of the examples.
-
-    Args:
-        encoded: the examples, all with gold answers.
-        outputs: the head's outputs for all examples.
-        keep: see ``evaluate``.
-    """
+    """Score the outputs of a head, or of several heads that each saw a part of the examples."""
     answers, scored = task.answers(encoded, outputs.values), None
     if keep and len(encoded.examples) <= MOST_EXAMPLES:
         predicted = list(answers)
@@ -196,10 +169,6 @@ def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarra
     """Whether all answers are the same although the gold answers differ; always False for spans.
 
     Numbers that differ only by float32 rounding, which depends on the batch, count as the same.
-
-    Args:
-        outputs: the head's outputs, shape (R, K).
-        targets: the targets with the gold answers.
     """
     predicted, gold = head.predictions(outputs), head.gold(targets)
     if predicted is None or gold is None or len(predicted) == 0:

@@ -17,11 +17,7 @@ _LEAST_DEVIATION = 1e-4
 class Standardizer(nn.Module):
     """Subtracts each feature's mean and divides by its deviation over the training part (scikit-learn: StandardScaler).
 
-    Mean and deviation are buffers, which are saved with a checkpoint. Before ``fit``, the module does not change its
-    input.
-
-    Args:
-        dim: E.
+    Both are buffers, which are saved with a checkpoint. Before ``fit``, the input stays unchanged.
     """
 
     mean: Tensor
@@ -38,14 +34,7 @@ class Standardizer(nn.Module):
 
     @torch.no_grad()
     def fit(self, parts: Iterable[Tensor]) -> None:
-        """Compute mean and deviation (n in the denominator) of all rows; a constant feature becomes 0.
-
-        Args:
-            parts: features, (N, E) each; sums over the parts are in float64.
-
-        Raises:
-            ValueError: there are no rows.
-        """
+        """Compute mean and deviation (n in the denominator) of all rows in float64; a constant feature becomes 0."""
         count, mean, squares = 0, torch.zeros_like(self.mean, dtype=torch.float64), torch.zeros(())
         for part in parts:
             rows = part.to(mean)
@@ -67,11 +56,7 @@ class Standardizer(nn.Module):
     def fold_into(self, layer: nn.Linear) -> float:
         """Change a layer so that it reads features that are not standardized: W / d and b - W m / d, in float64.
 
-        Args:
-            layer: the layer, with E inputs and a bias.
-
-        Returns:
-            The maximum over outputs of the sum of |W m / d|; these sums cancel with the new bias.
+        Returns the maximum over outputs of the sum of |W m / d|; these sums cancel with the new bias.
         """
         weight_CE = layer.weight.double() / self.deviation.double()
         bias_C = layer.bias.double() - weight_CE @ self.mean.double()

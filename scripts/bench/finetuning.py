@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.files import find_file
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.targets import LabelTargets, SpanTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts

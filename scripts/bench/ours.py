@@ -19,7 +19,7 @@ from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.loop import Trainer, TrainerConfig
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
-from lmtransfer.transfer.freezing import FullTraining
+from lmtransfer.transfer.freezing import Freezing
 from lmtransfer.transfer.heads.sequences import ClassificationHead
 from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.layer_selection import OneLayer
@@ -121,13 +121,13 @@ def _classifier(setting: Setting, encoder: BertEncoder) -> nn.Module:
             reading=reading,
             composition=EveryToken(dim=setting.dim),
             head=SpanHead(input_dim=setting.dim, num_labels=0, max_answer_tokens=30, dropout=0.0),
-            freezing=FullTraining(),
+            freezing=Freezing(),
         )
     return TaskLearner(
         encoder=encoder,
         reading=reading,
         composition=OneToken(dim=setting.dim, which="first"),
         head=ClassificationHead(input_dim=setting.dim, num_labels=2, dropout=setting.dropout),
-        freezing=FullTraining(),
+        freezing=Freezing(),
         use_pooler=True,
     )

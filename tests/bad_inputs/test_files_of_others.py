@@ -20,7 +20,7 @@ from support.bad_input import FINETUNE, FT, PREPARE, PRETRAIN, SECRET, Answer, C
 from support.limits import no_privileges
 
 from lmtransfer import cli
-from lmtransfer.data import text_lines
+from lmtransfer.data import files
 
 PREDICT = ("predict", "run=r", "text=the [MASK] of")
 EVALUATE = ("evaluate", "run=r")
@@ -583,7 +583,7 @@ def test_a_gz_of_zeros_is_refused_at_once(world: Path, answer: Answer) -> None:
 
 
 def test_a_line_has_a_longest_length(world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_lines, "LONGEST_LINE_BYTES", 10_000)
+    monkeypatch.setattr(files, "LONGEST_LINE_BYTES", 10_000)
     for name, end in (("a.txt", b""), ("b.txt", b"\n"), ("c.jsonl", b"\n")):
         content = b"one line\n" + b"la " * 5000 + end
         case = Case((*PREPARE, f"corpus.path={name}"), (f"{name}:2", "10,000", "fold"), {name: content})

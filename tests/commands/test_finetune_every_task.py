@@ -11,8 +11,7 @@ from fakes.transfer_files import MODEL, lmtransfer, result
 from omegaconf import OmegaConf
 
 from lmtransfer.config.component import build
-from lmtransfer.data.files import find_file, open_binary
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import find_file, open_binary, read_lines
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 

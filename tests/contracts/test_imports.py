@@ -66,7 +66,7 @@ APART = {"interop.exporting"}
 
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
-    "data": ("documents", "files", "text_lines", "parquet_files", "json_values", "tables", "batch")
+    "data": ("documents", "files", "parquet_files", "tables", "batch")
     + ("corpora", "token_store", "token_shares", "token_cache", "screening", "stream"),
     "reporting": ("verdict_text", "runs", "table", "results", "figures", "sections", "answer", "page")
     + ("records", "write", "comparison"),

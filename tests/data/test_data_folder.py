@@ -55,8 +55,7 @@ def test_the_hub_is_the_other_way(tmp_path: Path) -> None:
     assert [document.text for document in corpus.documents()] == ["One.\nTwo."]
 
 
-@pytest.mark.parametrize("name", FROM_THE_FOLDER)
-@pytest.mark.parametrize("with_root", [False, True])
+@pytest.mark.parametrize(("name", "with_root"), [*((name, True) for name in FROM_THE_FOLDER), ("enwiki", False)])
 def test_a_missing_source_names_both_ways(tmp_path: Path, name: str, with_root: bool) -> None:
     root = tmp_path / "mine"
     root.mkdir()

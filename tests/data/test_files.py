@@ -13,8 +13,7 @@ from fakes.texts import by_noun
 from support.refusals import refuses
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import Meter, find_file, open_binary
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import Meter, find_file, open_binary, read_lines
 from lmtransfer.errors import DataError
 
 COMPRESS = {

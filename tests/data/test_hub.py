@@ -187,18 +187,19 @@ def named(folder: Path, path: str, content: str) -> Path:
     return folder
 
 
+OUTSIDE = ("../secret.parquet", "/etc/passwd", "~/x", "hf://datasets/a/b/x", "http://x.org/y", "a/../../x")
+CONFIG = "---{0}configs:{0}- config_name: sub{0}  {1}{0}---{0}"
+
+
 @pytest.mark.parametrize(
-    "place", ["../secret.parquet", "/etc/passwd", "~/x", "hf://datasets/a/b/x", "http://x.org/y", "a/../../x"]
-)
-@pytest.mark.parametrize(
-    ("path", "content"),
+    ("path", "content", "place"),
     [
-        ("README.md", "---\nconfigs:\n- config_name: sub\n  data_files: {}\n---\n# Card\n"),
-        ("README.md", "---\nconfigs:\n- config_name: sub\n  data_files:\n  - split: train\n    path:\n    - {}\n---\n"),
-        ("README.md", "---\r\nconfigs:\r\n- config_name: sub\r\n  data_dir: {}\r\n---\r\n"),
-        (".huggingface.yaml", "configs:\n- config_name: sub\n  data_files: {}\n"),
-        ("state.json", '{{"_data_files": [{{"filename": "{}"}}], "_fingerprint": "x", "_split": null}}'),
-        ("dataset_dict.json", '{{"splits": ["{}"]}}'),
+        *(("README.md", CONFIG.format("\n", "data_files: {}"), place) for place in OUTSIDE),
+        ("README.md", CONFIG.format("\n", "data_files:\n  - split: train\n    path:\n    - {}"), "/x"),
+        ("README.md", CONFIG.format("\r\n", "data_dir: {}"), "/x"),
+        (".huggingface.yaml", "configs:\n- config_name: sub\n  data_files: {}\n", "/x"),
+        ("state.json", '{{"_data_files": [{{"filename": "{}"}}], "_fingerprint": "x", "_split": null}}', "/x"),
+        ("dataset_dict.json", '{{"splits": ["{}"]}}', "a/../../x"),
     ],
 )
 def test_a_local_folder_names_only_its_own_files(path: str, content: str, place: str, tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def streamed(dataset: Path | str, **settings: Any) -> HubCorpus:
     return HubCorpus(**{"dataset": str(dataset), "name": "test", "streaming": True, **settings})
 
 
-@pytest.mark.parametrize("buffer", [1, 7, 100, 1000, 5000])
+@pytest.mark.parametrize("buffer", [1, 7, 1000, 5000])
 def test_a_buffer_gives_every_item_once_and_never_holds_more(buffer: int) -> None:
     drawn = 0
 

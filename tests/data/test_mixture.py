@@ -21,8 +21,7 @@ from support.refusals import refuses
 from lmtransfer.cli import main
 from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
-from lmtransfer.data.corpora.mixture import MixtureCorpus
-from lmtransfer.data.corpora.sampling import Sampling, smooth
+from lmtransfer.data.corpora.mixture import MixtureCorpus, Sampling, smooth
 from lmtransfer.data.stream import PlannedStream, evaluation_batches
 from lmtransfer.data.token_cache import prepare, tokenizer_for
 from lmtransfer.data.token_shares import part_shares, token_shares
@@ -82,6 +81,54 @@ def test_proportions_are_the_closed_form(alpha: float) -> None:
     assert smooth(np.array([5, 0, 5]), alpha).tolist() == [0.5, 0.0, 0.5]
 
 
+def level_filled(shares: np.ndarray, total: float, most: np.ndarray) -> np.ndarray:
+    """The caps' fixed point by bisection: everyone takes ``level * share``, but at most ``most``."""
+    low, high = 0.0, total / shares.min()
+    for _ in range(200):
+        level = (low + high) / 2
+        low, high = (level, high) if np.minimum(level * shares, most).sum() < total else (low, level)
+    return np.minimum(high * shares, most)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_amounts_are_those_of_a_common_level(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    sizes = {f"part{i}": float(draw.integers(100, 100_000)) for i in range(5)}
+    weights = {name: float(draw.uniform(0.1, 5)) for name in sizes}
+    caps = {name: float(draw.integers(1, 200_000)) for name in list(sizes)[:3]}
+    passes = {name: float(draw.integers(1, 4)) for name in list(sizes)[2:4]}
+    sampling = Sampling(weights=weights, max_tokens=caps, max_epochs=passes)
+    shares = np.array(list(weights.values())) / sum(weights.values())
+    most = np.array([min(caps.get(n, np.inf), passes.get(n, np.inf) * size) for n, size in sizes.items()])
+    found = np.array(list(sampling.amounts(sizes).values()))
+    assert found == pytest.approx(level_filled(shares, sum(sizes.values()), most), rel=1e-6)
+    assert found.sum() == pytest.approx(sum(sizes.values()))  # the last part is not capped
+
+
+def test_an_epoch_in_which_all_are_capped_is_shorter() -> None:
+    sampling = Sampling(weights={"a": 1, "b": 9}, max_epochs={"a": 1, "b": 2})
+    assert sampling.amounts({"a": 100.0, "b": 30.0}) == {"a": 70.0, "b": 60.0}
+    assert Sampling(max_tokens={"a": 10, "b": 5}).amounts({"a": 100.0, "b": 30.0}) == {"a": 10.0, "b": 5.0}
+
+
+def test_weights_are_shares_of_tokens_whatever_the_length_of_rows_and_the_sum_of_weights() -> None:
+    lengths = {"short": np.full(4000, 10), "long": np.full(1000, 40)}
+    for scale in (1, 0.01, 250):
+        rows = quotas(lengths, Sampling(weights={"short": 3 * scale, "long": scale}))
+        assert sum(rows.values()) == 5000
+        tokens = {name: count * lengths[name][0] for name, count in rows.items()}
+        assert tokens["short"] / sum(tokens.values()) == pytest.approx(0.75, abs=0.002)
+
+
+def test_capped_rows_are_never_above_the_cap() -> None:
+    lengths = {"a": np.full(90, 7), "b": np.full(10, 9), "c": np.full(33, 5)}
+    for tokens in range(9, 200):
+        rows = quotas(lengths, Sampling(alpha=0.0, max_tokens={"b": tokens}, max_epochs={"c": 1}))
+        assert rows["b"] * 9 <= tokens
+        assert rows["c"] == 33
+        assert sum(rows.values()) == 133
+
+
 def test_an_epoch_has_the_smoothed_proportions_of_rows(store: MixedStore) -> None:
     rows = LanguageStream(max_length=32, tokenizer=TOKENIZER)
     sizes = {name: -(-(part.num_tokens + part.num_documents) // 30) for name, part in store.parts.items()}
@@ -134,6 +181,52 @@ def test_no_row_comes_again_before_all_others_of_its_part(store: MixedStore) -> 
         for start in range(0, len(seen[name]), size):
             whole = seen[name][start : start + size]
             assert len(set(whole)) == len(whole)
+
+
+def _two(store: MixedStore) -> dict[str, TokenStore]:
+    return {name: store.parts[name] for name in ("large", "small")}
+
+
+def test_a_part_is_repeated_at_most_as_often_as_its_cap_says(store: MixedStore) -> None:
+    rows, stores = FullSentences(max_length=40, tokenizer=TOKENIZER), _two(store)
+    equal = {"large": 1.0, "small": 1.0}
+    for passes in (None, 3.0):
+        caps = {} if passes is None else {"small": passes}
+        mixed = MixedStore(stores, Sampling(weights=equal, max_epochs=caps))
+        for epoch in range(3):
+            plan = MixedPlan(rows, mixed, seed=1, epoch=epoch)
+            seen = Counter(plan.row(index).key for index in range(len(plan.lengths)))
+            of_small = [count for key, count in seen.items() if key.startswith("small: ")]
+            tokens = [int(plan.lengths[plan.parts == part].sum()) for part in range(2)]
+            if passes is None:
+                assert tokens[0] / sum(tokens) == pytest.approx(0.5, abs=0.02)
+                assert min(of_small) > 5
+            else:
+                assert set(of_small) == {3}
+        assert mixed.proportions()["small"] == pytest.approx(tokens[1] / sum(tokens), abs=0.02)
+
+
+def test_every_epoch_is_a_function_of_seed_and_number(store: MixedStore) -> None:
+    mixed = MixedStore(_two(store), Sampling(weights={"large": 1, "small": 2}, max_tokens={"small": 500}))
+    rows = LanguageStream(max_length=32, tokenizer=TOKENIZER)
+
+    def keys(epoch: int, seed: int = 1) -> list[str]:
+        plan = MixedPlan(rows, mixed, seed=seed, epoch=epoch)
+        return [plan.row(index).key for index in range(len(plan.lengths))]
+
+    assert keys(2) == keys(2)
+    assert keys(2) != keys(3)
+    assert keys(2) != keys(2, seed=7)
+
+
+def test_a_cap_below_one_row_is_refused(store: MixedStore) -> None:
+    rows = LanguageStream(max_length=32, tokenizer=TOKENIZER)
+    for caps, named in (
+        (Sampling(max_tokens={"small": 10}), "corpus.max_tokens.small=10"),
+        (Sampling(max_epochs={"small": 0.001}), "corpus.max_epochs.small=0.001"),
+    ):
+        with refuses(ConfigError, named, "row"):
+            MixedPlan(rows, MixedStore(_two(store), caps), seed=0, epoch=0)
 
 
 def steps(stream: PlannedStream, count: int, start: int = 0) -> list[tuple[Any, ...]]:
@@ -229,10 +322,14 @@ def test_each_part_is_split_and_kept_as_if_it_were_alone(tmp_path: Path) -> None
     assert together.statistics.tokens == sum(counted)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_the_vocabulary_is_trained_on_the_smoothed_text(tmp_path: Path, alpha: float) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [{"alpha": 0.0}, {"alpha": 0.5}, {"alpha": 1.0}, {"weights": {"one": 1, "two": 3}, "max_epochs": {"two": 1}}],
+    ids=str,
+)
+def test_the_vocabulary_is_trained_on_the_smoothed_or_weighted_text(tmp_path: Path, settings: dict[str, Any]) -> None:
     parts = corpora(tmp_path)
-    mixture = MixtureCorpus(name="both", parts=parts, alpha=alpha)
+    mixture = MixtureCorpus(name="both", parts=parts, **settings)
     own = {
         name: [line for d in part.documents() if not part.is_validation(d) for line in d.text.split("\n")]
         for name, part in parts.items()
@@ -242,7 +339,7 @@ def test_the_vocabulary_is_trained_on_the_smoothed_text(tmp_path: Path, alpha: f
     assert lines == list(mixture.training_lines())
     drawn = {name: sum(len(line) for line in lines if line in set(texts)) for name, texts in own.items()}
     assert sum(drawn.values()) == pytest.approx(sum(sizes.values()), rel=0.06)
-    weights = {name: size**alpha for name, size in sizes.items()}
+    weights = settings.get("weights") or {name: size ** settings["alpha"] for name, size in sizes.items()}
     for name, weight in weights.items():
         assert drawn[name] / sum(drawn.values()) == pytest.approx(weight / sum(weights.values()), abs=0.03)
 
@@ -260,16 +357,34 @@ def test_the_vocabulary_is_trained_on_the_smoothed_text(tmp_path: Path, alpha: f
     assert trainer.seen == lines
 
 
-def test_what_a_mixture_cannot_be(tmp_path: Path) -> None:
+def test_a_mixture_is_known_by_its_proportions(tmp_path: Path) -> None:
     parts = corpora(tmp_path)
-    with refuses(ConfigError, "corpus.parts=['one']"):
-        MixtureCorpus(name="x", parts={"one": parts["one"]})
-    with refuses(ConfigError, "corpus.alpha=1.5"):
-        MixtureCorpus(name="x", parts=parts, alpha=1.5)
-    with refuses(ConfigError, "corpus.parts.a/b"):
-        MixtureCorpus(name="x", parts={"a/b": parts["one"], "two": parts["two"]})
-    prints = {MixtureCorpus(name="x", parts=parts, alpha=alpha).fingerprint() for alpha in (0.5, 0.7)}
-    assert len(prints) == 2
+    settings: list[dict[str, Any]] = [{"alpha": 0.5}, {"alpha": 0.7}, {"weights": {"one": 1, "two": 3}}]
+    assert len({MixtureCorpus(name="x", parts=parts, **given).fingerprint() for given in settings}) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"parts": ["one"]}, ("corpus.parts=['one']",)),
+        ({"parts": ["a/b", "two"]}, ("corpus.parts.a/b",)),
+        ({"alpha": 1.5}, ("corpus.alpha=1.5",)),
+        ({"weights": {"one": 1, "two": 1, "three": 1}}, ("corpus.weights.three", "one, two")),
+        ({"weights": {"one": 1}}, ("corpus.weights", "two")),
+        ({"weights": {"one": 0, "two": 1}}, ("corpus.weights.one=0",)),
+        ({"weights": {"one": -2, "two": 1}}, ("corpus.weights.one=-2",)),
+        ({"weights": {"one": float("nan"), "two": 1}}, ("corpus.weights.one=nan",)),
+        ({"weights": {}}, ("corpus.weights", "one, two")),
+        ({"max_tokens": {"tow": 5}}, ("corpus.max_tokens.tow", "one, two")),
+        ({"max_epochs": {"two": 0}}, ("corpus.max_epochs.two=0",)),
+    ],
+    ids=str,
+)
+def test_settings_that_no_mixture_has(tmp_path: Path, settings: dict[str, Any], names: tuple[str, ...]) -> None:
+    path = write_text(tmp_path / "a.txt", made_up_documents(3))
+    parts = {name: FileCorpus(path=str(path)) for name in settings.get("parts", ("one", "two"))}
+    with refuses(ConfigError, *names):
+        MixtureCorpus(name="x", **{**settings, "parts": parts})
 
 
 def config(parts: Any) -> Any:
@@ -358,3 +473,31 @@ def test_a_run_that_goes_on_is_the_run_that_was_left_alone(
     result = json.loads((tmp_path / "runs/pretrain/alone/result.json").read_text())
     assert {"mlm", "mlm/one", "mlm/two", "loss/one"} <= result["metrics"].keys()
     assert result["parts"]["one"]["share"] > result["parts"]["one"]["sampled"] > 0.5
+
+
+def test_the_commands_tell_shares_and_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, count in (("one", 150), ("two", 20)):
+        write_text(tmp_path / f"{name}.txt", made_up_documents(count, seed=count))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    words = ["corpus=mixture", "corpus.parts=[one.txt,two.txt]", "tokenizer.vocab_size=60"]
+    weights = ["corpus.weights={one: 1, two: 3}"]
+    assert main(["prepare", *words, *weights, "num_workers=0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = {line.split()[0]: line.split() for line in lines if line.strip().startswith(("one ", "two "))}
+    assert (found["one"][3], found["two"][3]) == ("25.0%", "75.0%")
+    small = [
+        *("model=bert_tiny", "model.dim=16", "model.num_heads=2", "model.hidden_dim=32", "model.max_length=32"),
+        *("objective.max_length=32", "train.batch_tokens=256", "hardware.threads=1", "hardware.precision=fp32"),
+    ]
+    limits = ["corpus.max_epochs={two: 2}", "train.steps=2", "train.eval_every=2"]
+    assert main(["pretrain", *words, *weights, *limits, *small, "name=x"]) == 0
+    result = json.loads((tmp_path / "runs/pretrain/x/result.json").read_text())
+    assert result["parts"]["two"]["passes"] == pytest.approx(2, abs=0.01)
+    capsys.readouterr()
+    assert main(["pretrain", *words, "corpus.max_tokens={two: 3}", *small, "name=y"]) == 2
+    assert "corpus.max_tokens.two=3" in capsys.readouterr().err
+    assert not (tmp_path / "runs/pretrain/y").exists()

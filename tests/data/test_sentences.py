@@ -61,7 +61,7 @@ def test_degenerate_texts() -> None:
     assert sentence_spans("\n\nA.\n") == [(0, 5)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_spans_cover_any_text_exactly_and_none_is_blank(seed: int) -> None:
     rng = np.random.default_rng(seed)
     alphabet = list(
@@ -99,7 +99,7 @@ def test_runs_are_divided_as_from_each_of_their_characters() -> None:
     tried_everywhere = re.compile(_CANDIDATE.pattern.replace(r"(?<![^\S\n])", "").replace(rf"(?<!{_MARKS})", ""))
     assert len(tried_everywhere.pattern) < len(_CANDIDATE.pattern) - 20
     rng = random.Random(0)
-    for _ in range(20_000):
+    for _ in range(5_000):
         text = "".join(rng.choice("ab..!?\u2026\u3002 \t\n\"')\u00bb") for _ in range(rng.randrange(1, 16)))
         first = len(text) - len(text.lstrip())
         found, expected = ([m.span() for m in c.finditer(text, first)] for c in (_CANDIDATE, tried_everywhere))

@@ -111,9 +111,8 @@ def test_micro_batches_are_sorted_by_length_and_even() -> None:
         assert all(sum(batch[2]) < 34 + max(lengths) for batch in step.micro_batches)
 
 
-@pytest.mark.parametrize("start", [1, 7, 8, 25, 60])
+@pytest.mark.parametrize(("start", "num_workers"), [(1, 0), (7, 0), (8, 0), (25, 4), (60, 0)])
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize("num_workers", [0, 4])
 def test_a_resumed_stream_goes_on_with_the_same_steps(start: int, num_workers: int) -> None:
     assert taken(stream(num_workers=num_workers), 10, start) == taken(stream(), start + 10)[start:]
 
@@ -197,18 +196,6 @@ def test_no_rank_waits_long_for_another(world_size: int, micro_batch_tokens: int
         assert max(size for of_rank in sizes for size in of_rank) <= most
 
 
-def test_without_a_micro_batch_budget_each_rank_gets_about_half() -> None:
-    steps = of_ranks(2, 30, micro_batch_tokens=None)
-    whole = taken(stream(micro_batch_tokens=None), 30)
-    for first, second, step in zip(*steps, whole, strict=True):
-        assert len(step.micro_batches) == 1
-        joined = tuple(row for part in (first, second) for batch in part.micro_batches for row in batch[1])
-        assert joined == step.micro_batches[0][1]
-        if len(joined) > 3:
-            sizes = [sum(sum(batch[2]) for batch in part.micro_batches) for part in (first, second)]
-            assert max(sizes) - min(sizes) <= 30
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_smaller_micro_batches_hold_the_same_steps(num_workers: int) -> None:
     told = stream(num_workers=num_workers, micro_batch_tokens=90)
@@ -288,13 +275,16 @@ def test_bad_budgets_are_refused_by_name(settings: dict[str, Any], names: tuple[
         taken(stream(**settings), 10)
 
 
-def test_an_empty_epoch_is_refused() -> None:
-    class Empty(RaggedSource):
-        def plan(self, epoch: int) -> Plan:
-            return Plan(np.zeros(0, dtype=np.int32))
+class Empty(RaggedSource):
+    def plan(self, epoch: int) -> Plan:
+        return Plan(np.zeros(0, dtype=np.int32))
 
+
+def test_an_empty_epoch_is_refused_and_an_empty_set_evaluated() -> None:
     with refuses(DataError, "row"):
         taken(PlannedStream(Empty(), seed=0, batch_tokens=10), 1)
+    for rank in range(2):
+        assert list(evaluation_batches(Empty(), micro_batch_tokens=8, rank=rank, world_size=2)) == []
 
 
 @pytest.mark.parametrize("micro_batch_tokens", [1, 64, 10_000])
@@ -315,15 +305,6 @@ def test_evaluation_sees_each_row_once(micro_batch_tokens: int) -> None:
         tokens = [sum(sum(batch[2]) for batch in rank) for rank in ranks]
         if micro_batch_tokens >= lengths.max():  # otherwise each row is a batch, and the numbers of batches are even
             assert max(tokens) <= -(-lengths.sum() // world_size) + lengths.max()
-
-
-def test_no_rank_evaluates_an_empty_set() -> None:
-    class Empty(RaggedSource):
-        def plan(self, epoch: int) -> Plan:
-            return Plan(np.zeros(0, dtype=np.int32))
-
-    for rank in range(2):
-        assert list(evaluation_batches(Empty(), micro_batch_tokens=8, rank=rank, world_size=2)) == []
 
 
 def test_evaluation_of_a_subset_is_random_and_within_its_budget() -> None:

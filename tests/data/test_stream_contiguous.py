@@ -182,7 +182,7 @@ class TestMemory:
         for other in measured[1:]:
             assert other == pytest.approx(measured[0], rel=1e-9)
 
-    @pytest.mark.parametrize("num_streams", [1, 3, 7, 10_000])
+    @pytest.mark.parametrize("num_streams", [1, 7, 10_000])
     def test_evaluation_of_lanes_counts_each_token_once(self, tmp_path: Path, num_streams: int) -> None:
         source = _source(tmp_path)
         every = sorted(source.plan(0).row(i).key for i in range(len(source.plan(0).lengths)))
@@ -202,10 +202,9 @@ class TestMemory:
         some = list(evaluation_batches(source, micro_batch_tokens=24, max_tokens=100, num_streams=3))
         assert [batch.num_tokens for batch in some] == [24] * 4
 
-    @pytest.mark.parametrize("few_shapes", [False, True])
-    def test_micro_batches_change_no_gradient(self, tmp_path: Path, few_shapes: bool) -> None:
+    def test_micro_batches_change_no_gradient(self, tmp_path: Path) -> None:
         weights = []
-        for micro_batch_tokens in (None, 16, 8):
+        for micro_batch_tokens, few_shapes in ((None, False), (16, True), (8, False)):
             learner = _learner().double()
             stream = PlannedStream(
                 _source(tmp_path, few_shapes=few_shapes),
@@ -233,8 +232,7 @@ class TestMemory:
             recurrent_state = after
             assert [tuple(rows.shape) for rows in recurrent_state] == [(4, 12 if batch.follows else 8, 16)] * 2
 
-    @pytest.mark.parametrize("micro_batch_tokens", [None, 16])
-    @pytest.mark.parametrize("stop", [3, 4, 13])
+    @pytest.mark.parametrize(("stop", "micro_batch_tokens"), [(3, None), (4, 16), (13, None)])
     def test_resumed_with_memory_is_bit_identical(
         self, tmp_path: Path, stop: int, micro_batch_tokens: int | None
     ) -> None:
@@ -266,35 +264,6 @@ class TestMemory:
         resumed.train()
         ours, theirs = resumed.learner.state_dict(), straight.learner.state_dict()
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-    def test_thirty_two_windows_are_learnt_by_heart(self, tmp_path: Path) -> None:
-        source = _source(tmp_path, documents=60)
-        torch.manual_seed(0)
-        encoder = TransformerXlEncoder(
-            vocab_size=96, dim=32, num_layers=2, num_heads=2, hidden_dim=64, dropout=0.0, memory_length=LENGTH
-        )
-        learner = PretrainingLearner(encoder, [LanguageModel()])
-        plan = source.plan(0)
-        # Four windows of each of eight streams, read one after the other.
-        batches = [source.build(0, plan, np.arange(8) * 4 + k, follows=k > 0) for k in range(4)]
-        optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-2, weight_decay=0.0)
-        mean, first = 9.9, None
-        for _ in range(200):
-            recurrent_state, total, count, hits = None, torch.zeros(()), 0, 0.0
-            for batch in batches:
-                losses, recurrent_state = learner.losses(batch, recurrent_state)
-                total, count = total + losses["lm"].sum, count + losses["lm"].count
-                hits += losses["lm_accuracy"].sum.item()
-            mean = total.item() / count
-            first = first or mean
-            if mean < 0.3:
-                break
-            optimizer.zero_grad()
-            (total / count).backward()
-            optimizer.step()
-        assert first == pytest.approx(4.6, abs=0.4)  # ln 96: nothing is known yet
-        assert mean < 0.3
-        assert hits / count > 0.9
 
 
 class TestRecut:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from omegaconf import OmegaConf
+from safetensors.torch import load_file
 
 from lmtransfer.cli import main
 from lmtransfer.config.component import build
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tokenizers.trainers import SentencePieceTrainer
+from lmtransfer.training.checkpoints import Checkpoints
 
 POSITIVE = ["good", "great", "fine", "lovely", "superb"]
 NEGATIVE = ["bad", "awful", "poor", "dull", "sad"]
@@ -78,9 +83,60 @@ QUICK = [*TASK, "hardware=exact", "baseline=null"]  # counting words would take 
 QUICK += ["init=runs/pretrain/base", "train.epochs=2", "optimizer.learning_rate=0.01"]
 
 
+def train_from_base(made: Path, *words: str, name: str) -> list[str]:
+    """Train a run in a world, and return the words that resume it in a copy: they name the base where it was made."""
+    given = [word for word in words if not word.startswith("init=")]
+    given += [f"init={made}/runs/pretrain/base", f"name={name}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        patch.setenv("LMTRANSFER_CACHE", str(made / "cache"))
+        assert lmtransfer(*given) == 0
+    return [*given, "resume=true"]
+
+
+@contextmanager
+def killed_at_save(number: int) -> Iterator[None]:
+    """Interrupt a training right after it has saved a checkpoint so many times."""
+    saves, save = 0, Checkpoints.save
+
+    def save_and_die(self: Checkpoints, name: str, **content: Any) -> Path:
+        nonlocal saves
+        saves += 1
+        path = save(self, name, **content)
+        if saves == number:
+            raise KeyboardInterrupt
+        return path
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_and_die)
+        yield
+
+
 def lmtransfer(*words: str) -> int:
     """Run a command line in this process."""
     return main(list(words))
+
+
+def check_refused(capsys: pytest.CaptureFixture[str], words: Sequence[str], *names: str) -> None:
+    """Check that a command line is refused in one message that has all these names."""
+    capsys.readouterr()
+    assert lmtransfer(*words) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert all(name in said for name in names), said
+    assert "Traceback" not in said
+
+
+def weights_of(run: str | Path, checkpoint: str = "last") -> dict[str, torch.Tensor]:
+    """The tensors of a run's checkpoint."""
+    return load_file(Path(run) / "checkpoints" / checkpoint / "model.safetensors")
+
+
+def log_of(run: str | Path) -> list[dict[str, Any]]:
+    """What a run has logged, without its times."""
+    lines = (json.loads(line) for line in (Path(run) / "metrics.jsonl").open())
+    return [
+        {key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in lines
+    ]
 
 
 def result(path: str | Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes.objectives import TOKENIZER, random_documents, store_of
 
-from lmtransfer.data.corpora.sampling import Sampling
+from lmtransfer.data.corpora.mixture import Sampling
 from lmtransfer.data.stream import PlannedStream
 from lmtransfer.data.token_store import MixedStore
 from lmtransfer.objectives.corruption.masking import TokenMasking

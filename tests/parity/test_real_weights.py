@@ -15,8 +15,7 @@ from fakes.published_models import encoder_of, run_of
 from safetensors.torch import load_file
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.files import find_file
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.interop.reading import PublishedCheckpoint, read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 from lmtransfer.interop.writing import to_published_files

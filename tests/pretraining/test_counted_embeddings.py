@@ -15,7 +15,7 @@ from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.config.component import component_problems
-from lmtransfer.data.corpora.sampling import Sampling
+from lmtransfer.data.corpora.mixture import Sampling
 from lmtransfer.data.token_store import MixedStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.elmo import ElmoEncoder

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from support.refusals import refuses
 
-from lmtransfer.data.files import find_file
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import ClassificationSpec

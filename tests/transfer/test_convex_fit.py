@@ -15,8 +15,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from lmtransfer.config.component import build
 from lmtransfer.config.composing import command_config
-from lmtransfer.data.files import find_file
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, TagTargets, Targets
@@ -90,8 +89,7 @@ HEADS: dict[str, tuple[str, Callable[[int], Head]]] = {
 }
 
 
-@pytest.mark.parametrize("dim", [7, 150])
-@pytest.mark.parametrize("strength", [1e-3, 1.0, 100.0])
+@pytest.mark.parametrize(("dim", "strength"), [(7, 1e-3), (7, 100.0), (150, 1.0)])
 @pytest.mark.parametrize("name", HEADS)
 def test_it_is_the_optimum_of_scikit_learn(name: str, strength: float, dim: int) -> None:
     kind, make = HEADS[name]

@@ -106,8 +106,11 @@ def test_another_pooling_has_no_family_layer() -> None:
 def test_a_family_head_reads_any_layer_unless_a_pooler_is_part_of_it() -> None:
     head = FamilyHead(token="last", hidden_activation="tanh")
     assert _learner(_Encoder(head), layers="mix").reading.indices == (0, 1, 2)
-    with refuses(ConfigError, "transfer.pooling=family", "transfer.layers=mix"):
-        _learner(_Encoder(FamilyHead(token="first", uses_pooler=True), pooler=True), layers="mix")
+    pooled = _Encoder(FamilyHead(token="first", uses_pooler=True), pooler=True)
+    for layers in ("mix", 0, 1):
+        with refuses(ConfigError, "transfer.pooling=family", f"transfer.layers={layers}"):
+            _learner(pooled, layers=layers)
+    assert _learner(pooled, layers=2).use_pooler
 
 
 @pytest.mark.parametrize(

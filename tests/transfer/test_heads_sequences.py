@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from fakes.heads import asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lmtransfer.tasks.targets import ScoreTargets
 from lmtransfer.transfer.heads.base import Head
 from lmtransfer.transfer.heads.sequences import ClassificationHead, MultiLabelHead, RegressionHead
 from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.heads.tagging import TaggingHead
 
 LABELS = [2, 0, 1, 2]
-ROWS = [[[label]] for label in LABELS]
+SETS = [[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]]
+SCORES = [0.5, -2.0, 4.75, 0.0]
 
 
 def _heads(**changes: object) -> dict[str, Head]:
@@ -73,32 +80,9 @@ def test_dropout_is_where_it_should_be(name: str) -> None:
     torch.testing.assert_close(head(hidden), head.eval()(hidden), rtol=0, atol=0)
 
 
-def _loop(logits: Tensor) -> Tensor:
+def _labels(logits: Tensor) -> Tensor:
     parts = [torch.log(torch.exp(row).sum()) - row[label] for row, label in zip(logits.unbind(0), LABELS, strict=True)]
     return torch.stack(parts).sum()
-
-
-def test_loss_is_the_cross_entropy_summed_over_sequences() -> None:
-    check_against_loop(ClassificationHead(input_dim=6, num_labels=3), asked([1] * 4, ROWS), _loop, 3)
-
-
-def test_a_batch_is_its_sequences() -> None:
-    head = ClassificationHead(input_dim=6, num_labels=3, hidden_dim=4).double().eval()
-    nn.init.normal_(head.output.weight)
-    check_batch_is_its_sequences(head, [3, 1, 7, 2], ROWS, dim=6)
-
-
-def test_half_precision() -> None:
-    check_half_precision(ClassificationHead(input_dim=6, num_labels=3), asked([3, 1, 7, 2], ROWS), torch.randn(4, 6))
-
-
-def test_outputs_are_the_logits() -> None:
-    logits = torch.randn(4, 3)
-    head = ClassificationHead(input_dim=6, num_labels=3)
-    torch.testing.assert_close(head.outputs(logits, asked([3, 1, 7, 2], ROWS)), logits, rtol=0, atol=0)
-
-
-SETS = [[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]]
 
 
 def _decisions(logits: Tensor) -> Tensor:
@@ -112,49 +96,40 @@ def _decisions(logits: Tensor) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def test_the_loss_of_a_set_is_that_of_its_decisions() -> None:
-    head = MultiLabelHead(input_dim=6, num_labels=3)
-    batch = asked([1] * 4, [[row] for row in SETS], dtype=torch.int8)
-    check_against_loop(head, batch, _decisions, 3)
-    assert head.count(batch) == 12
-    logits = torch.randn(4, 3)
-    mean = nn.BCEWithLogitsLoss()(logits, torch.tensor(SETS).float())
-    torch.testing.assert_close(head.loss(logits, batch).sum / head.count(batch), mean)
-    torch.testing.assert_close(head.outputs(logits, batch), logits, rtol=0, atol=0)
-
-
-def test_a_batch_of_sets_is_its_sequences() -> None:
-    head = MultiLabelHead(input_dim=6, num_labels=3, hidden_dim=4).double().eval()
-    nn.init.normal_(head.output.weight)
-    rows = [[row] for row in SETS]
-    check_batch_is_its_sequences(head, [3, 1, 7, 2], rows, dim=6, dtype=torch.int8)
-    check_half_precision(head.float(), asked([3, 1, 7, 2], rows, dtype=torch.int8), torch.randn(4, 6))
-
-
-SCORES = [0.5, -2.0, 4.75, 0.0]
-SCORED_ROWS = [[[score]] for score in SCORES]
-
-
-def _regression_loop(logits: Tensor) -> Tensor:
+def _squares(logits: Tensor) -> Tensor:
     assert logits.shape == (4, 1)
     return torch.stack([(row[0] - score) ** 2 for row, score in zip(logits.unbind(0), SCORES, strict=True)]).sum()
 
 
-def test_loss_is_the_squared_error_summed_over_sequences() -> None:
-    batch = asked([1] * 4, SCORED_ROWS, dtype=torch.float32)
-    check_against_loop(RegressionHead(input_dim=6), batch, _regression_loop, 1)
-    assert RegressionHead(input_dim=6).count(batch) == 4
+#: Of each head with an answer a sequence: how it is made, the targets and their type, its loss by hand, its count.
+KINDS: dict[str, tuple[Callable[..., Head], list[Any], torch.dtype, Callable[[Tensor], Tensor], int]] = {
+    "labels": (partial(ClassificationHead, num_labels=3), LABELS, torch.int64, _labels, 4),
+    "sets": (partial(MultiLabelHead, num_labels=3), SETS, torch.int8, _decisions, 12),
+    "scores": (RegressionHead, SCORES, torch.float32, _squares, 4),
+}
 
 
-def test_a_batch_of_regression_is_its_sequences() -> None:
-    head = RegressionHead(input_dim=6, hidden_dim=4).double().eval()
-    nn.init.normal_(head.output.weight)
-    check_batch_is_its_sequences(head, [3, 1, 7, 2], SCORED_ROWS, dim=6, dtype=torch.float32)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_that_of_a_loop_over_sequences(kind: str) -> None:
+    make, answers, dtype, loop, count = KINDS[kind]
+    head = make(input_dim=6)
+    rows = [[answer if isinstance(answer, list) else [answer]] for answer in answers]
+    batch = asked([1] * 4, rows, dtype=dtype)
+    check_against_loop(head, batch, loop, head.num_logits)
+    assert head.count(batch) == count
+    logits = torch.randn(4, head.num_logits)
+    torch.testing.assert_close(head.outputs(logits, batch), logits, rtol=0, atol=0)
+    check_half_precision(head, asked([3, 1, 7, 2], rows, dtype=dtype), torch.randn(4, 6))
+    deep = make(input_dim=6, hidden_dim=4).double().eval()
+    nn.init.normal_(deep.output.weight)
+    check_batch_is_its_sequences(deep, [3, 1, 7, 2], rows, dim=6, dtype=dtype)
 
 
-def test_half_precision_of_regression() -> None:
-    batch = asked([3, 1, 7, 2], SCORED_ROWS, dtype=torch.float32)
-    check_half_precision(RegressionHead(input_dim=6), batch, torch.randn(4, 6))
+def test_the_loss_of_sets_is_that_of_pytorch() -> None:
+    head, batch = MultiLabelHead(input_dim=6, num_labels=3), asked([1] * 4, [[row] for row in SETS], dtype=torch.int8)
+    logits = torch.randn(4, 3)
+    mean = nn.BCEWithLogitsLoss()(logits, torch.tensor(SETS).float())
+    torch.testing.assert_close(head.loss(logits, batch).sum / head.count(batch), mean)
 
 
 def test_it_learns_a_linear_rule() -> None:
@@ -174,3 +149,14 @@ def test_it_learns_a_linear_rule() -> None:
     optimizer.step(mean)
     torch.testing.assert_close(head.output.weight[0], torch.tensor([1.0, -2.0, 0.5]), atol=1e-2, rtol=0)
     torch.testing.assert_close(head.output.bias, torch.tensor([0.25]), atol=1e-2, rtol=0)
+
+
+def test_regression_starts_from_the_mean_score_in_whatever_unit() -> None:
+    torch.manual_seed(0)
+    scores, hidden = np.array([0.0, 50.0, 100.0, 70.0], np.float32), torch.randn(4, 6)
+    small, large = RegressionHead(input_dim=6).eval(), RegressionHead(input_dim=6).eval()
+    large.load_state_dict(small.state_dict())
+    small.begin(ScoreTargets(scores))
+    large.begin(ScoreTargets(1000 * scores))
+    torch.testing.assert_close(1000 * small(hidden), large(hidden))
+    torch.testing.assert_close(small(torch.zeros(1, 6)), torch.tensor([[55.0]]))

@@ -51,11 +51,6 @@ def test_loss_is_the_cross_entropy_summed_over_words_with_known_labels(pieces: P
     batch = asked(LENGTHS, ROWS, filler=4)
     check_against_loop(head, batch, lambda logits: _loop(logits, pieces), 3)
     assert head.count(batch) == head.loss(torch.randn(30, 3), batch).count == 7
-
-
-@pytest.mark.parametrize("pieces", PIECES)
-def test_outputs_have_a_row_a_word(pieces: Pieces) -> None:
-    head = TaggingHead(input_dim=6, num_labels=3, pieces=pieces)
     logits = torch.randn(sum(LENGTHS), 3)
     torch.testing.assert_close(head.outputs(logits, asked(LENGTHS, ROWS)), torch.stack(_words(logits, pieces)))
 
@@ -73,6 +68,7 @@ def test_a_batch_is_its_sequences(pieces: Pieces) -> None:
     head = TaggingHead(input_dim=6, num_labels=3, pieces=pieces, hidden_dim=4).double().eval()
     nn.init.normal_(head.output.weight)
     check_batch_is_its_sequences(head, LENGTHS, ROWS, dim=6)
+    check_half_precision(head.float(), asked(LENGTHS, ROWS), torch.randn(sum(LENGTHS), 6))
 
 
 @pytest.mark.parametrize("pieces", PIECES)
@@ -92,9 +88,3 @@ def test_a_batch_may_have_no_words(pieces: Pieces) -> None:
     assert (loss.sum.item(), loss.count) == (0.0, 0)
     assert not logits.grad.any()
     assert head.outputs(logits, batch).shape == (0, 3)
-
-
-@pytest.mark.parametrize("pieces", PIECES)
-def test_half_precision(pieces: Pieces) -> None:
-    head = TaggingHead(input_dim=6, num_labels=3, pieces=pieces)
-    check_half_precision(head, asked(LENGTHS, ROWS), torch.randn(sum(LENGTHS), 6))

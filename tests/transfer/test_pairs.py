@@ -14,11 +14,10 @@ from torch import Tensor
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec
+from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.source import TaskBatch, TaskSource
-from lmtransfer.tasks.targets import LabelTargets, ScoreTargets
+from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
-from lmtransfer.transfer.heads.sequences import RegressionHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.pooling import PairComparison
@@ -106,15 +105,3 @@ def test_single_texts_are_composed_as_ever() -> None:
 def test_one_token_for_both_texts_is_not_read_apart() -> None:
     with refuses(ConfigError, "transfer.pairs=apart", "transfer.pooling=cls"):
         _learner(bert(), pooling="cls")
-
-
-def test_regression_starts_from_the_mean_score_in_whatever_unit() -> None:
-    torch.manual_seed(0)
-    scores, hidden = np.array([0.0, 50.0, 100.0, 70.0], np.float32), torch.randn(4, 6)
-    small, large = RegressionHead(input_dim=6).eval(), RegressionHead(input_dim=6).eval()
-    large.load_state_dict(small.state_dict())
-    small.begin(ScoreTargets(scores))
-    large.begin(ScoreTargets(1000 * scores))
-    torch.testing.assert_close(1000 * small(hidden), large(hidden))
-    torch.testing.assert_close(small(torch.zeros(1, 6)), torch.tensor([[55.0]]))
-    assert RegressionSpec().pairs is False

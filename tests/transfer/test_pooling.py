@@ -33,16 +33,17 @@ def _attention(module: AttentionPooling, rows: Tensor) -> Tensor:
     return (torch.softmax(scores, dim=0)[:, None] * rows).sum(0)
 
 
-def _lstm(module: BiLstm, rows: Tensor) -> Tensor:
-    states, _ = module.lstm(rows[:, None])
-    return states[:, 0].amax(0)
+def _states(module: BiLstmStates, rows: Tensor) -> Tensor:
+    return module.lstm(rows[:, None])[0][:, 0]
 
 
+#: A composition, and what it makes of one sequence: a vector, or one for each token.
 CASES: dict[str, tuple[nn.Module, Callable[[nn.Module, Tensor], Tensor]]] = {
     "mean": (Mean(dim=DIM), lambda module, rows: sum(rows) / len(rows)),
     "max": (Max(dim=DIM), lambda module, rows: torch.stack([rows[:, d].max() for d in range(DIM)])),
     "attention": (AttentionPooling(dim=DIM, attention_dim=4), _attention),
-    "bilstm": (BiLstm(dim=DIM, hidden_dim=5), _lstm),
+    "bilstm": (BiLstm(dim=DIM, hidden_dim=5), lambda module, rows: _states(module, rows).amax(0)),
+    "states": (BiLstmStates(dim=DIM, hidden_dim=5), _states),
 }
 
 
@@ -51,8 +52,9 @@ def test_packed_equals_one_by_one_in_values_and_gradients(name: str) -> None:
     module, slow = CASES[name]
     packed, single = _hidden(), _hidden()
     ours = module(packed, LENGTHS)
-    theirs = torch.stack([slow(module, rows) for rows in single.split(LENGTHS.tolist())])
-    assert ours.shape == (len(LENGTHS), module.output_dim)
+    theirs = torch.cat([slow(module, rows).view(-1, module.output_dim) for rows in single.split(LENGTHS.tolist())])
+    assert ours.shape == (int(LENGTHS.sum()) if name == "states" else len(LENGTHS), module.output_dim)
+    assert module.tokens == "all"
     torch.testing.assert_close(ours, theirs)
     weights = torch.randn_like(ours)
     (ours * weights).sum().backward()
@@ -66,11 +68,11 @@ def test_attention_pooling_survives_large_scores() -> None:
     assert torch.isfinite(module(_hidden(), LENGTHS)).all()
 
 
-def test_one_token_passes_it_on() -> None:
-    module = OneToken(dim=DIM, which="last")
-    assert module.tokens == "last"
+@pytest.mark.parametrize("module", [OneToken(dim=DIM, which="last"), EveryToken(dim=DIM)])
+def test_what_composes_nothing_passes_its_rows_on(module: OneToken | EveryToken) -> None:
     rows = torch.randn(5, DIM, dtype=torch.bfloat16)
-    torch.testing.assert_close(module(rows, LENGTHS), rows.float())
+    torch.testing.assert_close(module(rows, LENGTHS), rows.float(), rtol=0, atol=0)
+    assert (module.tokens, module.output_dim) == ("last" if isinstance(module, OneToken) else "all", DIM)
 
 
 def test_time_major_order_is_that_of_pack_sequence() -> None:
@@ -83,40 +85,9 @@ def test_time_major_order_is_that_of_pack_sequence() -> None:
         assert sorted(ours.tolist()) == sorted(theirs.tolist())
 
 
-def test_the_bilstm_stays_in_float32_under_autocast() -> None:
-    module = CASES["bilstm"][0]
+@pytest.mark.parametrize("name", ["bilstm", "states"])
+def test_an_lstm_stays_in_float32_under_autocast(name: str) -> None:
+    module, _ = CASES[name]
     plain = module(_hidden(), LENGTHS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(module(_hidden(), LENGTHS), plain, rtol=0, atol=0)
-
-
-def _random_hidden() -> Tensor:
-    return torch.randn(int(LENGTHS.sum()), DIM, generator=torch.Generator().manual_seed(0)).requires_grad_()
-
-
-def test_every_token_passes_them_on() -> None:
-    module = EveryToken(dim=DIM)
-    assert (module.tokens, module.output_dim, list(module.parameters())) == ("all", DIM, [])
-    half = _random_hidden().bfloat16()
-    torch.testing.assert_close(module(half, LENGTHS), half.float(), rtol=0, atol=0)
-
-
-def test_states_are_those_of_each_sequence_alone_in_values_and_gradients() -> None:
-    torch.manual_seed(0)
-    module = BiLstmStates(dim=DIM, hidden_dim=5)
-    packed, single = _random_hidden(), _random_hidden()
-    ours = module(packed, LENGTHS)
-    theirs = torch.cat([module.lstm(rows[:, None])[0][:, 0] for rows in single.split(LENGTHS.tolist())])
-    assert (module.tokens, module.output_dim) == ("all", 10)
-    torch.testing.assert_close(ours, theirs)
-    weights = torch.randn_like(ours)
-    (ours * weights).sum().backward()
-    (theirs * weights).sum().backward()
-    torch.testing.assert_close(packed.grad, single.grad)
-
-
-def test_the_lstm_stays_in_float32_under_autocast() -> None:
-    module = BiLstmStates(dim=DIM, hidden_dim=5)
-    plain = module(_random_hidden(), LENGTHS)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(module(_random_hidden(), LENGTHS), plain, rtol=0, atol=0)

@@ -88,24 +88,8 @@ def test_parts_of_features_are_all_of_them_in_order(most_rows: int, pooling: str
     torch.testing.assert_close(torch.cat(list(part.parts(most_rows=most_rows))), part.rows(np.arange(3)))
 
 
-@pytest.mark.parametrize("hidden_dim", [None, 8])
-def test_folded_into_the_head_it_says_the_same(hidden_dim: int | None) -> None:
-    learner = _probe(head_hidden_dim=hidden_dim).eval()
-    assert learner.standardising is not None
-    source = TaskSource(ENCODED)
-    batch = source.build(0, source.plan(0), range(40))
-    learner.standardising.fit([learner.frozen_features(batch)])
-    expected = learner.predict(batch)
-    learner.fold()
-    assert learner.standardising is None
-    assert not [name for name in weights(learner) if name.startswith("standardising")]
-    torch.testing.assert_close(learner.predict(batch), expected, atol=1e-5, rtol=1e-4)
-
-
 def test_it_is_saved_with_the_learner() -> None:
-    learner, again = _probe().eval(), _probe().eval()
-    source = TaskSource(ENCODED)
-    batch = source.build(0, source.plan(0), range(40))
+    learner, again, batch = _probe().eval(), _probe().eval(), _batch()
     learner.standardising.fit([learner.frozen_features(batch)])
     load_weights(again, weights(learner))
     torch.testing.assert_close(again.predict(batch), learner.predict(batch), rtol=0, atol=0)
@@ -223,6 +207,7 @@ def test_folded_it_says_the_same_and_is_a_learner_without(reading: dict[str, Any
     _train(learner)
     expected = learner.eval().predict(_batch())
     learner.fold()
+    assert learner.standardising is None
     plain = _learner(standardise=False, **reading).eval()
     load_weights(plain, weights(learner))  # fits tensor by tensor
     torch.testing.assert_close(plain.predict(_batch()), expected, atol=2e-5, rtol=1e-4)

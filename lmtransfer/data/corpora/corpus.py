@@ -1,10 +1,9 @@
 """The base class of corpora (limits, split, fingerprint), and the corpus of local files."""
 
-from __future__ import annotations
-
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
@@ -18,9 +17,8 @@ from lmtransfer.data.corpora.readers import Boundary, format_of, is_extracted, r
 from lmtransfer.data.corpora.sources import locate, source_digest
 from lmtransfer.data.corpora.split import hash_threshold, split_ending, text_hash
 from lmtransfer.data.documents import Corpus, Document, Notes
-from lmtransfer.data.files import Meter
+from lmtransfer.data.files import EncodingErrors, Meter
 from lmtransfer.data.tables import delimiter_of
-from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
 
 SplitUnit = Literal["auto", "document", "paragraphs"]
@@ -29,45 +27,36 @@ READER_VERSION = 1
 FEW_DOCUMENTS = 20
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BaseCorpus(Corpus):
     """Caps, split and fingerprint for a source of documents.
 
-    Args:
-        name: short name, used in cache folders and messages.
-        max_documents: maximum number of documents to read, from the start.
-        max_words: number of words after which reading stops, at the end of a document.
-        validation_fraction: share to hold out, from 0 (nothing) to below 1.
+    Attributes:
         split_unit: ``document``: the hash of a document's text decides its part, and each part has at least one
             document if there are two distinct documents. ``paragraphs``: the last paragraphs of each document are held
             out, about ``validation_fraction`` of it, for corpora of few, long documents. ``auto``: ``paragraphs`` if
             there are fewer than 20 documents, else ``document``.
     """
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        max_documents: int | None,
-        max_words: int | None,
-        validation_fraction: Prob,
-        split_unit: SplitUnit,
-    ) -> None:
+    # Subclasses inherit these annotations, so they must not be text, which would be evaluated elsewhere.
+    name: Name
+    max_documents: int | None = None
+    max_words: int | None = None
+    validation_fraction: Prob = 0.01
+    split_unit: SplitUnit = "document"
+
+    def __post_init__(self) -> None:
         problems = [
             f"corpus.{key}={value}: must be a whole number from 1, or null for no limit"
-            for key, value in (("max_documents", max_documents), ("max_words", max_words))
+            for key, value in (("max_documents", self.max_documents), ("max_words", self.max_words))
             if value is not None and value < 1
         ]
-        if not 0 <= validation_fraction < 1:
+        if not 0 <= self.validation_fraction < 1:
             problems.append(
-                f"corpus.validation_fraction={validation_fraction}: must be from 0 (no validation) to less than 1"
+                f"corpus.validation_fraction={self.validation_fraction}: must be from 0 (no validation) to less than 1"
             )
         if problems:
             raise ConfigError(problems)
-        self.name = name
-        self.max_documents = max_documents
-        self.max_words = max_words
-        self.validation_fraction = validation_fraction
-        self.split_unit: SplitUnit = split_unit
         self.notes = Notes()
         self._meter = Meter()
 
@@ -131,82 +120,36 @@ class BaseCorpus(Corpus):
         return hash_threshold((document.text for document in self._capped(Notes(), Meter())), self.validation_fraction)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FileCorpus(BaseCorpus):
-    """A corpus of local files: text, or a column of tables, each plain or as .gz, .xz or .zst.
+    """A corpus of local files (text, or a column of tables), plain or compressed; see conf/corpus/text.yaml."""
 
-    Args:
-        path: a file, a folder (searched at any depth, or written by ``datasets.save_to_disk``), a pattern, or a list of
-            these; ``train.txt`` also finds ``train.txt.xz``. Relative paths start at the folder where the command was
-            started.
-        name: short name, used in cache folders and messages.
-        format: ``text``, or a table: ``tsv``, ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects), ``parquet``
-            (or arrow); ``auto``: by the suffix, and as text if the suffix is unknown.
-        boundary: what separates the documents of text files: ``blank_line``, ``file`` (a file is a document),
-            ``line`` (a line is a document), ``heading`` (WikiText's ``= Title =``), ``doc`` (WikiExtractor's
-            ``<doc ...>``) or ``block`` (a document ends with the line at which it has 10,000 characters). ``auto``:
-            ``doc`` for a file that begins with ``<doc id=...>``, else ``blank_line`` for a single file, ``file`` for a
-            folder, a pattern or a list.
-        text_field: the column of a table, or field of JSON, with the text; None for ``text`` or ``sentence``.
-        delimiter: the character between the columns of tables (tsv, quoted_tsv or csv), or ``tab``; None for the
-            separator with which the first line names the columns.
-        line_break: a mark for a line end in the rows of tables, such as ``<br />``.
-        encoding_errors: ``strict`` raises on bytes that are not UTF-8 and names the line; ``replace`` replaces and
-            counts them.
-        max_documents: see ``BaseCorpus``.
-        max_words: see ``BaseCorpus``.
-        validation_fraction: see ``BaseCorpus``.
-        split_unit: see ``BaseCorpus``.
-        cache_dir: folder for cached digests of large source files; None computes the digests each time.
+    path: str | list[str]
+    name: Name = "text"
+    format: Literal["auto", TextFormat] = "auto"
+    boundary: Literal["auto", Boundary] = "auto"
+    text_field: str | None = None
+    delimiter: str | None = None
+    line_break: str | None = None
+    encoding_errors: EncodingErrors = "strict"
+    split_unit: SplitUnit = "auto"
+    cache_dir: Folder | Path | None = None
 
-    Raises:
-        ConfigError: a value is out of range, or a file with a ``delimiter`` has a format without one.
-        DataError: there is no file to read at ``path``.
-    """
-
-    def __init__(
-        self,
-        *,
-        path: str | list[str],
-        name: Name = "text",
-        format: Literal["auto", TextFormat] = "auto",
-        boundary: Literal["auto", Boundary] = "auto",
-        text_field: str | None = None,
-        delimiter: str | None = None,
-        line_break: str | None = None,
-        encoding_errors: EncodingErrors = "strict",
-        max_documents: int | None = None,
-        max_words: int | None = None,
-        validation_fraction: Prob = 0.01,
-        split_unit: SplitUnit = "auto",
-        cache_dir: Folder | Path | None = None,
-    ) -> None:
-        super().__init__(
-            name=name,
-            max_documents=max_documents,
-            max_words=max_words,
-            validation_fraction=validation_fraction,
-            split_unit=split_unit,
-        )
-        corpus_files = locate(path if isinstance(path, str) else list(path))
-        self.files: Sequence[str] = corpus_files.files
-        self._skipped_files = corpus_files.skipped_files
-        self.format: TextFormat | None = None if format == "auto" else format
-        single: Boundary = "blank_line" if corpus_files.named and len(self.files) == 1 else "file"
-        self.boundary: Boundary = single if boundary == "auto" else boundary
-        self._finds_boundary = boundary == "auto"
-        self.delimiter = delimiter_of(delimiter, "corpus.delimiter")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._found = locate(self.path if isinstance(self.path, str) else list(self.path))
+        self.files = self._found.files
+        single: Boundary = "blank_line" if self._found.named and len(self.files) == 1 else "file"
+        self._boundary: Boundary = single if self.boundary == "auto" else self.boundary
+        self.delimiter = delimiter_of(self.delimiter, "corpus.delimiter")
         if self.delimiter is not None:
             self._check_delimiter()
-        self.text_field = text_field
-        self.line_break = line_break
-        self.encoding_errors: EncodingErrors = encoding_errors
-        self._memo_folder = None if cache_dir is None else Path(cache_dir)
 
     @override
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
-        if self._skipped_files:
+        if skipped := self._found.skipped_files:
             kind = "table and JSON files in the folder, left out (a pattern such as folder/*.csv reads them)"
-            notes.add(kind, self._skipped_files[0], len(self._skipped_files))
+            notes.add(kind, skipped[0], len(skipped))
         meter.total = sum(Path(file).stat().st_size for file in self.files)
         for file in map(Path, self.files):
             extracted = self._is_extracted(file)
@@ -214,8 +157,8 @@ class FileCorpus(BaseCorpus):
                 notes.add("files from WikiExtractor, read with corpus.boundary=doc", str(file))
             yield from read_documents(
                 file,
-                file_format=self.format,
-                boundary="doc" if extracted else self.boundary,
+                file_format=None if self.format == "auto" else self.format,
+                boundary="doc" if extracted else self._boundary,
                 text_field=self.text_field,
                 delimiter=self.delimiter,
                 encoding_errors=self.encoding_errors,
@@ -234,20 +177,20 @@ class FileCorpus(BaseCorpus):
                 )
 
     def _is_extracted(self, file: Path) -> bool:
-        return self._finds_boundary and self._format_of(file) == "text" and is_extracted(file)
+        return self.boundary == "auto" and self._format_of(file) == "text" and is_extracted(file)
 
     def _format_of(self, file: Path) -> TextFormat:
-        return self.format or format_of(file)
+        return format_of(file) if self.format == "auto" else self.format
 
     @override
     def _content(self) -> dict[str, Any]:
         digest = blake2b(digest_size=16)
         for file in map(Path, self.files):
             kind = "doc" if self._is_extracted(file) else self._format_of(file)
-            digest.update(f"{kind} {source_digest(file, self._memo_folder)}\n".encode())
+            digest.update(f"{kind} {source_digest(file, self.cache_dir)}\n".encode())
         return {
             "files": digest.hexdigest(),
-            "boundary": self.boundary,
+            "boundary": self._boundary,
             "text_field": self.text_field,
             "line_break": self.line_break,
             "encoding_errors": self.encoding_errors,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import override
 
@@ -13,38 +14,15 @@ from lmtransfer.data.corpora.corpus import FileCorpus, SplitUnit
 from lmtransfer.data.corpora.hub import HubCorpus
 from lmtransfer.data.corpora.readers import Boundary
 from lmtransfer.data.documents import Corpus, Document
-from lmtransfer.data.files import find_file
-from lmtransfer.data.text_lines import EncodingErrors
+from lmtransfer.data.files import EncodingErrors, find_file
 from lmtransfer.errors import DataError
 
 
 class DataFolderCorpus(Corpus):
-    """A corpus in the data folder or on the hub.
+    """A corpus in the data folder or, if files are missing there, on the hub.
 
-    The files are searched for in ``data_root`` first. If they are missing, the text is loaded from the hub, if it has a
-    copy.
-
-    Args:
-        name: short name, used in cache folders and messages.
-        files: its files, relative to ``data_root``; ``train.txt`` also finds ``train.txt.xz``.
-        boundary: what separates documents (see ``FileCorpus``).
-        hub_dataset: name on the hub, or a local folder with a copy (see ``HubCorpus``); None if the hub has no copy.
-        hub_subset: the hub data set's configuration.
-        hub_split: the hub data set's split.
-        hub_validation_split: the hub's split that is held out; None holds out ``validation_fraction`` of ``hub_split``.
-        hub_line_break: a mark for a line end in the hub's copy, such as ``<br />``.
-        instead: advice if neither source works; the last sentence of the error message.
-        encoding_errors: see ``FileCorpus``.
-        max_documents: see ``BaseCorpus``.
-        max_words: see ``BaseCorpus``.
-        validation_fraction: see ``BaseCorpus``.
-        split_unit: see ``BaseCorpus``.
-        data_root: the data folder; None if not set.
-        cache_dir: folder for cached digests of large source files; None computes the digests each time.
-
-    Raises:
-        ConfigError: a value is out of range.
-        DataError: neither source works; the message names both. (The hub is used only when the text is first needed.)
+    The hub is asked only when the text is first needed. ``instead`` is advice if neither source works: the last
+    sentence of the message.
     """
 
     def __init__(
@@ -76,32 +54,25 @@ class DataFolderCorpus(Corpus):
         candidates = [find_file(self._data_root / file) for file in files] if self._data_root else []
         paths = [str(path) for path in candidates if path]
         self._source: FileCorpus | HubCorpus
+        common: dict[str, Any] = {
+            "name": name,
+            "max_documents": max_documents,
+            "max_words": max_words,
+            "validation_fraction": validation_fraction,
+            "split_unit": split_unit,
+            "cache_dir": cache_dir,
+        }
         if paths and len(paths) == len(files):
-            self._source = FileCorpus(
-                path=paths,
-                name=name,
-                boundary=boundary,
-                encoding_errors=encoding_errors,
-                max_documents=max_documents,
-                max_words=max_words,
-                validation_fraction=validation_fraction,
-                split_unit=split_unit,
-                cache_dir=cache_dir,
-            )
+            self._source = FileCorpus(path=paths, boundary=boundary, encoding_errors=encoding_errors, **common)
         elif hub_dataset:
             self._source = HubCorpus(
                 dataset=hub_dataset,
-                name=name,
                 subset=hub_subset,
                 split=hub_split,
                 validation_split=hub_validation_split,
                 boundary="heading" if boundary == "heading" else "record",
                 line_break=hub_line_break,
-                max_documents=max_documents,
-                max_words=max_words,
-                validation_fraction=validation_fraction,
-                split_unit=split_unit,
-                cache_dir=cache_dir,
+                **common,
             )
         else:
             raise DataError(self._missing("The hub has no copy of it."))

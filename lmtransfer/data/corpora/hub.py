@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, islice
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from typing_extensions import override
 
-from lmtransfer.config.types import Folder, Name, Prob
-from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit
+from lmtransfer.config.types import Folder
+from lmtransfer.data.corpora.corpus import BaseCorpus
 from lmtransfer.data.corpora.readers import build_document, join_lines
 from lmtransfer.data.corpora.sources import source_digest
 from lmtransfer.data.corpora.split import text_hash
@@ -44,9 +44,6 @@ def shuffle(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
     At the end, the remaining items are yielded in random order. An item therefore comes at most ``buffer`` places
     earlier than in the source and, rarely, much later. The order depends only on the number of items and on ``buffer``,
     not on a run's seed, so that all runs read the same text.
-
-    Args:
-        buffer: number of items in memory, at least 1.
     """
     held = list(islice(items, buffer))
     places: list[int] = []
@@ -65,9 +62,6 @@ def check_dataset_folder(folder: Path) -> None:
 
     A folder of ``save_to_disk`` names its files in ``state.json`` and ``dataset_dict.json``; a copy of a repository
     names them in the ``configs`` of its card.
-
-    Raises:
-        DataError: the data set names an outside path or an address, or a link leads out of the folder.
     """
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
@@ -93,90 +87,43 @@ def check_dataset_folder(folder: Path) -> None:
 
 
 def _configs(card: Any) -> Any:
-    """Return the part of a card that names files."""
     return {"configs": card.get("configs")} if isinstance(card, Mapping) else None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class HubCorpus(BaseCorpus):
-    """A data set from the Hugging Face hub, by name, or from a local folder.
+    """A data set from the Hugging Face hub, by name, or from a local folder; see conf/corpus/hub.yaml.
 
     Offline, a previously loaded data set is read from the cache of `datasets` (not with ``streaming``). A local folder
     can be used in place of a name: one written by ``save_to_disk``, or a copy of the hub repository.
 
     With ``streaming``, only the required text is read: with ``max_words`` or ``max_documents``, the first part of a
-    large data set. It is tokenized once into the cache, from which training reads, so a resumed run needs no network if
-    ``revision`` is a commit.
-
-    Args:
-        dataset: name on the hub (``Salesforce/wikitext``) or a local folder.
-        name: short name, used in cache folders and messages.
-        subset: the data set's configuration, if it has several.
-        split: the split to read.
-        validation_split: a split to hold out completely; None to hold out ``validation_fraction`` of ``split``.
-        revision: commit, tag or branch on the hub; None for the newest version.
-        streaming: whether to read from the hub without a copy on disk.
-        shuffle_buffer: number of documents in a shuffle buffer (see ``shuffle``), which are in memory. The caps then
-            take a mixed sample rather than the first documents. With ``streaming``, the files of the data set are also
-            read in random order, if a record is a document. 0 keeps the order of the source.
-        text_field: the column with the text.
-        boundary: ``record``: a record is a document; ``heading``: a record is a line, and a document begins at a line
-            ``= Title =``, as in WikiText.
-        line_break: a mark for a line end, such as ``<br />``.
-        max_documents: see ``BaseCorpus``.
-        max_words: see ``BaseCorpus``.
-        validation_fraction: see ``BaseCorpus``.
-        split_unit: see ``BaseCorpus``.
-        cache_dir: folder for cached digests of large source files; None computes the digests each time.
-
-    Raises:
-        ConfigError: a value is out of range.
-        DataError: the data set cannot be loaded, or has no such column; raised at the first read.
+    large data set, or, with ``shuffle_buffer``, a mixed sample (the files are then read in random order too, if a
+    record is a document). It is tokenized once into the cache, from which training reads, so a resumed run needs no
+    network if ``revision`` is a commit.
     """
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        name: Name,
-        subset: str | None = None,
-        split: str = "train",
-        validation_split: str | None = None,
-        revision: str | None = None,
-        streaming: bool = False,
-        shuffle_buffer: int = 0,
-        text_field: str = "text",
-        boundary: Literal["record", "heading"] = "record",
-        line_break: str | None = None,
-        max_documents: int | None = None,
-        max_words: int | None = None,
-        validation_fraction: Prob = 0.01,
-        split_unit: SplitUnit = "document",
-        cache_dir: Folder | Path | None = None,
-    ) -> None:
-        super().__init__(
-            name=name,
-            max_documents=max_documents,
-            max_words=max_words,
-            validation_fraction=validation_fraction,
-            split_unit=split_unit,
-        )
-        if shuffle_buffer < 0:
+    dataset: str
+    subset: str | None = None
+    split: str = "train"
+    validation_split: str | None = None
+    revision: str | None = None
+    streaming: bool = False
+    shuffle_buffer: int = 0
+    text_field: str = "text"
+    boundary: Literal["record", "heading"] = "record"
+    line_break: str | None = None
+    cache_dir: Folder | Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shuffle_buffer < 0:
             raise ConfigError(
-                f"corpus.shuffle_buffer={shuffle_buffer}: must be a number of documents, or 0 for the source's order"
+                f"corpus.shuffle_buffer={self.shuffle_buffer}: must be a number of documents, or 0 for the source's "
+                "order"
             )
-        folder = Path(dataset).expanduser()
+        folder = Path(self.dataset).expanduser()
         self.folder = folder.resolve() if folder.is_dir() else None
-        self.dataset = dataset
-        self.subset = subset
-        self.split = split
-        self.validation_split = validation_split
-        self.revision = revision
-        self.streaming = streaming
-        self.shuffle_buffer = shuffle_buffer
-        self.text_field = text_field
-        self.boundary = boundary
-        self.line_break = line_break
-        self._memo_folder = None if cache_dir is None else Path(cache_dir)
 
     @cached_property
     def _dataset(self) -> datasets.Dataset | datasets.IterableDataset:
@@ -314,7 +261,7 @@ class HubCorpus(BaseCorpus):
             files = [Path(file["filename"]) for part in parts for file in part.cache_files]
         digest = blake2b(digest_size=16)
         for path in files:
-            digest.update(f"{source_digest(path, self._memo_folder)}\n".encode())
+            digest.update(f"{source_digest(path, self.cache_dir)}\n".encode())
         return digest.hexdigest()
 
     @property

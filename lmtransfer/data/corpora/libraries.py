@@ -45,13 +45,7 @@ _NEIGHBORS = re.compile(rf"{_MARK}(?:[\s_.-]*{_MARK})+")
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """An installed library.
-
-    Attributes:
-        name: the import name, or ``stdlib``.
-        root: the folder of its modules.
-        version: the version; ``unknown`` without metadata.
-    """
+    """An installed library: its import name or ``stdlib``, the folder of its modules, and its version."""
 
     name: str
     root: Path
@@ -60,13 +54,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One module.
-
-    Attributes:
-        library: name of its library.
-        module: dotted name of the module.
-        path: path of the source file.
-    """
+    """One module, with its dotted name."""
 
     library: str
     module: str
@@ -74,11 +62,7 @@ class SourceFile:
 
 
 def find_library(name: str) -> Library:
-    """Locate a library by its import name.
-
-    Raises:
-        DataError: the library is not installed, or is installed without sources.
-    """
+    """Locate a library by its import name."""
     if name == STDLIB:
         return Library(name, Path(sysconfig.get_path("stdlib")), platform.python_version())
     spec = importlib.util.find_spec(name)
@@ -95,11 +79,7 @@ def find_library(name: str) -> Library:
 
 
 def source_files(library: Library) -> list[SourceFile]:
-    """Return the modules of a library, without tests and bundled code, sorted by name.
-
-    Raises:
-        DataError: there are no source files (the installation has byte code only).
-    """
+    """Return the modules of a library, without tests and bundled code, sorted by name."""
     prefix = [] if library.name == STDLIB else [library.name]
     files = []
     for path in _python_files(library.root):

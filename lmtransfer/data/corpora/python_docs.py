@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, islice
@@ -26,8 +26,8 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
-from lmtransfer.config.types import Folder, Name, Prob
-from lmtransfer.data.corpora.corpus import BaseCorpus
+from lmtransfer.config.types import Folder, Name
+from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit
 from lmtransfer.data.corpora.libraries import BLANK, LIBRARIES, SourceFile, blank_names, find_library, source_files
 from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Document, Notes, clean
@@ -206,8 +206,6 @@ class Docstring:
     """The prose of one docstring.
 
     Attributes:
-        library: name of its library.
-        module: dotted name of its module.
         name: qualified name of the documented object within the module; empty for the module itself.
         text: the paragraphs, one per line.
         identity: 64-bit hash of the text without case, white space and library names; equal for docstrings that differ
@@ -223,13 +221,7 @@ class Docstring:
 
 @dataclass(frozen=True, slots=True)
 class DocstringSet:
-    """Docstrings by module name, each text once.
-
-    Attributes:
-        items: the docstrings.
-        digest: hex digest of all docstrings.
-        notes: counts of skipped unparsable files and of repeated docstrings.
-    """
+    """Docstrings by module name, each text once; a hex digest of all; and notes on skipped files and repeated texts."""
 
     items: tuple[Docstring, ...]
     digest: str
@@ -243,17 +235,7 @@ def read_docstrings(
     num_workers: int,
     on_progress: Callable[[float], None] | None = None,
 ) -> DocstringSet:
-    """Read all docstrings of ``libraries``, or return the cached result of an earlier call for the same files.
-
-    Args:
-        libraries: import names, or ``stdlib``.
-        cache_dir: folder for the result; if it is not writable, each call reads the docstrings again.
-        num_workers: number of worker processes; the result does not depend on it.
-        on_progress: called with the share of the files read so far, 0 to 1.
-
-    Raises:
-        DataError: a library is missing, or a worker process was killed.
-    """
+    """Read all docstrings of ``libraries``, or return the result for the same files from ``cache_dir``."""
     files: list[SourceFile] = []
     stamp = blake2b(f"{_VERSION}\n".encode(), digest_size=16)
     for name in libraries:
@@ -362,11 +344,7 @@ def read_source(file: SourceFile) -> tuple[list[Docstring], Notes]:
 
 
 def docstrings_of(source: bytes) -> Iterator[tuple[str, str]]:
-    """Yield name and docstring (without indentation) of a module and of its classes and functions, in source order.
-
-    Raises:
-        SyntaxError, ValueError, RecursionError: this interpreter cannot parse ``source``.
-    """
+    """Yield name and docstring (without indentation) of a module and of its classes and functions, in source order."""
     with warnings.catch_warnings(), _without_garbage_collection():
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
         tree = ast.parse(source)
@@ -376,8 +354,8 @@ def docstrings_of(source: bytes) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Module | _Scope) and (docstring := ast.get_docstring(node)):
             yield name, docstring
         children: list[tuple[str, ast.AST]] = []
-        for field in _BLOCKS:
-            for child in getattr(node, field, ()):
+        for block in _BLOCKS:
+            for child in getattr(node, block, ()):
                 if isinstance(child, _Scope):
                     children.append((f"{name}.{child.name}" if name else child.name, child))
                 elif isinstance(child, _COMPOUND):
@@ -405,38 +383,13 @@ MAX_MODULE_DOCUMENTS = 40
 MIN_TASK_WORDS = 15  # shorter texts, such as "Return True if the two are equal.", do not reveal the library
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PythonDocs(BaseCorpus):
-    """One document per docstring, ordered by module, without the modules of the task's dev and test parts.
+    """One document per docstring, ordered by module, without the modules of the task's dev and test parts."""
 
-    Args:
-        name: short name, used in cache folders and messages.
-        max_documents: see ``BaseCorpus``.
-        max_words: see ``BaseCorpus``.
-        validation_fraction: see ``BaseCorpus``.
-        cache_dir: folder for the extracted docstrings; None for ``default_cache_dir``.
-
-    Raises:
-        ConfigError: a value is out of range.
-        DataError: a library is missing; raised at the first read.
-    """
-
-    def __init__(
-        self,
-        *,
-        name: Name = "python_docs",
-        max_documents: int | None = None,
-        max_words: int | None = None,
-        validation_fraction: Prob = 0.01,
-        cache_dir: Folder | Path | None = None,
-    ) -> None:
-        super().__init__(
-            name=name,
-            max_documents=max_documents,
-            max_words=max_words,
-            validation_fraction=validation_fraction,
-            split_unit="document",
-        )
-        self.cache_dir = cache_dir
+    name: Name = "python_docs"
+    split_unit: SplitUnit = field(default="document", init=False)
+    cache_dir: Folder | Path | None = None
 
     @cached_property
     def _docstrings(self) -> DocstringSet:
@@ -504,21 +457,12 @@ def pretraining_docstrings(docstrings: Sequence[Docstring]) -> list[Docstring]:
 
 
 def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = None) -> dict[Split, list[Docstring]]:
-    """Return docstrings by split with library names blanked out, the same number for each library.
+    """Return docstrings by split with library names blanked out, equally many for each library.
 
     A text that occurs in two libraries or in two splits is removed from all. A dev or test text is removed if at least
     half of its words are in paragraphs that also occur in train modules. If a library has too many texts, those with
-    the smallest hashes are kept, so that the choice does not depend on any order.
-
-    Args:
-        max_per_library: maximum number of examples per library in a split.
-        cache_dir: folder for the extracted docstrings; None for ``default_cache_dir``.
-
-    Returns:
-        Docstrings with their text on one line, ordered by library (as in ``LIBRARIES``) and hash.
-
-    Raises:
-        DataError: a library is missing.
+    the smallest hashes are kept, so that the choice does not depend on any order. Texts are on one line, ordered by
+    library and hash.
     """
     items = _read_all(cache_dir).items
     splits = module_splits(items)

@@ -10,9 +10,8 @@ from typing import Literal
 
 from lmtransfer.config.types import TextFormat
 from lmtransfer.data.documents import Document, Notes, clean
-from lmtransfer.data.files import Meter, plain_name
+from lmtransfer.data.files import EncodingErrors, Meter, plain_name, read_lines
 from lmtransfer.data.tables import FORMATS, TEXT_COLUMNS, BadRows, ColumnSpec, TableLayout, format_by_name, open_table
-from lmtransfer.data.text_lines import EncodingErrors, read_lines
 from lmtransfer.errors import DataError
 
 Boundary = Literal["blank_line", "file", "line", "heading", "doc", "block"]
@@ -40,13 +39,12 @@ def is_extracted(path: Path) -> bool:
 
 
 def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Notes) -> Iterator[Document]:
-    """Join lines into documents.
+    """Join lines, given as pairs of ``file:line`` and text, into documents.
 
     A document of more than ``MAX_DOCUMENT_CHARACTERS`` (16 million: several long novels) is cut at a line end, so that
     a file without boundaries does not fill the memory; the cuts are counted.
 
     Args:
-        lines: pairs of ``file:line`` and text.
         boundary: ``blank_line``: blank lines separate documents; ``file``: all lines are one document; ``line``: each
             non-blank line is a document; ``heading``: a document begins at a line ``= Title =`` after a blank line, as
             in WikiText; ``doc``: lines ``<doc ...>`` and ``</doc>``, which are not text, enclose a document, as in the
@@ -94,16 +92,7 @@ def _strip_line(line: str, where: str, notes: Notes) -> str:
 
 
 def build_document(text: object, where: str, notes: Notes, line_break: str | None = None) -> Document | None:
-    """Build a document from a record's text, without blank lines; None, counted in ``notes``, if no text is left.
-
-    Args:
-        text: the record's text; None counts as empty.
-        where: ``file:line``.
-        line_break: a mark for a line end in this source, such as ``<br />``.
-
-    Raises:
-        DataError: ``text`` is not a string.
-    """
+    """Build a document from a record's text, without blank lines; None, counted in ``notes``, if no text is left."""
     if text is None:
         text = ""
     if not isinstance(text, str):
@@ -176,18 +165,7 @@ def read_documents(
     notes: Notes,
     meter: Meter,
 ) -> Iterator[Document]:
-    """Yield the documents of one file.
-
-    Args:
-        path: the file, plain or compressed.
-        file_format: the format of the file; None to decide by its name, with text as the fallback.
-        boundary: what separates the documents of a text file (see ``join_lines``).
-        text_field: the table column or JSON field with the text; None for ``text`` or ``sentence``.
-        delimiter: the character between the columns of a table; None to decide as in ``TableLayout``.
-        encoding_errors: what to do with bytes that are not UTF-8 (see ``lmtransfer.data.text_lines.decode``).
-        line_break: a mark for a line end in the rows of a table.
-        meter: counts the bytes read from disk.
-    """
+    """Yield the documents of one file; see ``FileCorpus`` for the settings."""
     if file_format == "text" or (file_format is None and format_of(path) == "text"):
         return _text_documents(path, boundary, encoding_errors, notes, meter)
     layout = TableLayout(file_format, encoding_errors=encoding_errors, delimiter=delimiter)

@@ -36,13 +36,7 @@ _UNCHANGED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CorpusFiles:
-    """The files of a corpus.
-
-    Attributes:
-        files: absolute paths.
-        named: whether the user named each file individually (not a folder or a pattern that matches several files).
-        skipped_files: tables and JSON files in a folder, which are not read.
-    """
+    """A corpus's files, whether the user named each of them (no folder), and tables left out of folders."""
 
     files: tuple[str, ...]
     named: bool
@@ -50,18 +44,11 @@ class CorpusFiles:
 
 
 def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFiles:
-    """Find the files that ``paths`` name.
+    """Find the files that ``paths``, the value of the setting ``key``, name.
 
     Each entry is a file (its name also matches a compressed file), a folder, which is searched recursively for texts
     and may be a folder of ``datasets.save_to_disk``, or a pattern with ``*``. Relative paths start at the folder where
     the command was started. In a folder, hidden files and compressed copies of uncompressed files are skipped.
-
-    Args:
-        paths: one entry or several.
-        key: the configuration key, for messages.
-
-    Raises:
-        DataError: an entry matches no file, or no file of a known format.
     """
     entries = [paths] if isinstance(paths, str) else list(paths)
     if not entries:
@@ -118,17 +105,12 @@ def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
     return [texts[plain] for plain in sorted(texts)], [others[plain] for plain in sorted(others)]
 
 
-def source_digest(path: Path, memo_folder: Path | None = None) -> str:
-    """Return the 128-bit hex digest of a file's bytes.
-
-    Args:
-        path: the file, absolute.
-        memo_folder: folder with the cached digests (``source_digests.json``); None to always read the file.
-    """
+def source_digest(path: Path, memo_folder: str | Path | None = None) -> str:
+    """Return the 128-bit hex digest of a file's bytes, cached in ``memo_folder`` if the file is large."""
     before = _stamp(path)
     if memo_folder is None or before[0] < _WORTH_REMEMBERING_BYTES:
         return file_hash(path)
-    memo = memo_folder / "source_digests.json"
+    memo = Path(memo_folder) / "source_digests.json"
     digests = _read_memo(memo)
     entry = digests.get(str(path))
     if entry and entry["stamp"] == before:
@@ -136,7 +118,7 @@ def source_digest(path: Path, memo_folder: Path | None = None) -> str:
     digest = file_hash(path)
     unchanged = max(before[2:]) < time.time_ns() - int(_UNCHANGED_SECONDS * 1e9)
     if unchanged and _stamp(path) == before:
-        memo_folder.mkdir(parents=True, exist_ok=True)
+        memo.parent.mkdir(parents=True, exist_ok=True)
         write_json(memo, {**_read_memo(memo), str(path): {"stamp": before, "digest": digest}})
     return digest
 

@@ -26,10 +26,6 @@ def hash_threshold(texts: Iterable[str], fraction: float) -> int:
 
     It is ``fraction`` of the hash's range, moved only as far as needed for both parts to have a document. (This needs
     two different documents.) Reading stops when both parts have a document, after about ``1 / fraction`` documents.
-
-    Args:
-        texts: the corpus's texts.
-        fraction: share to hold out, 0 (nothing) to 1.
     """
     if fraction == 0:
         return 0

@@ -27,8 +27,7 @@ from lmtransfer.interop.exporting.run import BareEncoder, OpenRun
 from lmtransfer.interop.exporting.transformers_check import silence_transformers
 from lmtransfer.system.optional import install_hint
 from lmtransfer.training.hardware import setup
-from lmtransfer.transfer.embedder import Embedder, scale_vectors
-from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder
+from lmtransfer.transfer.embedder import Embedder, VectorChoice, open_embedder, scale_vectors
 
 #: The library's name for each of our poolings that it supports.
 _POOLING = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}

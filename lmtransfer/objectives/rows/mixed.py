@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.data.corpora.sampling import Sampling
+from lmtransfer.data.corpora.mixture import Sampling
 from lmtransfer.data.token_store import MixedStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
@@ -26,7 +26,7 @@ class MixedPlan(RowPlan):
     """One epoch of a mixture: as many rows as all parts have together, in the mixture's proportions.
 
     Part i has n_i rows in its first pass, and contributes a share q_i of the rows of an epoch: q_i ~ n_i^alpha, or by
-    token weights, with or without caps (see ``data.corpora.sampling.Sampling``). The rows of a part come pass after
+    token weights, with or without caps (see ``data.corpora.mixture.Sampling``). The rows of a part come pass after
     pass, each pass in its own random order. An epoch continues where the previous epoch ended: no row of a part is
     repeated before all its other rows were used. A row belongs to a single part, and so do both texts of a pair.
     """

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from lmtransfer.data.corpora.hub import check_dataset_folder
-from lmtransfer.data.files import find_file, plain_name
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import find_file, plain_name, read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.completion_task import Item
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import read_lines
 from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, TableRecord, open_table
-from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.chunks import OUTSIDE, split_tag
 from lmtransfer.tasks.settings import HubSource

@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.data.files import open_binary
-from lmtransfer.data.text_lines import check_text, not_utf8
+from lmtransfer.data.files import check_text, not_utf8, open_binary
 from lmtransfer.errors import DataError
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import read_lines
 from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, TableRecord, format_by_name, open_table
-from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.file_formats.json_document import JsonNode, load_json
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.text.classification import Classification
 from lmtransfer.tasks.text.example import TextExample, with_sentences

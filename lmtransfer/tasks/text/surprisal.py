@@ -10,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.data.files import find_file
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, Scorer
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples

@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.special import expit
 from typing_extensions import TypedDict, override
 
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.files import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.system.safe_files import parse_json
 from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, Scorer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,6 @@ class RunExamples:
     """The examples of ``TaskData.train`` that a run uses, as indices.
 
     Attributes:
-        train: examples to train on.
         held_out: examples to choose a checkpoint or a learning rate by; empty if the dev split is used instead, or if
             there is nothing to choose.
         scored: the fold to score; None to score the evaluation split.
@@ -39,12 +38,10 @@ class TaskData:
     """The data of all runs of one command.
 
     Attributes:
-        train: the training examples that at least one seed uses.
         parts: examples of each seed (and fold), with a held-out part to choose by.
         whole: examples of each seed (and fold), all for training, for runs without a choice.
         evaluation: the scored split; with folds, the whole training split.
         choosing: the dev split, if checkpoint and rate are chosen by it; None if they are chosen by a held-out part.
-        split: name of the scored split.
     """
 
     train: EncodedExamples
@@ -54,6 +51,16 @@ class TaskData:
     choosing: EncodedExamples | None
     split: str
 
+    def join_outputs(self, outputs: Mapping[Draw, np.ndarray]) -> np.ndarray:
+        """Join the outputs for the examples that each draw scores, (rows, K) each, in the order of the evaluation."""
+        encoded = self.evaluation
+        values = np.zeros((len(encoded.targets), next(iter(outputs.values())).shape[1]), dtype=np.float32)
+        for draw, own in outputs.items():
+            scored = self.whole[draw].scored
+            scored = np.arange(len(encoded.examples)) if scored is None else scored
+            values[encoded.target_rows(encoded.sequences_of(scored))] = own
+        return values
+
     def examples_in_use(self, draw: Draw) -> np.ndarray:
         """Return the examples of ``train`` on which a run, or the runs on the other folds, are trained or scored."""
         part = self.whole[draw]
@@ -61,17 +68,7 @@ class TaskData:
 
 
 def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int], split: str) -> TaskData:
-    """Read the training split and, unless there are folds, the scored split; encode the examples in use.
-
-    Args:
-        encoder: the encoder, which limits the input length.
-        seeds: the seeds of all runs, each with its own subset.
-        split: the split to score.
-
-    Raises:
-        DataError: a split is missing or malformed, or has examples without gold labels.
-        ConfigError: the task's settings do not fit its data or the encoder.
-    """
+    """Read the training split and, unless there are folds, the scored split; encode the examples in use."""
     if split == "train":
         raise ConfigError(
             "split=train: the same examples cannot be used for training and scoring; choose another split"
@@ -114,7 +111,6 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
 
 
 def _read_folds(task: Task, folds: int, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int]) -> TaskData:
-    """Read the training split, and divide it into folds for each seed; see ``tasks.subsets``."""
     examples = task.examples("train")
     train = encode_split(task, examples, tokenizer, encoder, split="train")
     class_indices = np.array([example.class_index for example in examples])
@@ -151,7 +147,6 @@ def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenize
 
 
 def _longest(task: Task, encoder: Encoder) -> int:
-    """Return the maximum number of tokens in an input."""
     if task.max_length is not None and task.max_length > encoder.max_length:
         raise ConfigError(
             f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; set this "

@@ -1,42 +1,67 @@
 """The training runs (parts) of a probe or finetuning command: both conditions, all seeds and all learning rates.
 
 Parts are trained one after the other in this process, or several at a time in separate processes (``launch.jobs``).
-Each part writes its own folder, from which it is read if it has finished. All parts are then combined into one result.
+Each part writes its own folder, from which it is read if it has finished. With several learning rates, each condition
+first chooses its own by unsaved runs, whose scores are written to files. All results are then combined into one, with
+those of word-counting baselines.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
+import numpy as np
+from typing_extensions import TypedDict
+
+from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
 from lmtransfer.reporting.runs.scores import examples_of, read_answers, select_predictions
 from lmtransfer.runs.create_and_lock import create_run_folder
+from lmtransfer.runs.predictions import BASELINES, file_name, write_predictions
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
-from lmtransfer.transfer.experiment.baselines import baseline_results
-from lmtransfer.transfer.experiment.learning_rate_search import LearningRateSearch, try_name
+from lmtransfer.system.durable import write_text
+from lmtransfer.system.safe_files import read_json
+from lmtransfer.tasks.counting_baselines import Baseline, counting_baselines
+from lmtransfer.tasks.metrics.scored_examples import Predictions
+from lmtransfer.training import process_group
+from lmtransfer.training.progress import ProgressLine
 from lmtransfer.transfer.experiment.part_run import PartRun
-from lmtransfer.transfer.experiment.results import choice_rule, joint_result, majority_of
+from lmtransfer.transfer.experiment.results import BaselineResult, choice_data, choice_rule, joint_result, majority_of
 from lmtransfer.transfer.experiment.settings import CONDITION_NAMES, Condition, Part, Setting
+from lmtransfer.transfer.experiment.training_run import train_once
+from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
 from lmtransfer.verdicts.conditions import Examples
+
+
+class RateTry(TypedDict, total=False):
+    """The score of one run with one learning rate, as saved in its file."""
+
+    arm: Literal["pretrained", "control"]
+    seed: Whole
+    learning_rate: float
+    pretraining_seed: Whole
+    score: float
+    loss: float
+
+
+def try_name(part: Part) -> str:
+    """Return the name of a part that tries a learning rate: its file in the command's directory, without the ending."""
+    folders = part.folder.replace("/", "-").removeprefix("control-") or f"seed-{part.seed}"
+    return f"tries/{part.condition}-{folders}-rate-{part.rate:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The parts of one command.
-
-    Attributes:
-        command: "probe" or "finetune".
-        config: the config as plain values.
-        settings: the shared settings of the parts, one per pretraining seed.
-        directory: the command's directory; if there are several runs, each has a folder in it.
-        console: prints a line for each run.
-    """
+    """The parts of one command; ``settings`` are one per pretraining seed."""
 
     command: str
     config: dict[str, Any]
@@ -104,29 +129,18 @@ class Experiment:
         return parts
 
     def run_in_processes(self, place: Place) -> None:
-        """Train the parts in separate processes, several at a time; ``result`` reads their results.
-
-        Raises:
-            Interrupted: SIGTERM or Ctrl-C; the running parts are saved.
-        """
+        """Train the parts in separate processes, several at a time; ``result`` reads their results."""
         tries = [part for condition in self.conditions for part in self._tries(condition)]
         self._run_jobs([self._job(try_name(part), part, ".json") for part in tries], place)
         parts = [part for condition in self.conditions for part in self.parts(condition, None) if part.folder]
         self._run_jobs([self._job(part.folder, part, "/result.json") for part in parts], place)
 
     def train(self, name: str) -> None:
-        """Train one part, in a process that ``run_in_processes`` started.
-
-        Args:
-            name: the folder of a run, or the name of a try (see ``learning_rate_search.try_name``).
-
-        Raises:
-            RunDirectoryError: the experiment has no such part.
-        """
+        """Train the part with this name (the folder of a run, or a try) in a process of ``run_in_processes``."""
         for condition in self.conditions:
             for part in self._tries(condition):
                 if try_name(part) == name:
-                    self._search.score(part)
+                    self._try(part)
                     return
             for part in self.parts(condition, None):
                 if part.folder == name:
@@ -144,9 +158,8 @@ class Experiment:
             condition: [self._run(part) for part in self.parts(condition, rates[condition])]
             for condition in self.conditions
         }
-        tries = list(
-            self._search.read_finished(part for condition in self.conditions for part in self._tries(condition))
-        )
+        paths = [self._try_path(part) for condition in self.conditions for part in self._tries(condition)]
+        tries = [read_json(path, RateTry, error=RunDirectoryError) for path in paths if path.exists()]
         controls = trained.get("control", [])
         baselines = None
         if self.config["baseline"]:
@@ -164,7 +177,6 @@ class Experiment:
         )
 
     def _run(self, part: Part) -> SeedResult:
-        """Train one run, or read its result if it has finished."""
         run = PartRun(
             part=part,
             directory=RunDirectory(self.directory.path / part.folder),
@@ -193,27 +205,129 @@ class Experiment:
         """Run jobs; a failed part is later repeated in this process, which then raises the error."""
         run_jobs([job for job in jobs if not job.is_finished], place, self.console)
 
-    @property
-    def _search(self) -> LearningRateSearch:
-        return LearningRateSearch(self.directory, has_pretraining_seeds=len(self.settings) > 1, say=self._say)
-
     def _tries(self, condition: Condition) -> list[Part]:
         """Return the unsaved runs that try each learning rate; empty if there is no search."""
         return [part for rate in self.rates for part in self.parts(condition, rate)] if self.searches_rate else []
 
     def _learning_rate(self, condition: Condition) -> float | None:
-        """Return the learning rate of a condition's runs; None if heads are fitted instead."""
+        """Return the learning rate of a condition's runs; None if heads are fitted instead.
+
+        A search chooses the rate with the best mean score or, among equals, with the lowest mean loss; a non-finite
+        loss counts as the highest.
+        """
         if self.setting.solves:
             return None
         if not self.searches_rate:
             return self.rates[0]
-        return self._search.choose({rate: self.parts(condition, rate) for rate in self.rates})
+        means = {}
+        for rate in dict.fromkeys(self.rates):
+            tries = [self._try(part) for part in self.parts(condition, rate)]
+            score = fmean(attempt["score"] for attempt in tries)
+            means[rate] = (score, -fmean(attempt.get("loss", math.inf) for attempt in tries))
+            scored = f"{self.setting.score_text(score)} on {choice_data(self.setting)}"
+            self._say(f"{CONDITION_NAMES[condition]}, learning rate {rate:g}: {scored}")
+        return max(means, key=lambda rate: means[rate])
+
+    def _try(self, part: Part) -> RateTry:
+        path = self._try_path(part)
+        if path.exists():
+            return read_json(path, RateTry, error=RunDirectoryError)
+        outcome = train_once(part, run=None, progress=ProgressLine(quiet=True))
+        assert outcome.choosing_score is not None
+        attempt: RateTry = {"arm": part.condition, "seed": part.seed, "learning_rate": part.rate}
+        if part.condition == "pretrained" and len(self.settings) > 1 and part.pretraining_seed is not None:
+            attempt["pretraining_seed"] = part.pretraining_seed
+        attempt["score"] = outcome.choosing_score
+        if outcome.choosing_loss is not None and math.isfinite(outcome.choosing_loss):
+            attempt["loss"] = outcome.choosing_loss
+        if process_group.is_main():
+            path.parent.mkdir(exist_ok=True)
+            write_text(path, json.dumps(attempt, indent=1) + "\n")
+        process_group.barrier()
+        return attempt
+
+    def _try_path(self, part: Part) -> Path:
+        return self.directory.path / f"{try_name(part)}.json"
 
     def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
-        """Return each example's contribution to a condition's scores; None if it was not kept."""
         split, metric = self.setting.data.split, self.setting.task.main_metric
         predictions = select_predictions(read_answers(self.directory.path), results, split=split, is_control=is_control)
         return None if predictions is None else examples_of(predictions, metric)
 
     def _say(self, line: str) -> None:
         self.console.print(line, soft_wrap=True)
+
+
+def baseline_results(
+    setting: Setting, seeds: Sequence[int], directory: RunDirectory, *, command: str
+) -> dict[str, BaselineResult]:
+    """Train and score a task's baselines, and write their answers; return the results by baseline name.
+
+    With a fixed training set, every seed has the same answers, which are computed once.
+    """
+    return process_group.broadcast(
+        _compute_baselines(setting, seeds, directory, command) if process_group.is_main() else None
+    )
+
+
+def _compute_baselines(
+    setting: Setting, seeds: Sequence[int], directory: RunDirectory, command: str
+) -> dict[str, BaselineResult]:
+    task, data = setting.task, setting.data
+    baselines: dict[str, BaselineResult] = {}
+    files: dict[str, Predictions] = {}
+    is_random = task.num_train is not None or task.folds is not None
+    for name, baseline in counting_baselines(task, data.train, data.evaluation).items():
+        scores: dict[bytes, Evaluation] = {}
+        keys = [b"".join(data.whole[draw].train.tobytes() for draw in _draws(setting, seed)) for seed in seeds]
+        for seed, key in zip(seeds, keys, strict=True):
+            if key not in scores:
+                scores[key] = _evaluation(setting, baseline, seed)
+        evaluations = [scores[key] for key in keys]
+        are_alike = len(seeds) > 1 and len({result.metrics[task.main_metric] for result in evaluations}) == 1
+        results, predictions = [], []
+        for seed, evaluation in zip(seeds, evaluations, strict=True):
+            metrics = {metric: value for metric, value in evaluation.metrics.items() if metric != "loss"}
+            results.append(
+                SeedResult(
+                    command=command,
+                    metrics=metrics,
+                    main_metric=task.main_metric,
+                    seed=seed,
+                    collapsed=evaluation.collapsed,
+                    more={"deterministic": are_alike or not is_random},
+                )
+            )
+            if evaluation.answers is not None:
+                seed_predictions = Predictions(
+                    task=task.name,
+                    split=data.split,
+                    main_metric=task.main_metric,
+                    seed=seed,
+                    pretraining_seed=None,
+                    is_control=False,
+                    examples=evaluation.answers,
+                    baseline=name,
+                )
+                predictions.append(seed_predictions)
+                files[file_name(seed_predictions, alone=False)] = seed_predictions
+        examples = examples_of(predictions, task.main_metric) if len(predictions) == len(results) else None
+        baselines[name] = BaselineResult(results, examples)
+    if files:
+        write_predictions(directory.path / BASELINES, files)
+    return baselines
+
+
+def _draws(setting: Setting, seed: int) -> list[tuple[int, int | None]]:
+    folds = setting.task.folds
+    return [(seed, None)] if folds is None else [(seed, fold) for fold in range(folds)]
+
+
+def _evaluation(setting: Setting, baseline: Baseline, seed: int) -> Evaluation:
+    """Return a baseline's scores and answers on the examples that a run with this seed is scored on."""
+    data, every = setting.data, np.arange(len(setting.data.evaluation.examples))
+    outputs = {}
+    for draw in _draws(setting, seed):
+        part = data.whole[draw]
+        outputs[draw] = baseline(part.train, every if part.scored is None else part.scored)
+    return score_outputs(setting.task, data.evaluation, Outputs(data.join_outputs(outputs), None), keep=True)

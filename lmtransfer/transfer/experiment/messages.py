@@ -35,13 +35,7 @@ _MAX_CLASSES, _MAX_CLASS_NAME = 12, 30
 def print_result(
     console: Console, result: Result, *, name: str, next_commands: list[str], metrics: Sequence[str] = ()
 ) -> None:
-    """Print a result.
-
-    Args:
-        result: content of ``result.json``.
-        name: name of the run, for its row.
-        metrics: names of the task's metrics, the main one first.
-    """
+    """Print the content of a ``result.json``; ``metrics`` names the task's metrics, the main one first."""
     metric = str(result["main_metric"])
     unit = " (%)" if in_percent(metric) else ""
     title = f"{result['task']}, {result['split']}: {metric}{unit} of {result['num_scored']:,} examples"
@@ -76,13 +70,7 @@ def print_result(
 
 
 def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root: Path, init: bool) -> list[str]:
-    """Return the commands to suggest after training.
-
-    Args:
-        result: the result of the run.
-        others: splits of the task that were not scored.
-        init: whether the run started from a pretrained run.
-    """
+    """Return the commands to suggest after training; ``others`` are the splits that were not scored."""
     path = short_path(run)
     commands = []
     if init and not result.control:
@@ -110,11 +98,7 @@ def below_majority(result: Result) -> str:
 
 
 def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return each class's precision, recall and F1 in percent, as aligned lines; empty without classes.
-
-    Args:
-        classes: the scores by class; see ``metrics.by_class``.
-    """
+    """Return each class's precision, recall and F1 in percent, as aligned lines; empty without classes."""
     largest = sorted(classes, key=lambda name: -classes[name]["support"])[:_MAX_CLASSES]
     names = {name: escape(printable(name)[:_MAX_CLASS_NAME]) for name in largest}
     width = max((len(name) for name in names.values()), default=0)

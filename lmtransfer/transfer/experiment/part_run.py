@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
@@ -39,21 +38,13 @@ from lmtransfer.transfer.experiment.training_run import train_once
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
 
+#: File in a fold's run with the head's outputs for the fold.
+_OUTPUTS = "outputs.safetensors"
+
 
 @dataclass(frozen=True, slots=True)
 class PartRun:
-    """The training of one part, with its files, from the start or a checkpoint to the result.
-
-    Attributes:
-        part: condition, seed and learning rate.
-        directory: the run's directory. If it is the command's own, the command writes the files that define a run.
-        command: "probe" or "finetune".
-        config: the command's config as plain values.
-        rule: how checkpoint and learning rate are chosen, as text.
-        say: prints a line.
-        is_only: whether the command has no other run; progress is then shown.
-        keep_weights: whether the weights are kept when the run is finished.
-    """
+    """The training of one part, with its files, from the start or a checkpoint to the result."""
 
     part: Part
     directory: RunDirectory
@@ -133,101 +124,29 @@ class PartRun:
         return result, outcome.evaluation, note
 
     def _cross_validate(self) -> tuple[SeedResult, Evaluation]:
-        """Train one run per fold, and return the result and the answers of all folds together."""
-        folds = self.part.setting.task.folds
-
-        def say(fold: int, result: SeedResult) -> None:
-            self.say(f"{self.part.title}, fold {fold} of {folds}: {self.part.setting.score_text(result.score)}")
-
-        return _CrossValidation(self.part, self.directory, self.command, self.rule, self._begin, say).result()
-
-    def _keep(self, evaluation: Evaluation) -> None:
-        """Write the answer to each example."""
-        if evaluation.answers is None:
-            self.say("predictions are not kept: they cannot be scored one by one, or there are too many examples")
-            return
-        part, setting = self.part, self.part.setting
-        predictions = Predictions(
-            task=setting.task.name,
-            split=setting.data.split,
-            main_metric=setting.task.main_metric,
-            seed=part.seed,
-            pretraining_seed=part.pretraining_seed,
-            is_control=part.is_control,
-            examples=evaluation.answers,
-        )
-        if process_group.is_main():
-            write_predictions(self.directory.path, {file_name(predictions, alone=True): predictions})
-        process_group.barrier()
-
-    def _finish(self) -> None:
-        if not self.keep_weights:
-            self.directory.delete_weights()
-
-
-def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Setting) -> None:
-    """Write the files that make a folder a run, the config last; an existing tokenizer is kept."""
-    if process_group.is_main() and not directory.config_path.is_file():
-        with naming(directory.tokenizer):
-            setting.tokenizer.save(directory.tokenizer)
-    origin = {"init": setting.origin} if setting.origin else {}
-    directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint, **origin}))
-    directory.write_config(config)
-    mark_as_own(directory)
-
-
-#: File in a fold's run with the head's outputs for the fold.
-_OUTPUTS = "outputs.safetensors"
-
-
-@dataclass(frozen=True, slots=True)
-class _CrossValidation:
-    """The cross-validation of one seed.
-
-    Attributes:
-        part: seed, condition and learning rate.
-        run: the seed's directory; each fold has a run directory in its ``folds``.
-        command: "probe" or "finetune".
-        rule: how checkpoints were chosen, as text.
-        begin: writes the first files of a run directory.
-        say: called with the number of each fold, from 1, and its result.
-    """
-
-    part: Part
-    run: RunDirectory
-    command: str
-    rule: str
-    begin: Callable[[RunDirectory], None]
-    say: Callable[[int, SeedResult], None]
-
-    def result(self) -> tuple[SeedResult, Evaluation]:
-        """Train the unfinished folds, and return the result of all folds, and all answers."""
+        """Train the unfinished folds, each in a run directory of its own; return their result, and all answers."""
         data, task = self.part.setting.data, self.part.setting.task
-        results, values = [], None
+        results, outputs = [], {}
         for fold in range(task.folds or 0):
             part = replace(self.part, fold=fold)
-            result, outputs = self._fold(part)
+            result, outputs[part.draw] = self._fold(part)
             results.append(result)
-            scored = data.whole[part.draw].scored
-            assert scored is not None, "a fold is scored on its own examples"
-            if values is None:
-                values = np.zeros((len(data.evaluation.targets), outputs.shape[1]), dtype=np.float32)
-            values[data.evaluation.target_rows(data.evaluation.sequences_of(scored))] = outputs
-        assert values is not None, "there are two folds or more"
         sizes = [result.more["num_scored"] for result in results]
         loss = float(np.average([result.metrics["loss"] for result in results], weights=sizes))
         evaluation = replace(
-            score_outputs(task, data.evaluation, Outputs(values, loss), keep=True),
+            score_outputs(task, data.evaluation, Outputs(data.join_outputs(outputs), loss), keep=True),
             collapsed=all(result.collapsed for result in results),
         )
         return self._joint(results, evaluation), evaluation
 
     def _fold(self, part: Part) -> tuple[SeedResult, np.ndarray]:
         """Train on the other folds, or read a finished result; also return the outputs, shape (R, K)."""
-        directory = RunDirectory(self.run.folds / f"fold-{part.fold}")
+        directory = RunDirectory(self.directory.folds / f"fold-{part.fold}")
         if directory.is_finished:
-            return directory.read_result(SeedResult), _read_outputs(directory.path)
-        self.begin(directory)
+            result = directory.read_result(SeedResult)
+            with naming(directory.path):
+                return result, load_file(directory.path / _OUTPUTS)["outputs"]
+        self._begin(directory)
         outcome = train_once(part, run=directory, progress=ProgressLine(quiet=True))
         assert outcome.evaluation is not None
         result = run_result(part, outcome, command=self.command, rule=self.rule)
@@ -235,7 +154,8 @@ class _CrossValidation:
             with naming(directory.path):
                 save_file({"outputs": outcome.evaluation.outputs}, directory.path / _OUTPUTS)
         directory.write_result(result)
-        self.say((part.fold or 0) + 1, result)
+        fold, folds = (part.fold or 0) + 1, part.setting.task.folds
+        self.say(f"{part.title}, fold {fold} of {folds}: {part.setting.score_text(result.score)}")
         return result, outcome.evaluation.outputs
 
     def _joint(self, results: list[SeedResult], evaluation: Evaluation) -> SeedResult:
@@ -275,21 +195,42 @@ class _CrossValidation:
             more=more,
         )
 
+    def _keep(self, evaluation: Evaluation) -> None:
+        if evaluation.answers is None:
+            self.say("predictions are not kept: they cannot be scored one by one, or there are too many examples")
+            return
+        part, setting = self.part, self.part.setting
+        predictions = Predictions(
+            task=setting.task.name,
+            split=setting.data.split,
+            main_metric=setting.task.main_metric,
+            seed=part.seed,
+            pretraining_seed=part.pretraining_seed,
+            is_control=part.is_control,
+            examples=evaluation.answers,
+        )
+        if process_group.is_main():
+            write_predictions(self.directory.path, {file_name(predictions, alone=True): predictions})
+        process_group.barrier()
 
-def _read_outputs(folder: Path) -> np.ndarray:
-    with naming(folder):
-        outputs: np.ndarray = load_file(folder / _OUTPUTS)["outputs"]
-    return outputs
+    def _finish(self) -> None:
+        if not self.keep_weights:
+            self.directory.delete_weights()
+
+
+def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Setting) -> None:
+    """Write the files that make a folder a run, the config last; an existing tokenizer is kept."""
+    if process_group.is_main() and not directory.config_path.is_file():
+        with naming(directory.tokenizer):
+            setting.tokenizer.save(directory.tokenizer)
+    origin = {"init": setting.origin} if setting.origin else {}
+    directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint, **origin}))
+    directory.write_config(config)
+    mark_as_own(directory)
 
 
 def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str | None = None) -> Task:
-    """Return the task that a run was trained on, with its training labels, or another task to answer.
-
-    Args:
-        saved: the run; if the run is not trusted, its own task has no data.
-        node: component node of another task.
-        data_root: folder that holds the data folders; None for the folder in the run's config.
-    """
+    """Return the task that a run was trained on (without data if the run is not trusted), or the task of ``node``."""
     own = saved.component("task", "data_root", "cache_dir")
     if not saved.trusted:
         task_node = OmegaConf.create(strip_data(saved.config["task"])) if node is None else node
@@ -299,12 +240,7 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
 
 
 def task_to_answer(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
-    """Return the task to answer: the user's choice, or the run's own task.
-
-    Args:
-        node: component node of the user's task; None for the run's own task.
-        data_root: as for ``task_of``.
-    """
+    """Return the task to answer: the user's choice, or the run's own task."""
     if node is None and not saved.trusted:
         node = OmegaConf.create(restrict_task(saved.config["task"], saved.directory, data_root=data_root))
     return task_of(saved, node=node, data_root=data_root)
@@ -313,12 +249,8 @@ def task_to_answer(saved: SavedRun, *, node: DictConfig | None, data_root: str |
 def open_task_learner(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner:
     """Return a run's learner, on the device and in evaluation mode, with outputs in the order of the task's labels.
 
-    Args:
-        task: the task to answer; it may be another task with the same label names in any order.
-
-    Raises:
-        DataError: the task needs another kind of answer, or has other label names.
-        CheckpointError: a tensor is missing or unexpected or has a wrong shape.
+    The task may be another one with the same kind of answer and the same label names in any order; otherwise a
+    DataError is raised.
     """
     if task.zero_shot:
         raise DataError(
@@ -345,11 +277,7 @@ def open_task_learner(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLe
 
 
 def match_labels(run_labels: Sequence[str], task_labels: Sequence[str]) -> list[int] | None:
-    """Return the run's index of each of the task's labels, matched by name; None if the order is the same.
-
-    Raises:
-        DataError: the names differ.
-    """
+    """Return the run's index of each of the task's labels, matched by name; None if the order is the same."""
     if list(run_labels) == list(task_labels):
         return None
     if sorted(run_labels) != sorted(task_labels):

@@ -24,12 +24,7 @@ from lmtransfer.verdicts.spread import spread
 
 @dataclass(frozen=True, slots=True)
 class BaselineResult:
-    """The results of a baseline.
-
-    Attributes:
-        results: one result per seed.
-        examples: each example's contribution to each result; None if it was not saved.
-    """
+    """A baseline's result for each seed, and each example's contribution to them (None if it was not saved)."""
 
     results: Sequence[SeedResult]
     examples: conditions.Examples | None
@@ -41,14 +36,7 @@ BothExamples = tuple[conditions.Examples | None, conditions.Examples | None]
 def run_result(
     part: Part, outcome: Outcome, *, command: str, rule: str, learning_rates: Sequence[float] | None = None
 ) -> SeedResult:
-    """Return the result of one training run.
-
-    Args:
-        outcome: the outcome, with an evaluation.
-        command: "probe" or "finetune".
-        rule: how the checkpoint was chosen, as text.
-        learning_rates: the rates from which the run's rate was chosen; None without a search.
-    """
+    """Return the result of one training run; ``rule`` says how the checkpoint was chosen."""
     setting, evaluation, state = part.setting, outcome.evaluation, outcome.state
     task, data = setting.task, setting.data
     scored = data.whole[part.draw].scored
@@ -112,13 +100,8 @@ def joint_result(
 ) -> JointResult:
     """Return a command's result over its seeds, with its control.
 
-    Args:
-        results: one result per seed.
-        controls: one result per seed of the control; empty without a control.
-        majority: metrics of the best input-free answers; None if there are none.
-        learning_rates: the rates that were tried; None without a search.
-        examples: each example's contribution to the results, and to the controls.
-        baselines: results of the word-count baselines, by name; None if not requested.
+    ``majority`` has the metrics of the best input-free answers; ``examples`` each example's contribution to the
+    results, and to the controls.
     """
 
     def rate_of(condition: Sequence[SeedResult]) -> dict[str, Any]:
@@ -143,11 +126,12 @@ def joint_result(
     if best is not None and baselines:
         joint["better_baseline"] = best
         best_condition = condition_of(baselines[best].results, examples=baselines[best].examples)
-        joint["baseline_difference"] = _compare_with(results, best_condition, majority, examples=examples[0])
+        joint["baseline_difference"] = compare(results, best_condition, majority, examples=examples[0])
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
         baseline_mean = None if best is None else joint["baselines"][best]["mean"]
-        joint["difference"] = compare(results, controls, majority, examples=examples, baseline=baseline_mean)
+        control = condition_of(controls, examples=examples[1])
+        joint["difference"] = compare(results, control, majority, examples=examples[0], baseline=baseline_mean)
     return JointResult.of(joint)
 
 
@@ -186,33 +170,13 @@ def _undefined(results: Sequence[SeedResult]) -> dict[str, list[str]]:
 
 def compare(
     results: Sequence[SeedResult],
-    controls: Sequence[SeedResult],
-    majority: Mapping[str, float] | None,
-    *,
-    examples: BothExamples = (None, None),
-    baseline: float | None = None,
-) -> dict[str, Any]:
-    """Return the difference in the main metric's means, its interval and the verdict (see ``Difference.as_values``).
-
-    Args:
-        results: one result per seed.
-        controls: one result per seed of the control.
-        majority: metrics of the best input-free answers; None if there are none.
-        examples: each example's contribution to the results, and to the controls.
-        baseline: the main metric of the better word-count baseline; None if there is none.
-    """
-    control = condition_of(controls, examples=examples[1])
-    return _compare_with(results, control, majority, examples=examples[0], baseline=baseline)
-
-
-def _compare_with(
-    results: Sequence[SeedResult],
     other: conditions.Condition,
     majority: Mapping[str, float] | None,
     *,
-    examples: conditions.Examples | None,
+    examples: conditions.Examples | None = None,
     baseline: float | None = None,
 ) -> dict[str, Any]:
+    """Return the difference in the main metric's means, its interval and the verdict; ``baseline`` is a mean score."""
     return compare_conditions(
         condition_of(results, pretraining="its weights", examples=examples),
         other,
@@ -234,13 +198,7 @@ def better_baseline(baselines: Mapping[str, BaselineResult]) -> str | None:
 def condition_of(
     results: Sequence[SeedResult], *, pretraining: str | None = None, examples: conditions.Examples | None = None
 ) -> conditions.Condition:
-    """Convert the main metric over seeds to a condition in a comparison.
-
-    Args:
-        results: one result per seed.
-        pretraining: name of the pretrained weights; None for random weights.
-        examples: each example's contribution to each result.
-    """
+    """Convert the main metric over seeds to a condition; ``pretraining`` names the weights, None if random."""
     scores = tuple(
         conditions.Score(
             result.score,
@@ -280,12 +238,7 @@ def choice_data(setting: Setting) -> str:
 
 
 def choice_rule(setting: Setting, *, searches_rate: bool) -> str:
-    """Describe how a run's checkpoint and learning rate are chosen, for ``chosen_by`` in a result.
-
-    Args:
-        setting: the shared settings of the runs.
-        searches_rate: whether the learning rate is also chosen.
-    """
+    """Describe how a run's checkpoint and learning rate are chosen, for ``chosen_by`` in a result."""
     folds, best = setting.task.folds, setting.checkpoint == "best"
     if setting.solves:
         rule = (

@@ -29,7 +29,7 @@ from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.convex_fit import MAX_ROWS
 from lmtransfer.transfer.experiment.data import Draw, TaskData, read_task_data, task_notes
 from lmtransfer.transfer.features import FeatureTable
-from lmtransfer.transfer.joint_text import JointText, read_joint_text
+from lmtransfer.transfer.joint import JointText, read_joint_text
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
@@ -39,24 +39,10 @@ class Setting:
     """The shared settings of all training runs of one command.
 
     Attributes:
-        task: the task.
-        tokenizer: tokenizer of the run that training starts from.
-        model_node: component node of the encoder.
         weights: pretrained weights of the encoder by name; None for random weights.
-        method: the transfer method.
-        data: the examples.
-        train: budget, batch sizes, and intervals of logging, validating and saving.
-        hardware: device and number format.
-        optimizer: component node; each run has its own learning rate.
-        schedule: component node.
-        checkpoint: which checkpoint of a run is scored.
         solves: whether heads are fitted to their optimum (``transfer.convex_fit``) instead of being trained.
-        cache_dir: folder for large features.
-        init: the run that the weights come from; None for random weights.
         origin: the hub repository and commit of ``init``; None if it is not from the hub.
-        pretraining_seed: seed of the run in ``init``; None if unknown.
         features: features of frozen encoders, by condition (and seed, for controls).
-        text: text and objective of joint training; None to use labels only.
     """
 
     task: Task
@@ -95,13 +81,10 @@ class Part:
     """One training run of a command.
 
     Attributes:
-        setting: the shared settings, with the pretrained weights.
-        condition: "pretrained" or "control".
         seed: seed of the subset, the head, the order, dropout, and a control's weights.
         learning_rate: peak learning rate; None if the head is fitted to its optimum.
         fold: the fold to score; None to score another split.
         folder: the run's folder in the command's directory; "" if this is the only run, in the command's own directory.
-        title: the run's name in messages.
     """
 
     setting: Setting
@@ -168,15 +151,10 @@ def open_start(cfg: DictConfig) -> SavedRun:
 def build_settings(
     cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardware, console: Console
 ) -> list[Setting]:
-    """Build the settings that the runs share; invalid method or task settings raise errors here, before any training.
+    """Build the settings that the runs share, one per pretraining seed (or one without ``init``).
 
-    Args:
-        cfg: the config, to which the values determined here are written.
-        source: the run in ``init`` or ``tokenizer_from``.
-        command: "probe" or "finetune".
-
-    Returns:
-        One setting per pretraining seed, each with its own weights; a single setting without ``init``.
+    Invalid method or task settings raise errors here, before any training. Values determined here are written to the
+    config.
     """
     train = effective_train(cfg, primary=command)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
@@ -282,13 +260,8 @@ def with_trained_start(
 
     Tasks read "[CLS] text [SEP]". Pretraining rows without a frame (``lm_contiguous``, ``skipgram``, ``cbow``, ELMo's
     and XLNet's contiguous streams) have no [CLS], so the vector of [CLS] is still random. Such an encoder has read the
-    [SEP] of the previous document before every document. Therefore [CLS] starts as a copy of [SEP].
-
-    Args:
-        weights: weights of the encoder, by name.
-        encoder: any encoder with the same config.
-        config: the run's config. The weights are unchanged if the run continued another run, was imported, or is not a
-            pretraining run.
+    [SEP] of the previous document before every document. Therefore [CLS] starts as a copy of [SEP]. The weights are
+    unchanged if the run continued another run, was imported, or is not a pretraining run.
     """
     weights = dict(weights)
     rows = (config.get("objective") or {}).get("rows") or {}

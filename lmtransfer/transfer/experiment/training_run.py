@@ -27,6 +27,7 @@ from lmtransfer.training import process_group
 from lmtransfer.training.checkpoints import open_checkpoint
 from lmtransfer.training.evaluation import SelectionWithTies, Validation
 from lmtransfer.training.hardware import forget_peak, peak_memory
+from lmtransfer.training.learner import BatchStream
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.progress import ProgressLine
 from lmtransfer.training.state import TrainState
@@ -36,7 +37,7 @@ from lmtransfer.transfer.convex_fit import Optimum, fit_head
 from lmtransfer.transfer.experiment.data import RunExamples
 from lmtransfer.transfer.experiment.settings import Part, Setting
 from lmtransfer.transfer.features import FeatureTable, compute_features, sample_features
-from lmtransfer.transfer.joint_learner import JointLearner, LastLosses, with_text
+from lmtransfer.transfer.joint import JointLearner, JointStream, LastLosses
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.scoring import Evaluation, evaluate
 
@@ -45,15 +46,11 @@ _MAX_USED_SHARE = 0.8
 
 
 class UsedRows(nn.Embedding):
-    """An embedding whose used rows are a separate parameter, ``rows``.
+    """An embedding whose used rows (ids ``used_U``, ascending) are a separate parameter, ``rows``.
 
     With gradients enabled, ids are looked up in ``rows``, and unused ids raise an error. Without gradients, ids are
     looked up in the whole table. The trained rows are copied to the table before it is read or saved. Only the table is
     saved.
-
-    Args:
-        table: the embedding to replace, whose weights are shared and no longer trained.
-        used_U: ids of the used rows, ascending, int64.
     """
 
     used_U: Tensor
@@ -89,7 +86,6 @@ class UsedRows(nn.Embedding):
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Copy the rows from the table if loading weights has changed it."""
         if self.weight._version != self._version:
             self.rows.copy_(self.weight[self.used_U])
             self._learned, self._version = False, self.weight._version
@@ -108,9 +104,7 @@ def train_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
     30,522, they are a third of the rows, which saves a tenth of a step's time on two cores. With a vocabulary of
     250,000, nearly all memory for gradients and moments is saved.
 
-    Args:
-        encoder: the encoder; unchanged if it reads characters, if its table is not trained, or if most rows are used.
-        tokens: all token ids of the training examples.
+    The encoder is unchanged if it reads characters, if its table is not trained, or if most rows are used.
     """
     table = encoder.token_embedding
     if table is None or not table.weight.requires_grad:
@@ -131,10 +125,6 @@ class ExampleSources:
 
     A pretrained frozen encoder produces the same features for every seed, so they are computed once for all seeds. A
     control's features are computed for its own examples, and deleted when the next seed starts.
-
-    Args:
-        part: the run.
-        learner: the run's learner, whose encoder computes the features.
     """
 
     def __init__(self, part: Part, learner: TaskLearner) -> None:
@@ -195,20 +185,13 @@ class Outcome:
     """The outcome of one training run.
 
     Attributes:
-        learner: the learner with the weights of the chosen checkpoint.
-        state: state at the end of training.
         evaluation: evaluation on the scored split; None for a try of a learning rate.
         choosing_score: the main metric at the chosen checkpoint, on the examples by which it was chosen; None if there
             are no such examples.
-        choosing_loss: the loss on these examples.
-        num_held_out: number of examples by which the checkpoint was chosen.
-        num_train: number of training examples.
         num_trained: number of parameters that the optimizer updated; for token embeddings, only the rows that the
             examples use, if no other rows were updated.
-        peak_memory: peak memory during training, in bytes; see ``training.hardware``.
         was_lengthened: whether ``train.min_steps`` made training longer than its epochs.
         losses: the latest value of each loss by name, in joint training; otherwise empty.
-        optimum: the choice of the penalty, if the head was fitted to its optimum; None if it was trained.
     """
 
     learner: TaskLearner
@@ -230,13 +213,8 @@ def train_once(
 ) -> Outcome:
     """Train one encoder and head, and score it.
 
-    Args:
-        run: directory for checkpoints and metrics; a run that has started is resumed. None for a try of a learning
-            rate, which is neither saved nor scored on the evaluation split.
-        trackers: receive the training metrics.
-
-    Raises:
-        Interrupted: SIGTERM or Ctrl-C.
+    A ``run`` that has started is resumed. Without a run, the training tries a learning rate: it is neither saved nor
+    scored on the evaluation split. Raises Interrupted on SIGTERM or Ctrl-C.
     """
     setting, seed = part.setting, part.seed
     data, train, hardware = setting.data, setting.train, setting.hardware
@@ -272,7 +250,7 @@ def train_once(
         every=train.eval_every or math.ceil(stream.steps_per_epoch * config.budget.lengthening),
         selection=ties if setting.checkpoint == "best" else None,
     )
-    trained, steps = with_text(part, learner, stream)
+    trained, steps = _with_text(part, learner, stream)
     last = LastLosses()
     trainer = Trainer(
         learner=trained,
@@ -310,6 +288,21 @@ def train_once(
         was_lengthened=config.budget.lengthening > 1 and state.finished == "budget",
         losses=last.losses,
     )
+
+
+def _with_text(part: Part, learner: TaskLearner, stream: BatchStream) -> tuple[TaskLearner | JointLearner, BatchStream]:
+    """Return the learner and stream to train: unchanged without text, joint with text."""
+    text = part.setting.text
+    if text is None:
+        return learner, stream
+    parts = text.parts(learner.encoder)
+    objectives, _ = text.learner(parts, seed=part.seed, keep_heads=not part.is_control)
+    for objective in objectives.objective_list():
+        objective.observe(text.text.prepared.train)
+    joint = JointLearner(learner, objectives, text.share)
+    train, hardware = part.setting.train, part.setting.hardware
+    text_stream = text.stream(parts, hardware=hardware, micro_batch_tokens=train.micro_batch_tokens, seed=part.seed)
+    return joint, JointStream(stream, text_stream, reads_text=lambda: joint.reads_text)
 
 
 def _solve(
@@ -351,9 +344,6 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
 
     Without weight decay on the token embeddings, rows that the examples do not use would never change. These rows are
     then not optimized, except in joint training.
-
-    Args:
-        trained: the same learner, or the joint learner that contains it.
     """
     setting = part.setting
     sample = source.build(0, source.plan(0), [0]).to(setting.hardware.device)
@@ -374,7 +364,6 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
 
 
 def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: bool = False) -> Evaluation:
-    """Score a learner on the task; with ``keep``, also return its answer to each example."""
     hardware = setting.hardware
     with torch.compiler.set_stance("force_eager"):  # each batch has a new shape and occurs once
         return evaluate(

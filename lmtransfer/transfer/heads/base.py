@@ -42,16 +42,7 @@ class Head(nn.Module):
     A head is dropout and a linear layer (Devlin et al. 2019, section 4.1), with an optional hidden layer before them.
     Weights are initialized from a normal distribution with deviation 0.02, biases with 0.
 
-    Args:
-        input_dim: E.
-        num_labels: number of labels (or kinds of answer).
-        hidden_dim: width of a hidden layer; None for no hidden layer.
-        activation: activation of the hidden layer.
-        dropout: probability of dropping an input feature of the output layer.
-        hidden_dropout: probability of dropping an input feature of the hidden layer.
-
     Attributes:
-        loss_name: name of the loss in logs.
         per: whether the input is one vector per sequence, (B, E), or one per real token, (T, E), sequences end to end.
         graph_outputs: names of the outputs of an exported graph: one for all logits, or one for each logit; empty if
             the head cannot be exported.
@@ -94,12 +85,7 @@ class Head(nn.Module):
 
     @classmethod
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> Head:
-        """Build the head for a task.
-
-        Args:
-            layers: the arguments of ``Head`` except ``num_labels``.
-            pieces: which tokens of a word determine its answer.
-        """
+        """Build the head for a task; ``layers`` has the arguments of ``Head`` except ``num_labels``."""
         return cls(num_labels=spec.num_labels, **layers)
 
     @property
@@ -123,37 +109,19 @@ class Head(nn.Module):
 
     @abstractmethod
     def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
-        """Return the summed loss of rows, convex in the logits; requires gold answers.
-
-        Args:
-            logits: the logits of each row, (R, K).
-        """
+        """Return the summed loss of rows, convex in the logits (R, K); requires gold answers."""
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
-        """Return the loss, at least float32; requires gold answers.
-
-        Args:
-            logits: the head's logits for this batch.
-            batch: the batch with targets.
-        """
+        """Return the loss of a batch's logits, at least float32; requires gold answers."""
         rows = self.rows(at_least_float32(logits), batch)
         return Loss(sum=self.row_loss(rows, batch.targets), count=self.count(batch))
 
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """Compute the outputs from logits, float32, (R, K): row r answers target row r; gold answers are not used.
-
-        Args:
-            logits: the head's logits for this batch.
-            batch: the batch, whose targets determine what to answer.
-        """
+        """Return the outputs, float32, (R, K): row r answers target row r; gold answers are not used."""
         return self.rows(at_least_float32(logits), batch).float()
 
     def begin(self, targets: Targets[np.ndarray]) -> None:
-        """Initialize the head from the gold answers of the training part, before the first step.
-
-        Args:
-            targets: all rows of the training part.
-        """
+        """Initialize the head from the gold answers of the training part, before the first step."""
 
     def fold(self, standardising: Standardizer) -> None:
         """Fold the features' mean and deviation into the first layer, which then reads unscaled features."""

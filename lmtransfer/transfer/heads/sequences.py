@@ -27,17 +27,6 @@ class ClassificationHead(Head):
     In training, a sequence counts with the weight of its label, so that a step's sum divided by its count is the mean
     of ``torch.nn.functional.cross_entropy`` over the whole step, however it is split into micro-batches. In evaluation
     mode the loss is the plain cross-entropy, so that runs with other weights or other smoothing can be compared.
-
-    Args:
-        input_dim: E.
-        num_labels: C.
-        class_weights: weights of the labels in the training loss; None if all are 1; "balanced" to compute them from
-            the training part.
-        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1.
-        hidden_dim: width of a hidden layer; None for no hidden layer.
-        activation: activation of the hidden layer.
-        dropout: probability of dropping an input feature of the output layer.
-        hidden_dropout: probability of dropping an input feature of the hidden layer.
     """
 
     loss_name: ClassVar[str] = "classification"

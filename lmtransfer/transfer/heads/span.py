@@ -43,15 +43,9 @@ class SpanHead(Head):
     that cannot be part of an answer, such as the question, are excluded.
 
     Args:
-        input_dim: E.
-        num_labels: C; 0 if every answer is a span.
         max_answer_tokens: maximum number of tokens in an answer.
         null: which token of a sequence is the null token: the first ([CLS]), or the last, if only the last token has
             seen the whole sequence (causal encoders).
-        hidden_dim: width of a hidden layer; None for no hidden layer.
-        activation: activation of the hidden layer.
-        dropout: probability of dropping an input feature of the output layer.
-        hidden_dropout: probability of dropping an input feature of the hidden layer.
     """
 
     loss_name: ClassVar[str] = "span"
@@ -137,10 +131,7 @@ class _Windows:
     """Positions of a batch's passages; token indices are over the whole batch, int64.
 
     Attributes:
-        lengths_S: number of tokens in each sequence.
-        owner_T: the sequence of each token.
         begin_S: first token of each sequence.
-        null_S: null token of each sequence.
         first_S: first token of each passage.
         stop_S: one past the last token of each passage.
     """
@@ -168,12 +159,7 @@ class _Windows:
         )
 
     def cross_entropy(self, logits_TK: Tensor, gold_SK: Tensor) -> Tensor:
-        """Return the cross-entropies of softmaxes over each passage and its null token, (T, K) -> (S, K).
-
-        Args:
-            logits_TK: logits of K classifiers.
-            gold_SK: the gold token of each classifier, int64.
-        """
+        """Return the cross-entropies of softmaxes over each passage and its null token, (T, K) -> (S, K)."""
         place_T = self._places()
         in_passage_T = (place_T >= self.first_S[self.owner_T]) & (place_T < self.stop_S[self.owner_T])
         allowed_T = in_passage_T | (place_T == self.null_S[self.owner_T])
@@ -185,14 +171,9 @@ class _Windows:
     def best_spans(self, start_T: Tensor, end_T: Tensor, *, longest: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the span in each passage whose start and end logits have the highest sum.
 
-        All valid pairs are compared, using a table (T, L) of the end logits of the L tokens from each token on.
-
-        Args:
-            longest: L.
-
-        Returns:
-            First and last token, as indices in the sequence, int64, and the score; -1, -1 and minus infinity if there
-            is no valid span. (S,) each.
+        All valid pairs are compared, using a table (T, L) of the end logits of the L tokens from each token on. The
+        result is first and last token, as indices in the sequence, and the score; -1, -1 and minus infinity without a
+        valid span. (S,) each.
         """
         place_T = self._places()
         tokens_left_T = self.stop_S[self.owner_T] - place_T
@@ -217,5 +198,4 @@ class _Windows:
         return lowest_SK.scatter_reduce(0, self.owner_T[:, None].expand_as(values_TK), values_TK, "amax")
 
     def _places(self) -> Tensor:
-        """Return the token indices 0 to T - 1."""
         return torch.arange(len(self.owner_T), device=self.owner_T.device)

@@ -23,18 +23,9 @@ from lmtransfer.transfer.heads.base import Activation, Head, Pieces
 class TaggingHead(Head):
     """A softmax over labels for each word; the loss is the cross-entropy in nats summed over words with known labels.
 
-    Outputs are the C logits of each word.
-
-    Args:
-        input_dim: E.
-        num_labels: C.
-        pieces: which tokens of a word determine its logits: ``first`` (Devlin et al. 2019, section 5.3); ``last``, the
-            only token that has seen the whole word in a causal encoder; or ``mean``, the mean of the logits of all its
-            tokens. Without a hidden layer, these are the logits of the mean vector.
-        hidden_dim: width of a hidden layer; None for no hidden layer.
-        activation: activation of the hidden layer.
-        dropout: probability of dropping an input feature of the output layer.
-        hidden_dropout: probability of dropping an input feature of the hidden layer.
+    Outputs are the C logits of each word, from its tokens in ``pieces``: ``first`` (Devlin et al. 2019, section 5.3);
+    ``last``, the only token that has seen the whole word in a causal encoder; or ``mean``, the mean of the logits of
+    all its tokens. Without a hidden layer, these are the logits of the mean vector.
     """
 
     loss_name: ClassVar[str] = "tagging"
@@ -85,13 +76,7 @@ class TaggingHead(Head):
 
 
 def _word_means(values_TC: Tensor, first_W: Tensor, counts_W: Tensor) -> Tensor:
-    """Return the mean over the tokens of each word, (T, C) -> (W, C).
-
-    Args:
-        values_TC: values of each token.
-        first_W: first token of each word, ascending, int64.
-        counts_W: number of tokens in each word, int64; words do not overlap.
-    """
+    """Return the mean over the tokens of each word, (T, C) -> (W, C)."""
     num_tokens, num_words = len(values_TC), len(first_W)
     place_T = torch.arange(num_tokens, device=values_TC.device)
     row_T = torch.searchsorted(first_W, place_T, right=True)  # row 0 is for tokens before all words

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +123,11 @@ def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
     source = corpus(write_text(tmp_path / "a.txt", made_up_documents(200)))
     results = [
         prepare(source, WordTokenizer(), cache_dir=tmp_path / f"cache{workers}", num_workers=workers)
-        for workers in (0, 1, 3)
+        for workers in (0, 3)
     ]
     contents = [files_of(result.folder) for result in results]
     assert len(results[0].train._shards) > 5
-    assert contents[0] == contents[1] == contents[2]
+    assert contents[0] == contents[1]
 
 
 def test_a_second_prepare_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +150,9 @@ def test_the_key_follows_content_tokenizer_settings_and_format(tmp_path: Path, m
         return prepare(corpus(path, **settings), tokenizer, cache_dir=tmp_path / "cache", num_workers=0).folder
 
     folders = [folder(), folder(256), folder(validation_fraction=0.2)]
-    monkeypatch.setattr(token_cache, "CACHE_FORMAT", 99)
-    folders.append(folder())
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(token_cache, "CACHE_FORMAT", 99)
+        folders.append(folder())
     stamp = path.stat().st_mtime_ns
     text = path.read_text()
     path.write_text(text.replace("a", "b", 1))  # a change of one letter, size and time as before
@@ -177,7 +177,7 @@ class Slow(WordTokenizer):
         return super().encode_ids(texts)
 
 if __name__ == "__main__":
-    tokenizing.BLOCK_CHARACTERS = 5000
+    token_cache.BLOCK_CHARACTERS = 5000
     source = FileCorpus(path={path!r}, name="made up", validation_fraction=0.1)
     prepare(source, Slow(), cache_dir={cache!r}, num_workers={workers})
 """
@@ -197,11 +197,10 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path, workers: int) -> None:
+def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path) -> None:
     text = write_text(tmp_path / "a.txt", made_up_documents(400))
     done: set[Path] = set()
-    for more in (1, 3):  # killed twice
+    for more, workers in ((1, 2), (3, 0)):  # killed twice
         process = child(tmp_path, text, workers)
         target = len(done) + more
         wait_for(lambda target=target: len(list(tmp_path.glob("cache/corpora/*/blocks/*.json"))) >= target)
@@ -249,25 +248,16 @@ def test_a_damaged_or_foreign_block_is_done_again(tmp_path: Path) -> None:
     assert files_of(first.folder) == whole
 
 
-def _prepare_in_child(path: str, cache_dir: str, queue: Any) -> None:
-    prepared = prepare(corpus(Path(path)), WordTokenizer(), cache_dir=cache_dir, num_workers=0)
-    queue.put((prepared.from_cache, prepared.statistics.tokens))
-
-
 def test_two_at_once_do_the_work_once(tmp_path: Path) -> None:
     path = write_text(tmp_path / "a.txt", made_up_documents(200))
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    processes = [
-        context.Process(target=_prepare_in_child, args=(str(path), str(tmp_path / "cache"), queue)) for _ in range(2)
-    ]
-    for process in processes:
-        process.start()
-    results = [queue.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join()
-    assert sorted(from_cache for from_cache, _ in results) == [False, True]
-    assert results[0][1] == results[1][1]
+
+    def one(_: int) -> PreparedCorpus:
+        return prepare(corpus(path), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(one, range(2)))
+    assert sorted(prepared.from_cache for prepared in results) == [False, True]
+    assert results[0].statistics == results[1].statistics
 
 
 class _DyingTokenizer(WordTokenizer):
@@ -398,13 +388,6 @@ class TestTokenizer:
         with refuses(DataError, "tokenizer.vocab_size=100000", "tokenizer.allow_fewer=true"):
             tokenizer_for(source, self.trainer(vocab_size=100_000, allow_fewer=False), cache_dir=tmp_path / "cache")
         assert [path for path in (tmp_path / "cache" / "tokenizers").iterdir() if path.is_dir()] == []
-
-    def test_a_corpus_from_raw_text_to_tokens(self, tmp_path: Path, source: FileCorpus) -> None:
-        tokenizer = tokenizer_for(source, self.trainer(), cache_dir=tmp_path / "cache")
-        prepared: PreparedCorpus = prepare(source, tokenizer, cache_dir=tmp_path / "cache", num_workers=2)
-        first = next(document for document in source.documents() if not source.is_validation(document))
-        stop = int(prepared.train.sentence_starts[prepared.train.document_starts[1]])
-        assert tokenizer.decode(prepared.train.tokens(0, stop)) == " ".join(first.text.lower().split())
 
 
 def test_who_waits_for_another_process_says_so(

@@ -24,7 +24,7 @@ from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import StepResult, Updater
 from lmtransfer.training.weights import load_weights, weights
-from lmtransfer.transfer.joint_learner import JointLearner, JointStream
+from lmtransfer.transfer.joint import JointLearner, JointStream
 from lmtransfer.transfer.method import TextShare, TransferMethod
 
 EXAMPLES = TaskSource(random_examples(24))

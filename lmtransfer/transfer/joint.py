@@ -1,20 +1,22 @@
-"""The text of joint training: corpus and objective, read once for all runs."""
+"""Joint training: a task's labels and a pretraining objective on text, over one encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.data.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
@@ -24,10 +26,15 @@ from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.labels import objective_label
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.trust import check_same_text
+from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.training import process_group
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
+from lmtransfer.training.update import StepResult
 from lmtransfer.training.weights import read_weights
+from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TextShare
 
 _HEADS = "objectives."
@@ -35,14 +42,7 @@ _HEADS = "objectives."
 
 @dataclass(frozen=True, slots=True)
 class JointText:
-    """Text and objective of joint training.
-
-    Attributes:
-        share: weight of the text's loss, text tokens per step, and the share of the budget with text.
-        text: the corpus as token ids.
-        objective: config node of rows, corruption and losses.
-        heads: weights of the pretraining run's heads by name (``mlm.dense.weight``); empty if the heads are new.
-    """
+    """Text and objective of joint training; ``heads`` has the pretraining run's weights, by name, and may be empty."""
 
     share: TextShare
     text: Text
@@ -56,11 +56,7 @@ class JointText:
         return replace(self, heads=heads)
 
     def parts(self, encoder: Encoder) -> PretrainingParts:
-        """Return the objective's parts for an encoder.
-
-        Raises:
-            ConfigError: the objective does not fit the encoder, or a step has less text than one row.
-        """
+        """Return the objective's parts for an encoder."""
         if encoder.attention == "none":
             raise ConfigError(
                 f"transfer=joint: {type(encoder).__name__} has static word vectors, which cannot use the context that "
@@ -77,13 +73,7 @@ class JointText:
     def learner(
         self, parts: PretrainingParts, *, seed: int, keep_heads: bool
     ) -> tuple[PretrainingLearner, InheritedHeads]:
-        """Return the objectives' learner, and which of their heads have weights from the pretraining run.
-
-        Args:
-            parts: the parts for an encoder that is on its device and has its initial weights.
-            seed: the only seed that new heads depend on; torch's generator is restored afterwards.
-            keep_heads: whether to load the pretraining run's heads; otherwise all heads are new, as in a control.
-        """
+        """Return the objectives' learner with the run's or new heads, and which are the run's."""
         device = next(parts.encoder.parameters()).device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "heads"))
@@ -107,12 +97,6 @@ class JointText:
         """Return the training text as this rank's steps, with rows in random order.
 
         Rows are independent, even if pretraining read them as contiguous text with a memory.
-
-        Args:
-            parts: rows and corruption.
-            hardware: device, and number of processes that build batches.
-            micro_batch_tokens: tokens in one forward pass; None for all tokens of a step.
-            seed: seed of order, rows and masks.
         """
         store, text_seed = self.text.prepared.train, derive_seed(seed, "text")
         parts.corruption.observe(store)
@@ -160,18 +144,7 @@ def user_nodes(cfg: DictConfig) -> dict[str, set[str]]:
 
 
 def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cache_dir: Path) -> JointText:
-    """Read the user's corpus and objective, or those of the run that training starts from.
-
-    Args:
-        cfg: the command's config, to which corpus and objective are written.
-        source: the run that training starts from, or the run whose tokenizer is used.
-        cache_dir: folder of the tokenized text.
-
-    Raises:
-        ConfigError: the run has no objective or no corpus, and the user sets none.
-        RunDirectoryError: the run is not trusted, and the corpus that it names is not the one it was trained on.
-        DataError: the text is missing.
-    """
+    """Read the corpus and objective of the config or else of the run ``source``, and write them to the config."""
     key = "init" if cfg.get("init") else "tokenizer_from"
     nodes = {part: resolve_config(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
     own: dict[str, Any] = {part: source.config.get(part) for part in ("corpus", "objective")}
@@ -210,3 +183,107 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     with open_dict(cfg):
         cfg.corpus, cfg.objective = config.corpus, config.objective
     return JointText(share, read_text(config), config.objective, {})
+
+
+class JointStream(BatchStream):
+    """Steps of the task stream, extended by the micro-batches of the text stream's step with the same number.
+
+    Step k depends only on k and on whether it has text, which ``reads_text`` says before each step. Losses, metrics and
+    dropout of the task's micro-batches are the same as without text. After a step without text, no later step has text.
+    """
+
+    def __init__(self, task: BatchStream, text: BatchStream, *, reads_text: Callable[[], bool]) -> None:
+        self.task, self.text, self.reads_text = task, text, reads_text
+
+    @property
+    @override
+    def steps_per_epoch(self) -> int:
+        return self.task.steps_per_epoch
+
+    @override
+    def steps(self, start: int = 0) -> Iterator[Step]:
+        text: Iterator[Step] | None = None
+        for step in self.task.steps(start):
+            if not self.reads_text():
+                text = None  # ends the text's workers
+                yield step
+                continue
+            text = text or self.text.steps(step.number)
+            text_step = next(text)
+            yield replace(
+                step,
+                micro_batches=(*step.micro_batches, *text_step.micro_batches),
+                other_keys=[("text", *text_step.key(place)) for place in range(len(text_step.micro_batches))],
+                fillers=[*step.fillers, *(len(step.micro_batches) + place for place in text_step.fillers)],
+            )
+
+    @override
+    def set_micro_batch_tokens(self, tokens: int) -> None:
+        self.task.set_micro_batch_tokens(tokens)
+        self.text.set_micro_batch_tokens(tokens)
+
+
+class LastLosses(Callback):
+    """Stores the latest value of every loss by name, because the text's losses end before training does."""
+
+    name = "last_losses"
+
+    def __init__(self) -> None:
+        self.losses: dict[str, float] = {}
+
+    @override
+    def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
+        self.losses.update(outcome.losses)
+        return ()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.losses)
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.losses = {str(name): float(value) for name, value in state.items()}
+
+
+class JointLearner(Learner):
+    """The task's loss on batches of labelled examples, and the objectives' losses on batches of text."""
+
+    def __init__(self, task: TaskLearner, text: PretrainingLearner, share: TextShare) -> None:
+        super().__init__()
+        if task.encoder is not text.encoder:
+            raise ValueError("the task and the objectives must have the same encoder")
+        self.task, self.text, self.share = task, text, share
+        self.reads_text = True
+
+    def arrange(self, sample: TaskBatch) -> None:
+        """Arrange the task's learner; encoder parameters that only the text objectives use are trained too."""
+        encoder, pooler = self.task.encoder, self.task.encoder.pooler
+        self.task.arrange(sample)
+        unread = set()
+        if pooler is not None and not any(objective.uses_pooler for objective in self.text.objective_list()):
+            unread = {id(parameter) for parameter in pooler.parameters()}
+        for name, parameter in encoder.named_parameters():
+            if name not in self.task.depths and id(parameter) not in unread:
+                parameter.requires_grad_(True)
+
+    @override
+    def on_progress(self, fraction: float) -> None:
+        """Read text until its share of the budget is used up."""
+        self.task.on_progress(fraction)
+        self.reads_text = fraction < self.share.until - 1e-9
+
+    @override
+    def counts(self, batch: TaskBatch | PretrainingBatch) -> Mapping[str, float]:
+        return self.text.counts(batch) if isinstance(batch, PretrainingBatch) else self.task.counts(batch)
+
+    def losses(self, batch: TaskBatch | PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
+        """Return the task's loss, or the objectives' losses times the text weight; rows of text are independent."""
+        if not isinstance(batch, PretrainingBatch):
+            return self.task.losses(batch)
+        losses, _ = self.text.losses(batch)
+        return {name: replace(loss, weight=loss.weight * self.share.weight) for name, loss in losses.items()}, None
+
+    @override
+    def parts(self) -> Mapping[str, nn.Module]:
+        """Return the task's learner as the model, because only training needs the objectives."""
+        return {"model": self.task, "objectives": self.text.objectives}
