@@ -2,9 +2,10 @@
 
 Each function takes the settings of its command. A string is a word of the command line, and a keyword is a top-level
 key: ``pretrain("corpus=text", "corpus.path=my/texts", name="mine", train={"steps": 200})``. A dictionary holds the keys
-of a node. ``lmtransfer <command> --help`` shows all keys. Keyword values are taken literally: a string is text, None is
-null, and a path or a ``Run`` stands for its path. A function performs one run and returns when it is finished. It
-raises an error of ``lmtransfer.errors`` with the message of the command line, and prints what the command prints.
+of a node, and ``config_dir`` is a folder with your own configs. ``lmtransfer <command> --help`` shows all keys. Keyword
+values are taken literally: a string is text, None is null, and a path or a ``Run`` stands for its path. A function
+performs one run and returns when it is finished. It raises an error of ``lmtransfer.errors`` with the message of the
+command line, and prints what the command prints.
 
 Functions can be called any number of times, even in a notebook. Hydra's state is restored after each call. Calls from
 several threads run one after another, because Hydra supports one running command per process; to run several at once,
@@ -36,13 +37,15 @@ from lmtransfer.config.overrides import CommandLine
 from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import MaskAnswers, MaskedTexts, TaskAnswers, open_runs
+from lmtransfer.inference.answering import MaskedTexts, TaskAnswers, open_runs
+from lmtransfer.inference.fill_mask import MaskFiller, open_mask_filler
 from lmtransfer.interop.open_run import open_saved, run_folder
 from lmtransfer.launch.command_line import call_command
 from lmtransfer.models.base import Encoder
 from lmtransfer.reporting.records import load_records as load_records
 from lmtransfer.reporting.runs.collect import read_metrics
 from lmtransfer.runs.result import JointResult, RunResult
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.system.validation import Misfit, join, validate
 from lmtransfer.tasks.base import Task
@@ -70,11 +73,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Run(os.PathLike[str]):
-    """A run directory.
-
-    Attributes:
-        path: the path of the directory.
-    """
+    """A run directory."""
 
     path: Path
 
@@ -83,22 +82,12 @@ class Run(os.PathLike[str]):
 
     @property
     def result(self) -> RunResult:
-        """Metrics, durations and sizes, from ``result.json``.
-
-        Raises:
-            RunDirectoryError: there is no result yet, or it is damaged.
-        """
+        """Metrics, durations and sizes, from ``result.json``."""
         return RunResult.read(self.path / "result.json")
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings of the run, from ``config.yaml``.
-
-        Raises:
-            RunDirectoryError: the file is missing or damaged.
-        """
-        from lmtransfer.runs.run_directory import RunDirectory  # imports torch
-
+        """The settings of the run, from ``config.yaml``."""
         return RunDirectory.open(self.path).read_config()
 
     @property
@@ -115,21 +104,13 @@ class TransferRun(Run):
 
     @property
     def result(self) -> JointResult:
-        """Mean, deviation, control and difference over all seeds, from ``result.json``.
-
-        Raises:
-            RunDirectoryError: there is no result yet, or it is damaged.
-        """
+        """Mean, deviation, control and difference over all seeds, from ``result.json``."""
         return JointResult.read(self.path / "result.json")
 
 
 @dataclass(frozen=True)
 class Report(os.PathLike[str]):
-    """The folder of a report.
-
-    Attributes:
-        path: the folder, with ``report.html``, ``report.md``, ``report.json`` and ``figures/``.
-    """
+    """The folder of a report."""
 
     path: Path
 
@@ -207,11 +188,6 @@ def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, co
 
     Args:
         words: ``key=value`` and other words as on the command line; a path is never read as ``key=value``.
-        settings: values by top-level key or dotted key.
-        config_dir: a folder with the user's configs.
-
-    Raises:
-        ConfigError: a word cannot be read, a value has an unsupported type, or a key is given twice.
     """
     line = overrides.read([word for word in words if isinstance(word, str)])
     for word in words:
@@ -241,14 +217,7 @@ def _dotted(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
 
 
 def format_value(value: Setting, key: str) -> str:
-    """Return a value in Hydra's grammar.
-
-    Args:
-        key: the key of the value, for messages.
-
-    Raises:
-        ConfigError: the type of the value is not supported.
-    """
+    """Return a value in Hydra's grammar."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -271,88 +240,30 @@ def format_value(value: Setting, key: str) -> str:
 
 
 def pretrain(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Run:
-    """Pretrain an encoder on raw text; see ``lmtransfer pretrain --help``.
-
-    Args:
-        words: settings as on the command line, such as ``"corpus.path=my/texts"``.
-        config_dir: a folder with your own configs.
-        settings: settings by key, such as ``model="bert_mini"``, ``train={"steps": 200}`` or ``name="mine"``.
-
-    Returns:
-        The run, which the other functions accept as ``init``.
-
-    Raises:
-        LmtransferError: the message of the command line.
-    """
+    """Pretrain an encoder on raw text; see ``lmtransfer pretrain --help``."""
     return Run(_call("pretrain", words, config_dir, settings))
 
 
 def probe(*words: str, config_dir: Folder | None = None, **settings: Setting) -> TransferRun:
-    """Train a head on a frozen encoder; see ``lmtransfer probe --help``.
-
-    Args:
-        words: settings as on the command line.
-        config_dir: a folder with your own configs.
-        settings: settings by key, such as ``init=run``, ``task="sst2"``, ``seeds=5`` and ``control=True``.
-
-    Returns:
-        The run, with the scores of all its seeds.
-
-    Raises:
-        LmtransferError: the message of the command line.
-    """
+    """Train a head on a frozen encoder; see ``lmtransfer probe --help``."""
     return TransferRun(_call("probe", words, config_dir, settings))
 
 
 def finetune(*words: str, config_dir: Folder | None = None, **settings: Setting) -> TransferRun:
-    """Train a pretrained encoder and a new head on a task; see ``lmtransfer finetune --help``.
-
-    Args:
-        words: settings as on the command line.
-        config_dir: a folder with your own configs.
-        settings: settings by key, such as ``init=run``, ``task="sst2"``, ``seeds=5`` and ``control=True``.
-
-    Returns:
-        The run, with the scores of all its seeds.
-
-    Raises:
-        LmtransferError: the message of the command line.
-    """
+    """Train a pretrained encoder and a new head on a task; see ``lmtransfer finetune --help``."""
     return TransferRun(_call("finetune", words, config_dir, settings))
 
 
 def evaluate(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Run:
-    """Score a run on a split, or measure the losses of a pretraining run; see ``lmtransfer evaluate --help``.
-
-    Args:
-        words: settings as on the command line.
-        config_dir: a folder with your own configs.
-        settings: settings by key, such as ``run=...`` and ``split="test"``.
-
-    Returns:
-        A new run with the scores.
-
-    Raises:
-        LmtransferError: the message of the command line.
-    """
+    """Score a run on a split, or measure the losses of a pretraining run; see ``lmtransfer evaluate --help``."""
     return Run(_call("evaluate", words, config_dir, settings))
 
 
 def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) -> list[dict[str, Any]]:
     """Answer a text, a file or a split, or fill in masks; see ``lmtransfer predict --help``.
 
-    To answer many texts without loading the run each time, use ``load``.
-
-    Args:
-        words: settings as on the command line.
-        config_dir: a folder with your own configs.
-        settings: settings by key, such as ``run=...`` and ``text="A film to remember."`` or ``input="reviews.tsv"``.
-
-    Returns:
-        One dictionary per input, like the command's JSON; an empty list if ``output`` names a file.
-
-    Raises:
-        LmtransferError: the message of the command line.
+    Returns one dictionary per input, like the command's JSON, or an empty list if ``output`` names a file. To answer
+    many texts without loading the run each time, use ``load``.
     """
     answers: list[dict[str, Any]] = []
     _call("predict", words, config_dir, settings, write=answers.extend)
@@ -362,35 +273,14 @@ def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) 
 def export(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Path | None:
     """Export a run for other libraries or unchanged, and push it to the hub; see ``lmtransfer export --help``.
 
-    Args:
-        words: settings as on the command line.
-        config_dir: a folder with your own configs.
-        settings: settings by key, such as ``run=...`` and ``to="my-model"``.
-
-    Returns:
-        The folder of the export; None if the export was only pushed.
-
-    Raises:
-        LmtransferError: the message of the command line.
+    Returns None if the export was only pushed.
     """
     folder: Path | None = _call("export", words, config_dir, settings)
     return folder
 
 
 def report(*words: Folder, config_dir: Folder | None = None, **settings: Setting) -> Report:
-    """Compare all results in tables and figures; see ``lmtransfer report --help``.
-
-    Args:
-        words: folders of runs, ``runs`` by default, and settings as on the command line.
-        config_dir: a folder with your own configs.
-        settings: settings by key, such as ``to="my-report"``.
-
-    Returns:
-        The report.
-
-    Raises:
-        LmtransferError: the message of the command line.
-    """
+    """Compare all results in tables and figures; see ``lmtransfer report --help``."""
     return Report(_call("report", words, config_dir, settings))
 
 
@@ -407,16 +297,7 @@ def _call(
 class LoadedRun:
     """A run in memory.
 
-    Args:
-        saved: the run.
-        encoder: the run's encoder, on the device and in evaluation mode.
-        hardware: device and precision.
-        task: the task that the run was trained on; None for a run without a task.
-        answers: produces the answers; None for a run without a task.
-        notes: counts the inputs that ``answers`` truncated.
-
     Attributes:
-        path: the run directory.
         encoder: a ``torch.nn.Module`` over packed batches; see ``lmtransfer.models.base.Encoder``.
         tokenizer: turns text into ids with offsets; see ``lmtransfer.tokenizers.base.Tokenizer``.
         task: the task with its labels; None for a run without a task.
@@ -438,7 +319,7 @@ class LoadedRun:
         self.task = task
         self._saved, self._hardware, self._answers = saved, hardware, answers
         self._notes = notes or Notes()
-        self._filled: dict[int, MaskAnswers] = {}
+        self._filled: dict[int, MaskFiller] = {}
         self._embedders: dict[str, Embedder] = {}
 
     def __repr__(self) -> str:
@@ -452,10 +333,6 @@ class LoadedRun:
         Args:
             texts: one text or several, in the form of ``text=`` in ``lmtransfer predict``: [SEP] separates two texts,
                 or a question from its passage.
-            top_k: number of candidates for each [MASK].
-
-        Returns:
-            One dictionary per text, like the JSON of ``lmtransfer predict``.
 
         Raises:
             DataError: a text has the wrong form for the run.
@@ -466,7 +343,7 @@ class LoadedRun:
         if self._answers is not None:
             return self._answer(self._answers, examples)
         if top_k not in self._filled:
-            self._filled[top_k] = MaskAnswers(self._saved, top_k, self._hardware)
+            self._filled[top_k] = open_mask_filler(self._saved, top_k, self._hardware)
         return self._filled[top_k].lines(examples)
 
     def _answer(self, answers: TaskAnswers, examples: Sequence[Any]) -> list[dict[str, Any]]:
@@ -485,7 +362,6 @@ class LoadedRun:
         The first call with a new choice of layers and pooling loads the modules for it.
 
         Args:
-            texts: one text or several; tokens beyond the encoder's maximum length are ignored.
             layers: ``last``, a layer number (0 for the embeddings), or a list such as ``[0, "last"]``, whose vectors
                 are concatenated; None for the layers of the run's head, or the last layer if it has no head.
             pooling: ``mean``, ``max``, ``cls``, ``last_token`` or ``family``; None for the pooling of the run's head,
@@ -496,9 +372,6 @@ class LoadedRun:
 
         Returns:
             float32, shape (N, E): E is the width of the encoder, times the number of listed layers.
-
-        Raises:
-            ConfigError: the choice does not fit the encoder, or needs weights that the run does not have.
         """
         choice = VectorChoice.of(layers=layers, pooling=pooling)
         if str(choice) not in self._embedders:
@@ -511,11 +384,7 @@ class LoadedRun:
         """Return the tokens with the embeddings (layer 0) nearest to a token's, with their cosines, nearest first.
 
         Args:
-            text: a token, or several, whose embeddings are averaged.
             num: number of tokens to return, excluding special tokens and those of ``text``.
-
-        Raises:
-            ConfigError: the encoder has no token embeddings, or the text has no token.
         """
         table = self.encoder.token_embedding
         if table is None:
@@ -564,11 +433,6 @@ def load(
         trust: whether to read files that the run names even if someone else produced the run.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:<number>`` or ``mps``.
         precision: ``fp32``, ``bf16``, ``fp16``, or ``auto`` (the hardware's fastest format).
-
-    Raises:
-        RunDirectoryError: there is no such run, or it has no checkpoint.
-        CheckpointError: the weights do not fit the configuration.
-        ConfigError: the device or the precision is not available on this machine.
     """
     path = os.fspath(run)
     try:

@@ -15,14 +15,7 @@ from lmtransfer.system.printable import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line.
-
-    Args:
-        arguments: the words after ``lmtransfer``; by default, the words of the process's own command line.
-
-    Returns:
-        The exit code: 0, or the code of the displayed error.
-    """
+    """Run one command line."""
     if arguments is not None:
         return _run(list(arguments))
     os.environ["PYTHONSAFEPATH"] = "1"  # keeps child processes from importing modules in the current folder
@@ -38,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command line, show any error, and return the exit code."""
     if not ranks.is_first():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     try:
@@ -59,7 +51,6 @@ def _run(arguments: list[str]) -> int:
 
 
 def _report(error: BaseException, arguments: list[str]) -> int:
-    """Show an error to the user and return the exit code."""
     if isinstance(error, BrokenPipeError):  # the reader (head, less) has closed the pipe
         for stream in (sys.stdout, sys.stderr):
             interrupts.silence(stream)

@@ -81,10 +81,7 @@ def test_the_package_imports_nothing_heavy_until_a_function_is_used() -> None:
     done = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == "[]"
     assert "no_such_name" in done.stdout.splitlines()[1]
-
-
-def test_every_function_keeps_its_name_beside_the_modules() -> None:
-    for name in package.__all__:
+    for name in package.__all__:  # beside modules of the same names
         assert callable(getattr(package, name)), name
         assert getattr(package, name).__doc__
 
@@ -128,10 +125,8 @@ def test_errors_are_those_of_the_command_line(
 ) -> None:
     calls: list[tuple[Any, list[str], type[Exception]]] = [
         (pretrain, ["model=brt"], ConfigError),
-        (pretrain, ["train.stps=3"], ConfigError),
         (pretrain, ["trian=3", "no_key"], ConfigError),
         (finetune, ["init=runs/nothing", "task=sst2"], RunDirectoryError),
-        (finetune, ["task=sst2"], ConfigError),
         (predict, ["run=runs/finetune/toy"], ConfigError),
     ]
     for function, words, kind in calls:
@@ -171,12 +166,12 @@ def test_threads_wait_for_each_other(world: Path, nothing_left: None) -> None:
         run = pretrain(*TWO_STEPS, seed=top_k, name=f"of-{top_k}")
         found[top_k] = (run, predict(run=run, text="good [MASK]", top_k=top_k, hardware="exact"))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2, 3)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == [1, 2, 3]
+    assert sorted(found) == [1, 2]
     for number, (run, answers) in found.items():
         assert run.config["seed"] == number
         assert len(answers[0]["masks"][0]["candidates"]) == number
@@ -285,9 +280,7 @@ def test_loading_computes_in_float32_and_leaves_the_threads_alone(made: Path, mo
     ("call", "names"),
     [
         (lambda run: load(run, precision="fp8"), ["precision='fp8'", "bf16"]),
-        (lambda run: load(None), ["run=None"]),
         (lambda run: load(run).vectors(None), ["texts=None"]),
-        (lambda run: load(run).predict(["a", None]), ["texts[1]=None"]),
         (lambda run: load(run).nearest("the", -1), ["num=-1"]),
         (lambda run: predict(run=run, text="a", config_dir=3), ["config_dir=3"]),
     ],
@@ -320,14 +313,11 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_hydra_reads_the_value_that_was_given(value: Any) -> None:
-    read = OverridesParser.create().parse_override(f"key={format_value(value, 'key')}").value()
-
-    plain = OmegaConf.to_container(OmegaConf.create({"key": read}), resolve=True)
-    assert isinstance(plain, dict)
-    assert plain["key"] == value
-    assert type(plain["key"]) is type(value)
+def test_hydra_reads_the_value_that_was_given() -> None:
+    for value in VALUES:
+        read = OverridesParser.create().parse_override(f"key={format_value(value, 'key')}").value()
+        plain: Any = OmegaConf.to_container(OmegaConf.create({"key": read}), resolve=True)
+        assert (plain["key"], type(plain["key"])) == (value, type(value))
 
 
 def test_numbers_of_numpy_and_paths_are_numbers_and_text() -> None:
@@ -370,11 +360,9 @@ def call(
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        ({"texts": None}, ["texts=None", "text"]),
         ({"texts": b"bytes"}, ["texts=b'bytes'"]),
         ({"texts": ["a", None]}, ["texts[1]=None", "text"]),
         ({"texts": {"a": "b"}}, ["texts={'a': 'b'}"]),
-        ({"texts": "a", "precision": "fp8"}, ["precision='fp8'", "fp32, bf16"]),
         ({"texts": "a", "top_k": 2.5}, ["top_k=2.5", "integer"]),
         ({"texts": "a", "top_k": 0}, ["top_k=0", "1 or more"]),
         ({"texts": 3, "trust": "yes"}, ["texts=3", "trust='yes'", "true or false"]),
@@ -385,6 +373,6 @@ def test_an_argument_that_does_not_fit_its_annotation_is_named(arguments: dict[s
         call(**arguments)
 
 
-@pytest.mark.parametrize("texts", ["ab", ["a", "b"], ("a", "b"), np.array(["a", "b"])], ids=repr)
-def test_texts_are_one_text_or_any_list_of_them(texts: Any) -> None:
-    assert call(texts, top_k=np.int64(3)) == 2  # type: ignore[arg-type]
+def test_texts_are_one_text_or_any_list_of_them() -> None:
+    for texts in ("ab", ["a", "b"], ("a", "b"), np.array(["a", "b"])):
+        assert call(texts, top_k=np.int64(3)) == 2  # type: ignore[arg-type]

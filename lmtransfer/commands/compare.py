@@ -10,17 +10,13 @@ from lmtransfer.config.check import check
 from lmtransfer.reporting.comparison.comparison import add_margin
 from lmtransfer.reporting.comparison.page import print_comparison, write_comparison
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
-from lmtransfer.reporting.comparison.reading import read_sides
+from lmtransfer.reporting.comparison.sides import read_sides
 from lmtransfer.reporting.comparison.task import compare_sides
-from lmtransfer.reporting.render.cells import report_console
+from lmtransfer.reporting.table import report_console
 
 
 def run(cfg: DictConfig) -> Path:
-    """Read both sides, print the comparison, and write its page.
-
-    Returns:
-        The folder with the page.
-    """
+    """Read both sides, print the comparison, and write its page."""
     check(cfg, primary="compare")
     runs = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
     one, other = read_sides(runs)

@@ -11,23 +11,18 @@ from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.embedding import EmbedFormats, check_ending, embed_rows, open_rows
+from lmtransfer.inference.embedding import check_ending, embed_rows, open_rows
 from lmtransfer.inference.prediction_input import find_input, input_format
 from lmtransfer.inference.prediction_output import check_output_path
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
+from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.transfer.open_embedder import VectorChoice, open_embedder, open_run_to_embed
 
 
 def run(cfg: DictConfig) -> None:
-    """Embed the texts.
-
-    Raises:
-        ConfigError: a setting is invalid, or does not fit the run.
-        DataError: the input does not exist, contains no texts, lacks the column, or has a malformed row.
-        RunDirectoryError: the run does not exist, or the output already exists.
-    """
+    """Embed the texts."""
     check(cfg, primary="embed")
     plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     choice = VectorChoice.of(layers=plain["layers"], pooling=plain["pooling"])
@@ -36,7 +31,7 @@ def run(cfg: DictConfig) -> None:
     source = find_input(str(cfg.input))
     source.check_distinct_from(str(cfg.output))
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
-    file_format = input_format(cfg.format, source, EmbedFormats(), notes)
+    file_format = input_format(cfg.format, source, TextReader("embed", owner="embed"), notes)
     delimiter = delimiter_of(cfg.delimiter, "delimiter")
     saved = open_run_to_embed(str(cfg.run), trust=cfg.trust)
     if saved.path.name.startswith("seed-"):
@@ -66,7 +61,6 @@ def run(cfg: DictConfig) -> None:
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check everything that depends on the command line alone."""
     problems = []
     if not str(cfg.vector_column or "").strip():
         problems.append("vector_column is empty: set the name of the column for the vectors")

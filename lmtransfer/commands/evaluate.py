@@ -18,7 +18,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
 from lmtransfer.interop.open_run import is_pretrained, open_saved, run_folder, task_run_folders
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
-from lmtransfer.reporting.runs.kept_answers import examples_of
+from lmtransfer.reporting.runs.scores import examples_of
 from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory

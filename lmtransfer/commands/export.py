@@ -12,8 +12,9 @@ from typing import Literal
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
-from lmtransfer.config.revisions import count_text, split_revision, with_revision
+from lmtransfer.config.revisions import babylm_name, count_text, split_revision, with_revision
 from lmtransfer.errors import ConfigError, HubError, RunDirectoryError
+from lmtransfer.interop.exporting.babylm import build_submission
 from lmtransfer.interop.exporting.card import CardSettings
 from lmtransfer.interop.exporting.formats import ADAPTER, VECTORS, FormSettings, write_model
 from lmtransfer.interop.exporting.place import check_place, export_folder
@@ -21,13 +22,12 @@ from lmtransfer.interop.exporting.run import write_run
 from lmtransfer.interop.hub import MAIN, Target, branch_problem, files_in, name_problem
 from lmtransfer.interop.open_run import run_folder
 from lmtransfer.reporting.runs.collect import collect
-from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training.checkpoints import open_checkpoint
 
-_RUN = "run"
+_RUN, _BABYLM = "run", "babylm"
 _MAX_NAMES = 12
 
 
@@ -45,6 +45,8 @@ def run(cfg: DictConfig) -> Path | None:
     """
     check(cfg, primary="export")
     _check_choices(cfg)
+    if cfg.format == _BABYLM:
+        return _export_submission(cfg)
     parts = _parts_of(str(cfg.run), revisions=cfg.revisions, branch=str(cfg.hub.branch))
     target = None
     if cfg.push is not None:
@@ -60,6 +62,24 @@ def run(cfg: DictConfig) -> Path | None:
         notes = dict.fromkeys(line for part in parts for line in _write(cfg, part, root / part.folder))
         for line in (*notes, *_after(cfg, target, parts, root, local_copy=folder)):
             console.print(line, markup=False, soft_wrap=True)
+    return folder
+
+
+def _export_submission(cfg: DictConfig) -> Path:
+    """Write the submission file and the form of the BabyLM challenge."""
+    directory = run_folder(str(cfg.run), key="run")
+    submission = build_submission(directory, Path(str(cfg.results or "runs")).expanduser())
+    folder = Path(str(cfg.to)).expanduser().resolve()
+    with export_folder(folder, overwrite=cfg.overwrite) as staged:
+        submission.write(staged)
+    console = Console(highlight=False)
+    if submission.problems:
+        console.print("missing, or of another size than the challenge's data, and so without a score there:")
+    for problem in submission.problems:
+        console.print(f"  {problem}", markup=False, soft_wrap=True)
+    console.print(
+        f"written to {short_path(folder)}: {_names(folder, [_Part('', '', '')])}", markup=False, soft_wrap=True
+    )
     return folder
 
 
@@ -94,27 +114,13 @@ def _parts_of(run: str, *, revisions: bool | Literal["babylm"], branch: str) -> 
             f"run={run} has no revisions: leave revisions= out, or pretrain with train.save_at=[0,100k,1M] to save some"
         )
     parts = [_Part(run, branch, branch)]
-    tokens_per_word = _tokens_per_word(directory, run) if revisions == "babylm" else None
+    words = directory.revision_words() if revisions == "babylm" else {}
     for tokens, folder in folders.items():
-        if tokens_per_word is None:
-            name = f"step{open_checkpoint(folder).step}-tokens{count_text(tokens)}"
-        else:
-            millions = float(f"{tokens / tokens_per_word / 1e6:.3g}")
-            name = f"chck_{millions:g}M"
+        name = f"step{open_checkpoint(folder).step}-tokens{count_text(tokens)}"
+        if revisions == "babylm":
+            name = babylm_name(words[tokens])
         parts.append(_Part(with_revision(run, tokens), name, name))
     return parts
-
-
-def _tokens_per_word(directory: RunDirectory, run: str) -> float:
-    """Return the number of training tokens per word that a pretraining run read."""
-    result = directory.read_result()
-    words = result.more.get("words")
-    if not isinstance(words, int) or words < 1 or not result.tokens:
-        raise RunDirectoryError(
-            f"run={run}: its result has no number of words, so revisions=babylm cannot name the revisions: a run of "
-            "pretrain on a single corpus has one; set revisions=true"
-        )
-    return float(result.tokens) / words
 
 
 def _folder(cfg: DictConfig) -> Path | None:
@@ -253,6 +259,12 @@ def _check_choices(cfg: DictConfig) -> None:
         ]
     if cfg.results is not None and not Path(str(cfg.results)).expanduser().is_dir():
         problems.append(f"results={cfg.results}: no such folder; give the folder that holds your runs, such as runs/")
+    if cfg.format == _BABYLM and (
+        cfg.to is None or cfg.push is not None or cfg.revisions or cfg.checkpoint is not None
+    ):
+        problems.append(
+            "format=babylm writes the submission to a folder: set to=<folder> and leave push=, revisions= out"
+        )
     problems += _push_problems(cfg)
     if ranks.world_size() > 1:
         problems.append("export runs in one process: start it without torchrun")

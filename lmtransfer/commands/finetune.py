@@ -31,11 +31,7 @@ from lmtransfer.transfer.method import TransferMethod
 
 
 def run(cfg: DictConfig) -> Path:
-    """Train and write a run directory.
-
-    Returns:
-        The run directory.
-    """
+    """Train and write a run directory."""
     return transfer(cfg, command="finetune")
 
 
@@ -51,11 +47,7 @@ def check_settings_of(cfg: DictConfig, *, command: str) -> None:
 
 
 def transfer(cfg: DictConfig, *, command: str) -> Path:
-    """Train the run, its control and all seeds on a task.
-
-    Returns:
-        The run directory.
-    """
+    """Train the run, its control and all seeds on a task."""
     check_transfer(cfg, command)
     place = Place.of(cfg, command=command)
     source = open_start(cfg)
@@ -101,11 +93,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
 
 
 def check_transfer(cfg: DictConfig, command: str) -> None:
-    """Check everything that depends on the config alone.
-
-    Raises:
-        ConfigError: lists all problems.
-    """
+    """Check everything that depends on the config alone."""
     expand_parts(cfg)
     nodes = {
         "task": {"data_root", "cache_dir"},
@@ -146,9 +134,8 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     problems += _fold_problems(cfg)
     if problems:
         raise ConfigError(problems)
-    for group in ("transfer", "schedule"):
-        build(cfg[group])  # these need only their settings, and raise if a setting is invalid
     method: TransferMethod = build(cfg.transfer)
+    build(cfg.schedule)  # raises if a setting is invalid
     factors = cfg.optimizer.get("rates") or {}
     if method.freezing.is_frozen and any(factor != 1 for factor in factors.values()):
         raise ConfigError(
@@ -167,7 +154,6 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
 
 
 def _fold_problems(cfg: DictConfig) -> list[str]:
-    """Return the problems with settings that exclude cross-validation."""
     folds = cfg.task.get("folds")
     if folds is None:
         return []

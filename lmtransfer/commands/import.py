@@ -20,61 +20,9 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.printable import short_path
 
-_COMMANDS = ("pretrain", "import", "probe", "finetune")
-
-
-def _names_to_skip(folder: str, names: list[str]) -> set[str]:
-    """Return the names in a folder to skip when copying: repository files outside the run, and trackers' links."""
-    of_trackers = "trackers" in Path(folder).parts
-    return {
-        name
-        for name in names
-        if name == "README.md" or name.startswith(".") or (of_trackers and Path(folder, name).is_symlink())
-    }
-
-
-def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
-    """Copy a run, completely or not at all, to the folder in which its own command looks for it.
-
-    Args:
-        root: folder of the user's runs.
-        name: name of the copy; None for the name in its configuration.
-    """
-    source = RunDirectory.open(folder)
-    config = source.read_config()
-    run = RunDirectory.create(root, _command_of(source, config), name or config.get("name") or folder.name)
-    with staged_folder(run.path) as staged:
-        shutil.copytree(source.path, staged, ignore=_names_to_skip, dirs_exist_ok=True)
-    return run
-
-
-def _command_of(run: RunDirectory, config: Mapping[str, Any]) -> str:
-    """Return the command that produced a run: from its result, else from its configuration."""
-    recorded = run.read_result().command if run.is_finished else None
-    if recorded in _COMMANDS:
-        return recorded
-    if "task" not in config:
-        return "pretrain"
-    return "probe" if (config.get("transfer") or {}).get("freeze") == "frozen" else "finetune"
-
-
-def describe_copy(run: RunDirectory) -> list[str]:
-    """Return lines that say where the copy is and how to continue."""
-    path = short_path(run.path)
-    if not run.is_finished:
-        name = run.path.name
-        return [f"run: {run.path}", f"to continue: run the command that started it, with name={name} resume=true"]
-    is_of_task = "task" in run.read_config()
-    next_command = f"lmtransfer predict run={path} text=..." if is_of_task else f"lmtransfer finetune init={path}"
-    return [f"run: {run.path}", f"next: {next_command}"]
-
 
 def run(cfg: DictConfig) -> Path:
-    """Import a checkpoint and write a run directory, completely or not at all.
-
-    Returns:
-        The run directory.
-    """
+    """Import a checkpoint, or copy a run, completely or not at all."""
     check(cfg, primary="import")
     if ranks.world_size() > 1:
         raise ConfigError("import runs in one process: start it without torchrun")
@@ -96,12 +44,47 @@ def run(cfg: DictConfig) -> Path:
     return directory.path
 
 
+_COMMANDS = ("pretrain", "import", "probe", "finetune")
+
+
 def _copy_run(cfg: DictConfig, folder: Path) -> Path:
-    """Copy a run that was pushed or exported unchanged."""
+    """Copy a run that was pushed or exported unchanged to the folder in which its own command looks for it."""
     if cfg.tokenizer.add is not None:
         raise ConfigError("tokenizer.add: source= is an lmtransfer run, which is copied unchanged; leave it out")
-    run = copy_run(folder, Path(cfg.output_root), name=None if cfg.name is None else sweep_name(str(cfg.name)))
+    source = RunDirectory.open(folder)
+    config = source.read_config()
+    name = config.get("name") or folder.name if cfg.name is None else sweep_name(str(cfg.name))
+    run = RunDirectory.create(Path(cfg.output_root), _command_of(source, config), name)
+    with staged_folder(run.path) as staged:
+        shutil.copytree(source.path, staged, ignore=_names_to_skip, dirs_exist_ok=True)
+    path = short_path(run.path)
+    if not run.is_finished:
+        advice = f"to continue: run the command that started it, with name={run.path.name} resume=true"
+    elif "task" in config:
+        advice = f"next: lmtransfer predict run={path} text=..."
+    else:
+        advice = f"next: lmtransfer finetune init={path}"
     console = Console(highlight=False)
-    for line in describe_copy(run):
+    for line in (f"run: {run.path}", advice):
         console.print(line, markup=False, soft_wrap=True)
     return run.path
+
+
+def _names_to_skip(folder: str, names: list[str]) -> set[str]:
+    """Return the names in a folder to skip when copying: repository files outside the run, and trackers' links."""
+    of_trackers = "trackers" in Path(folder).parts
+    return {
+        name
+        for name in names
+        if name == "README.md" or name.startswith(".") or (of_trackers and Path(folder, name).is_symlink())
+    }
+
+
+def _command_of(run: RunDirectory, config: Mapping[str, Any]) -> str:
+    """Return the command that produced a run: from its result, else from its configuration."""
+    recorded = run.read_result().command if run.is_finished else None
+    if recorded in _COMMANDS:
+        return recorded
+    if "task" not in config:
+        return "pretrain"
+    return "probe" if (config.get("transfer") or {}).get("freeze") == "frozen" else "finetune"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from omegaconf import DictConfig, ListConfig
 from rich import box
 from rich.table import Table
@@ -47,15 +45,10 @@ def run(cfg: DictConfig) -> None:
         table.add_column("name", no_wrap=True)
         table.add_column("description, source, cost")
         for name in paths.group_options(group, folders):
-            table.add_row(name, Text(read_summary(group, name, folders)))
+            path = paths.find(f"{group}/{name}.yaml", folders)
+            table.add_row(name, Text(summary(path.read_text(encoding="utf-8", errors="replace")) if path else ""))
         if table.row_count:
             console.print(table)
-
-
-def read_summary(group: str, name: str, folders: list[Path]) -> str:
-    """Return the first comment line of a config."""
-    path = paths.find(f"{group}/{name}.yaml", folders)
-    return summary(path.read_text(encoding="utf-8", errors="replace")) if path else ""
 
 
 def _chosen_kinds(what: object) -> list[str]:

@@ -13,7 +13,8 @@ from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.answering import EntityAnswers, MaskAnswers, MaskedTexts, TaskAnswers, open_runs
+from lmtransfer.inference.answering import EntityAnswers, MaskedTexts, TaskAnswers, open_runs
+from lmtransfer.inference.fill_mask import open_mask_filler
 from lmtransfer.inference.prediction_input import AnswersInOrder, find_input, input_file, input_format, read_example
 from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, SubmissionFile, Write, open_output
 from lmtransfer.interop.open_run import is_pretrained, open_saved
@@ -23,7 +24,7 @@ from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.input_files import Reader
-from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.transfer.experiment.part_run import task_of, task_to_answer
 
 _SOURCES = ("input", "text", "split")
@@ -31,11 +32,7 @@ _COLUMNS = ("text_column", "text_pair_column", "id_column")
 
 
 def run(cfg: DictConfig, *, write: Write | None = None) -> None:
-    """Predict; answers go to ``output``, everything else to standard error.
-
-    Args:
-        write: receives the answers in place of standard output.
-    """
+    """Predict; answers go to ``output``, everything else to standard error."""
     check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
     _check_choices(cfg)
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
@@ -60,7 +57,6 @@ def run(cfg: DictConfig, *, write: Write | None = None) -> None:
 
 
 def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes, instead: Write | None) -> str:
-    """Write answers as JSON lines and return a summary."""
     if task is None:
         reader: Reader = MaskedTexts()
     else:
@@ -77,7 +73,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         hardware = eager_hardware(cfg)
         answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
         if task is None:
-            answer = MaskAnswers(runs[0], cfg.top_k, hardware).lines
+            answer = open_mask_filler(runs[0], cfg.top_k, hardware).lines
         else:
             kind = EntityAnswers if cfg.entities else TaskAnswers
             answer = kind(runs, task, hardware, notes).lines
@@ -96,7 +92,6 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
 
 
 def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
-    """Write the official submission file of a split and return a summary."""
     submission = SubmissionFile(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
     examples = task.examples(cfg.split)
     answering = TaskAnswers(runs, task, eager_hardware(cfg), notes)
@@ -110,7 +105,6 @@ def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes)
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check everything that depends on the command line alone."""
     problems = []
     sources = [key for key in _SOURCES if cfg[key] is not None]
     if len(sources) != 1:
@@ -134,7 +128,6 @@ def _check_choices(cfg: DictConfig) -> None:
 
 
 def _check_fill_mask(cfg: DictConfig) -> None:
-    """Check the settings for a pretraining run."""
     wrong = [key for key in ("task", "split", "submission") if cfg.get(key) is not None]
     wrong += [key for key in ("ensemble", "entities") if cfg[key]]
     if wrong:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from omegaconf import DictConfig
-from rich import box
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -15,7 +14,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.short_forms import expand_overlap, expand_parts
 from lmtransfer.data.token_cache import PreparationProgress, PreparedCorpus, prepare, tokenizer_for
-from lmtransfer.inference.inspection.tables import parts_table
+from lmtransfer.inference.inspection.tables import parts_table, table_with_title
 from lmtransfer.pretraining.text import build_corpus, examples_of, findings_table, screened_parts
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import default_cache_dir
@@ -26,12 +25,7 @@ _MANY_ACCENTS = 0.02  # share of words
 
 
 def run(cfg: DictConfig) -> None:
-    """Prepare the corpus of a config and print its statistics.
-
-    Raises:
-        ConfigError: lists every problem of the config.
-        DataError: a corpus is missing, empty, or cannot be read.
-    """
+    """Prepare the corpus of a config and print its statistics."""
     expand_parts(cfg)
     expand_overlap(cfg)
     nodes: dict[str, set[str]] = {"corpus": {"data_root", "cache_dir"}, "tokenizer": set()}
@@ -91,10 +85,7 @@ def preparing_line(console: Console, name: str) -> Iterator[Callable[[Preparatio
 def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
     """Build a table with statistics of the corpus and its tokens."""
     statistics = prepared.statistics
-    table = Table(title=f"corpus {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
+    table = table_with_title(f"corpus {name}")
     share = statistics.validation_tokens / statistics.tokens
     table.add_row("documents", f"{statistics.documents:,}", f"{statistics.duplicate_documents:,} exact duplicates")
     table.add_row("validation", f"{statistics.validation_documents:,}", f"documents, {share:.2%} of the tokens")
@@ -126,7 +117,6 @@ def remarks_on(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _trained_on(tokenizer: Tokenizer) -> str:
-    """Say on how many lines the vocabulary was trained; empty if the number was not recorded."""
     counts = tokenizer.training
     if "pieces_used" not in counts:
         return ""

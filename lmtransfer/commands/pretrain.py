@@ -54,16 +54,7 @@ from lmtransfer.training.hardware import Hardware, forget_peak, peak_memory
 
 
 def run(cfg: DictConfig) -> Path:
-    """Train and write a run directory, with a folder for each seed if there are several.
-
-    Returns:
-        The run directory.
-
-    Raises:
-        RunDirectoryError: the run exists, and ``resume`` is false.
-        ConfigError: a setting or a text has changed that must not change on resume.
-        Interrupted: on SIGTERM or Ctrl-C, after the checkpoint is saved.
-    """
+    """Train and write a run directory, with a folder for each seed if there are several."""
     train = check_settings(cfg)
     name = sweep_name(cfg.name)
     hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, pretrains=True)
@@ -76,11 +67,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def check_settings(cfg: DictConfig) -> TrainSettings:
-    """Check the settings of a run before any work.
-
-    Returns:
-        The budget and the batch sizes.
-    """
+    """Check the settings of a run before any work."""
     check_pretraining(cfg, primary="pretrain")
     train = effective_train(cfg, primary="pretrain")
     check_reached(train, phases_of(cfg))
@@ -88,13 +75,7 @@ def check_settings(cfg: DictConfig) -> TrainSettings:
 
 
 def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardware, *, resume: bool) -> RunDirectory:
-    """Train one encoder, or resume its training.
-
-    Args:
-        train: budget, batch sizes, and how often to log, validate and save.
-        hardware: device and number format.
-        resume: whether to resume an existing run of this name.
-    """
+    """Train one encoder, or resume its training."""
     directory = RunDirectory(Path(cfg.output_root) / "pretrain" / name)
     if directory.config_path.is_file():
         keep_commits(cfg.corpus, directory.read_config().get("corpus") or {})
@@ -191,7 +172,6 @@ def _counted_embeddings(
 def _remarks(
     cfg: DictConfig, text: Text, phase: TrainingPhase, learner: PretrainingLearner, heads: InheritedHeads
 ) -> Iterator[str]:
-    """Yield remarks on the text, the continued run and the cost, before training begins."""
     yield from (f"note: {note}" for note in text.notes)
     if cfg.init:
         yield f"continuing from {cfg.init}; {heads}"
@@ -204,15 +184,7 @@ def _remarks(
 def pretrain_seeds(
     cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardware, place: Place, *, resume: bool
 ) -> RunDirectory:
-    """Train with the seeds ``seed`` to ``seed + seeds - 1``; write one run directory with a folder for each seed.
-
-    Args:
-        cfg: the checked config of the command, with ``seeds`` greater than 1.
-        train: budget, batch sizes, and how often to log, validate and save.
-        hardware: device and number format.
-        place: where the seeds are trained, and how many of them at the same time.
-        resume: whether to resume an existing run of this name, which may have fewer seeds.
-    """
+    """Train with the seeds ``seed`` to ``seed + seeds - 1``; write one run directory with a folder for each seed."""
     config = with_absolute_paths(resolve_config(cfg))
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
     if directory.config_path.is_file():

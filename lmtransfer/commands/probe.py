@@ -10,11 +10,7 @@ from lmtransfer.commands.finetune import check_settings_of, transfer
 
 
 def run(cfg: DictConfig) -> Path:
-    """Train and write a run directory; ``probe`` and ``finetune`` differ only in their defaults.
-
-    Returns:
-        The run directory.
-    """
+    """Train and write a run directory; ``probe`` and ``finetune`` differ only in their defaults."""
     return transfer(cfg, command="probe")
 
 

@@ -12,24 +12,16 @@ from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.inspection.kept_texts import TaskTexts
 from lmtransfer.reporting.records import FILES
-from lmtransfer.reporting.render.cells import report_console
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 from lmtransfer.reporting.sections import find_sections
+from lmtransfer.reporting.table import report_console
 from lmtransfer.reporting.write import print_report, write_report
 
 
 def run(cfg: DictConfig) -> Path:
-    """Read the runs, print the table, and write the report: report.html, .md and .json, figures/, a ``format`` file.
-
-    Returns:
-        The folder of the report.
-
-    Raises:
-        ConfigError: a key is unknown.
-        RunDirectoryError: there are no runs, or the report cannot be written.
-    """
+    """Read the runs, print the table, and write the report: report.html, .md and .json, figures/, a ``format`` file."""
     check(cfg, primary="report")
     if cfg.watch:
         return _watch(cfg)
@@ -68,7 +60,6 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _watch(cfg: DictConfig) -> Path:
-    """Show the progress of a study."""
     if OmegaConf.is_list(cfg.runs):
         raise ConfigError(f"runs={list(cfg.runs)}: watch=true follows one study; set its folder, runs/study/<name>")
     from lmtransfer.study.progress import watch  # imports torch, which most reports do not need

@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.serving.app import Limits, make_app, serve
+from lmtransfer.inference.serving.app import make_app, serve
 from lmtransfer.inference.serving.guard import listen, resolve_address
 from lmtransfer.inference.serving.served import open_served_run
 from lmtransfer.runs.training import eager_hardware
@@ -16,13 +16,7 @@ from lmtransfer.system.optional import install_hint
 
 
 def run(cfg: DictConfig) -> None:
-    """Serve the run until Ctrl-C.
-
-    Raises:
-        ConfigError: the settings contradict each other, the address cannot be used, the run cannot be served, or the
-            extra ``serve`` is not installed.
-        RunDirectoryError: the run does not exist, or was not trained.
-    """
+    """Serve the run until Ctrl-C."""
     check(cfg, primary="serve")
     _check_settings(cfg)
     address = resolve_address(str(cfg.host), cfg.port, allow_remote=cfg.allow_remote)
@@ -37,7 +31,7 @@ def run(cfg: DictConfig) -> None:
                 trust=cfg.trust,
                 hardware=eager_hardware(cfg),
             )
-        app = make_app(served, address=address, limits=Limits(max_bytes=cfg.max_bytes, max_seconds=cfg.max_seconds))
+        app = make_app(served, address=address, max_bytes=cfg.max_bytes, max_seconds=cfg.max_seconds)
         host = f"[{address.host}]" if ":" in address.host else address.host
         url = f"http://{host}:{listener.getsockname()[1]}"
 
@@ -53,7 +47,6 @@ def run(cfg: DictConfig) -> None:
 
 
 def _check_settings(cfg: DictConfig) -> None:
-    """Check everything that depends on the settings alone."""
     problems = [f"serve: {reason}" for package in ("fastapi", "uvicorn") if (reason := install_hint(package))][:1]
     if ranks.world_size() > 1:
         problems.append("serve runs in one process: start it without torchrun")

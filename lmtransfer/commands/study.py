@@ -16,8 +16,8 @@ from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.launch.command import module_of
 from lmtransfer.launch.jobs import Place, run_jobs
-from lmtransfer.reporting.render.cells import print_table, report_console
 from lmtransfer.reporting.sections import write_sections
+from lmtransfer.reporting.table import print_table, report_console
 from lmtransfer.runs.create_and_lock import Busy, hold, release
 from lmtransfer.study.plan import PLACES, StudyPlan, make_plan
 from lmtransfer.study.progress import add_seconds, note_overrides, share_pretraining
@@ -27,16 +27,7 @@ from lmtransfer.system.printable import short_path
 
 
 def run(cfg: DictConfig) -> Path:
-    """Perform every run that is not finished yet, and compare all runs.
-
-    Returns:
-        The folder of the study.
-
-    Raises:
-        ConfigError: lists every problem with the study and its commands, before any command starts.
-        Interrupted: on SIGTERM or Ctrl-C, after the current run is saved.
-        LmtransferError: some runs failed; the others are finished, and the table is written.
-    """
+    """Perform every run that is not finished yet, and compare all runs."""
     check(cfg, primary="study")
     if ranks.world_size() > 1:
         raise ConfigError("a study starts its own runs: start it without torchrun")
@@ -63,7 +54,7 @@ def run(cfg: DictConfig) -> Path:
         write_sections(sections, plan.folder)
         for section in sections:
             console.print(f"{section.title} {section.sentence}", markup=False, soft_wrap=True)
-            console.print(f"figure: {short_path(section.figure.png)}", markup=False, soft_wrap=True)
+            console.print(f"figure: {short_path(section.svg.with_suffix('.png'))}", markup=False, soft_wrap=True)
         console.print(f"next: lmtransfer report {short_path(plan.folder)}", markup=False, soft_wrap=True)
     if failed:
         lines = [f"  {key}: {reason}" for key, reason in failed.items()]
@@ -105,7 +96,6 @@ def _check_jobs(plan: StudyPlan, config_dir: str | None) -> None:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Hold a study's lock while its runs are in progress."""
     try:
         hold(folder)
     except Busy as busy:

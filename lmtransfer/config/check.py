@@ -27,12 +27,8 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
     arguments of a class.
 
     Args:
-        primary: name of the command, whose config file lists the keys that are not components.
         nodes: names of the arguments that the command supplies to each component that it builds, by full key ("model",
             "objective.rows").
-
-    Raises:
-        ConfigError: lists all problems.
     """
     values, problems = to_plain(cfg, "")
     plain = _PlainKeys(primary)
@@ -43,13 +39,8 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
         value = _without_own_keys(value, of_primary.get(key))
         problems |= component_problems(value, key=key, nodes=nodes or {}, complete=key in (nodes or {}))
     for key in nodes or {}:
-        if _is_absent(values, key):
-            problems[key] = f"missing: choose one with {key.replace('.', '/')}=<name>"
-        elif not _may_be_built(values, key):
-            problems.setdefault(
-                key,
-                f"this node has no _target_, so it is not a component: choose one with {key.replace('.', '/')}=<name>",
-            )
+        if problem := _node_problem(values, key):
+            problems.setdefault(key, problem)
     if problems:
         raise ConfigError([f"{key}: {problem}" for key, problem in sorted(problems.items())])
     with open_dict(cfg):
@@ -64,34 +55,24 @@ def _without_own_keys(component: dict[str, Any], own: Any) -> dict[str, Any]:
     return {name: value for name, value in component.items() if name not in own}
 
 
-def _is_absent(values: Any, key: str) -> bool:
-    """Whether ``key`` does not exist; null and values with a known problem count as existing."""
+def _node_problem(values: Any, key: str) -> str | None:
+    """Return the problem with a node that must be a component; null and values with a known problem have none."""
+    choose = f"choose one with {key.replace('.', '/')}=<name>"
     for part in key.split("."):
         if not isinstance(values, dict):
-            return False
+            return None
         if part not in values:
-            return True
+            return f"missing: {choose}"
         values = values[part]
-    return False
-
-
-def _may_be_built(values: Any, key: str) -> bool:
-    """Whether ``key`` holds a component, null, or a value with a known problem."""
-    for part in key.split("."):
-        if not isinstance(values, dict):
-            return True
-        values = values[part]
-    return values is None or is_broken(values) or is_component(values)
+    if values is None or is_broken(values) or is_component(values):
+        return None
+    return f"this node has no _target_, so it is not a component: {choose}"
 
 
 class _PlainKeys:
     """Checks the keys that are not components: those that the primary config lists.
 
-    Args:
-        primary: name of the command's config file.
-
     Attributes:
-        problems: problems by full key.
         converted: values whose type was changed, by full key.
     """
 
@@ -105,7 +86,6 @@ class _PlainKeys:
 
         Args:
             known: the same node in the config files, which contains all existing keys.
-            key: full key of the node.
         """
         names = list(known) or list(settings.model_fields)
         for name, value in values.items():

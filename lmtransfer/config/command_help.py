@@ -1,4 +1,4 @@
-"""The text of ``lmtransfer <command> --help``. Its layout is in ``conf/hydra/help/lmtransfer.yaml``.
+"""The text of ``lmtransfer <command> --help``.
 
 The text comes from the YAML files. The first comment in the command's file is the description; from its first line that
 starts with ``lmtransfer`` on, its lines are the examples. Comments next to keys explain the keys.
@@ -6,9 +6,7 @@ starts with ``lmtransfer`` on, its lines are the examples. Comments next to keys
 
 from __future__ import annotations
 
-import functools
 import re
-import string
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,12 +27,25 @@ _COMMENT = re.compile(r"(?:^|\s)#\s?(?P<text>.*)$")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
-def register(command: str) -> None:
-    """Make the parts of the page available to Hydra as ``${lmtransfer_help:<part>}``."""
-    OmegaConf.register_new_resolver("lmtransfer_help", functools.partial(_part, command), replace=True)
+_PAGE = """\
+{about}
+
+EXAMPLES
+  {examples}
+{groups}
+
+SETTINGS (key=value; the values are those in force with the rest of this command line)
+  {settings}
+
+OPTIONS
+  -m, --multirun      run once for each combination of key=value1,value2
+  -c job              print the configuration instead of running (--resolve: with references filled in)
+  -cd DIR             search DIR for configs too (DIR/model/mine.yaml becomes model=mine)
+  --info defaults     print which config files are read, in which order
+"""
 
 
-def page(primary: str, words: Sequence[str], *, config_dir: str | None = None) -> str:
+def page(command: str, words: Sequence[str], *, primary: str, config_dir: str | None = None) -> str:
     """Return a command's help page, with the values in force.
 
     Hydra's own help would list the choices of every group for its template, which takes seconds.
@@ -42,25 +53,18 @@ def page(primary: str, words: Sequence[str], *, config_dir: str | None = None) -
     Raises:
         HydraException: or another error in ``REFUSALS``.
     """
-    cfg = compose_files(primary, ["hydra/help=lmtransfer", *words], config_dir=config_dir)
+    cfg = compose_files(primary, words, config_dir=config_dir)
     HydraConfig.instance().set_config(cfg)
-    return string.Template(cfg.hydra.help.template).substitute()
-
-
-def _part(command: str, part: str, *, _root_: DictConfig) -> str:
-    folders = paths.search_folders(_root_.hydra.runtime.config_sources)
-    primary = paths.find(f"{command}.yaml", folders)
-    text = primary.read_text(encoding="utf-8") if primary else ""
-    choices = {str(group): choice for group, choice in _root_.hydra.runtime.choices.items()}
-    lines = {
-        "about": lambda: _about(text),
-        "examples": lambda: _examples(text),
-        "groups": lambda: _groups(choices, folders),
-        "settings": lambda: _settings(_root_, _explanations(command, text, choices, folders)),
-    }[part]()
-    # The page is a string.Template, so dollar signs are doubled.
-    indent = "  " if part in ("examples", "settings") else ""
-    return f"\n{indent}".join(lines).replace("$", "$$")
+    folders = paths.search_folders(cfg.hydra.runtime.config_sources)
+    path = paths.find(f"{command}.yaml", folders)
+    text = path.read_text(encoding="utf-8") if path else ""
+    choices = {str(group): choice for group, choice in cfg.hydra.runtime.choices.items()}
+    return _PAGE.format(
+        about="\n".join(_about(text)),
+        examples="\n  ".join(_examples(text)),
+        groups="\n".join(_groups(choices, folders)),
+        settings="\n  ".join(_settings(cfg, _explanations(command, text, choices, folders))),
+    )
 
 
 def _about(text: str) -> list[str]:
@@ -102,7 +106,6 @@ def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
 
 
 def _explanations(command: str, text: str, choices: dict[str, Any], folders: list[Path]) -> dict[str, str]:
-    """Collect the explanation of each key from the command's settings and file, and from the chosen files."""
     texts = dict(COMMANDS[command].docs()) | key_comments(text)
     for group, choice in choices.items():
         if isinstance(choice, str) and not group.startswith("hydra/"):

@@ -49,23 +49,14 @@ _PATHS = ("init", "run", "runs", "source", "add", "input", "output", "data_root"
 
 
 def script(shell: str) -> str:
-    """Return the script that enables completion of ``lmtransfer`` commands when a shell evaluates it.
-
-    Raises:
-        ConfigError: the shell is not supported.
-    """
+    """Return the script that enables completion of ``lmtransfer`` commands when a shell evaluates it."""
     if shell not in _SCRIPTS:
         raise ConfigError(f"--shell-completion {shell}: this shell is not supported; use one of {list_names(_SCRIPTS)}")
     return _SCRIPTS[shell]
 
 
 def complete(line: str, point: str | None = None) -> list[str]:
-    """List the words that can complete the end of ``line``.
-
-    Args:
-        line: the current command line, with the program name first.
-        point: position of the cursor in characters; the end of the line by default.
-    """
+    """List the words that can complete the end of ``line``."""
     if point and point.isdigit():
         line = line[: int(point)]
     words = line.split()
@@ -88,7 +79,6 @@ def complete(line: str, point: str | None = None) -> list[str]:
 
 
 def _files(start: str) -> list[str]:
-    """List files and folders whose paths begin with ``start``; folders end with a slash."""
     folder, _, prefix = start.rpartition("/")
     base = Path(folder or ("/" if start.startswith("/") else "."))
     try:

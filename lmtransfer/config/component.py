@@ -20,7 +20,7 @@ import pkgutil
 import sys
 import traceback
 import typing
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeGuard
@@ -93,12 +93,7 @@ def resolve(target: object, *, key: str = "", bases: Sequence[str] | None = None
     """Return the class that ``target`` names, without constructing it.
 
     Args:
-        target: ``package.module.Class``.
-        key: the key of ``target``, for messages.
         bases: the bases of which the class must be a subclass, as ``package.module.Class``; None for any component.
-
-    Raises:
-        ConfigError: the class is not in an allowed package, does not exist, or is not such a subclass.
     """
     where = f"{key}._target_" if key else "_target_"
     allowed = allowed_packages()
@@ -165,7 +160,6 @@ def _import(name: str, target: str, where: str) -> ModuleType:
 
 
 def _place(error: Exception) -> str:
-    """Say where an import failed."""
     if isinstance(error, SyntaxError):
         return f" in {error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -185,13 +179,8 @@ def build(node: Any, **runtime: Any) -> Any:
     """Build the component that ``node`` describes; nested components are built first, without runtime arguments.
 
     Args:
-        node: a mapping with ``_target_`` and the arguments of that class.
         runtime: arguments that only the command knows (a vocabulary size, a tokenizer). Arguments that the class does
             not accept are dropped. An argument with the same name as a nested component replaces it.
-
-    Raises:
-        ConfigError: the target is not allowed or does not exist; an argument is unknown, missing, of the wrong type, or
-            given by both the config and the command. The message lists all problems.
     """
     key = full_key(node)
     values, problems = to_plain(node, key)
@@ -209,17 +198,19 @@ def _construct(values: dict[str, Any], key: str, runtime: dict[str, Any]) -> Any
     kwargs = {name: value for name, value in runtime.items() if name in arguments}
     for name, value in values.items():
         if name != "_target_" and name not in kwargs:
-            kwargs[name] = validate(_construct_nested(value, join(key, name)), arguments[name].annotation)
+            nested = _replace_components(value, join(key, name), lambda node, where: _construct(node, where, {}))
+            kwargs[name] = validate(nested, arguments[name].annotation)
     return cls(**kwargs)
 
 
-def _construct_nested(value: Any, key: str) -> Any:
+def _replace_components(value: Any, key: str, replace: Callable[[dict[str, Any], str], Any]) -> Any:
+    """Replace the outermost components in plain data; ``replace`` also gets their full keys."""
     if is_component(value):
-        return _construct(value, key, {})
+        return replace(value, key)
     if isinstance(value, dict):
-        return {name: _construct_nested(item, join(key, name)) for name, item in value.items()}
+        return {name: _replace_components(item, join(key, name), replace) for name, item in value.items()}
     if isinstance(value, list):
-        return [_construct_nested(item, join(key, index)) for index, item in enumerate(value)]
+        return [_replace_components(item, join(key, index), replace) for index, item in enumerate(value)]
     return value
 
 
@@ -250,10 +241,8 @@ def component_problems(
     """Find the problems with a component and its nested components, by full key, without constructing anything.
 
     Args:
-        values: the node as plain data.
         nodes: names of the arguments that the command supplies, by the full key of the receiving node.
         complete: whether a missing argument is a problem.
-        bases: the permitted bases of its class; None for those of its key.
     """
     if values["_target_"] is BROKEN:
         return {}
@@ -266,7 +255,7 @@ def component_problems(
     nested = {
         name: outermost_components(value, join(key, name)) for name, value in values.items() if name != "_target_"
     }
-    stand_ins = {name: _stand_in(values[name]) for name in nested}
+    stand_ins = {name: _replace_components(values[name], "", _stand_in) for name in nested}
     with_components = {name for name in nested if nested[name]}
     problems = problems_of(cls, stand_ins, key=key, runtime=runtime, replaceable=with_components, complete=complete)
     for name in with_components:
@@ -300,25 +289,18 @@ class _Unbuilt:
         return f"the component {self.component.__name__}"
 
 
-def _stand_in(value: Any) -> Any:
-    """Replace components with stand-ins, or with ``BROKEN`` if the class itself has a problem."""
-    if is_component(value):
-        try:
-            return _Unbuilt(resolve(value["_target_"]))
-        except ConfigError:
-            return BROKEN
-    if isinstance(value, dict):
-        return {name: _stand_in(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_stand_in(item) for item in value]
-    return value
+def _stand_in(node: dict[str, Any], key: str) -> Any:
+    """Replace a component with a stand-in, or with ``BROKEN`` if the class itself has a problem."""
+    try:
+        return _Unbuilt(resolve(node["_target_"]))
+    except ConfigError:
+        return BROKEN
 
 
 def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
     """Return the problem with an argument, by full key; empty if its value fits.
 
     Args:
-        value: plain data, with stand-ins for components.
         annotation: its type; only an annotation that names a base of components accepts components.
     """
     if is_broken(value):
@@ -344,7 +326,6 @@ def _stand_ins(value: Any) -> Iterator[_Unbuilt]:
 
 
 def _takes_components(annotation: Any) -> bool:
-    """Whether a base of components, or a subclass of one, occurs in an annotation."""
     if isinstance(annotation, type) and is_subclass(annotation, all_bases()):
         return True
     return any(_takes_components(argument) for argument in typing.get_args(annotation))
@@ -352,12 +333,7 @@ def _takes_components(annotation: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a class.
-
-    Attributes:
-        annotation: the evaluated annotation; Any if there is none or it cannot be evaluated.
-        required: whether there is no default.
-    """
+    """One argument of a class."""
 
     annotation: Any
     required: bool
@@ -390,10 +366,7 @@ def problems_of(
 
     Args:
         values: plain data without ``_target_``, with stand-ins for components.
-        key: full key of the component's node.
-        runtime: names of the arguments that the command supplies.
         replaceable: the keys of ``values`` that the command may replace (components that it builds itself).
-        complete: whether a missing argument is a problem.
     """
     arguments = arguments_of(cls)
     problems: dict[str, str] = {}

@@ -59,14 +59,13 @@ def running_config(command: str, words: Sequence[str], *, config_dir: str | None
 
     Args:
         words: ``key=value`` overrides, quoted for Hydra.
-        config_dir: the user's config folder.
-
-    Raises:
-        ConfigError: Hydra rejects an override; the message lists every problem with the nearest names.
     """
     words = _quote_choices(words, config_dir)
     try:
-        cfg = _compose_and_quote(command, words, config_dir)
+        cfg = compose_files(command, words, config_dir=config_dir)
+        typed = _quote_text_values(words, cfg, command)
+        if typed != words:
+            cfg = compose_files(command, typed, config_dir=config_dir)
     except REFUSALS as error:
         raise diagnose(error, command=command, words=words, config_dir=config_dir, is_sweep=False) from error
     before = HydraConfig.instance().cfg
@@ -79,20 +78,8 @@ def running_config(command: str, words: Sequence[str], *, config_dir: str | None
         HydraConfig.instance().cfg = before
 
 
-def _compose_and_quote(command: str, words: Sequence[str], config_dir: str | None) -> DictConfig:
-    cfg = compose_files(command, words, config_dir=config_dir)
-    typed = _quote_text_values(words, cfg, command)
-    return cfg if typed == words else compose_files(command, typed, config_dir=config_dir)
-
-
 def quote_texts(words: Sequence[str], *, command: str, config_dir: str | None) -> list[str]:
-    """Quote the text settings in a command line's overrides, so that ``name=1e3`` is not read as 1000.0.
-
-    Args:
-        words: ``key=value`` overrides, which may have several values for a sweep.
-        command: name of the primary config.
-        config_dir: the user's config folder.
-    """
+    """Quote the text settings in a command line's overrides, so that ``name=1e3`` is not read as 1000.0."""
     words = _quote_choices(words, config_dir)
     if not any(overrides.has_number(word) for word in words):
         return words
@@ -143,7 +130,6 @@ def command_config(command: str, words: Sequence[str], *, config_dir: str | None
 
     Args:
         words: ``key=value`` overrides as typed.
-        config_dir: the user's config folder.
     """
     folders = _folders(config_dir)
     plain_words = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
@@ -155,15 +141,7 @@ def command_config(command: str, words: Sequence[str], *, config_dir: str | None
 def diagnose(
     error: Exception, *, command: str, words: Sequence[str], config_dir: str | None, is_sweep: bool
 ) -> ConfigError:
-    """Find the error to show in place of Hydra's.
-
-    Args:
-        error: the error from Hydra or OmegaConf.
-        command: name of the primary config.
-        words: the ``key=value`` of the command line.
-        config_dir: the user's config folder.
-        is_sweep: whether a key may have several values.
-    """
+    """Find the error to show in place of Hydra's."""
     folders = _folders(config_dir)
     problems: list[str] = []
     groups: list[Override] = []
@@ -195,7 +173,6 @@ def diagnose(
 
 
 def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
-    """List the choices that do not exist in their groups, as problems."""
     group, value = override.key_or_group, override.value()
     names: list[Any]
     if isinstance(value, Sweep):
@@ -284,7 +261,6 @@ def all_keys(node: Any, prefix: str = "") -> list[str]:
 
 
 def _groups(reference: DictConfig) -> list[str]:
-    """Return the groups from which the command's config chooses, such as ``experiment``."""
     return sorted(str(group) for group in reference.hydra.runtime.choices if not str(group).startswith("hydra"))
 
 

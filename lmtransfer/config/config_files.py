@@ -28,11 +28,7 @@ _MAX_REPEATED = 10_000
 
 
 def load(path: Path) -> DictConfig:
-    """Read a config file without resolving anything in it.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not a mapping; with ``file:line`` if known.
-    """
+    """Read a config file without resolving anything in it."""
     text = read_text(path)
     try:
         try:
@@ -66,11 +62,7 @@ def load(path: Path) -> DictConfig:
 
 
 def read_text(path: Path) -> str:
-    """Read the text of a config file.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not UTF-8.
-    """
+    """Read the text of a config file."""
     raw = read_bytes(path, error=ConfigError, most=_MAX_BYTES)
     try:
         return raw.decode("utf-8")
@@ -86,11 +78,7 @@ def _broken(path: Path, reason: str, line: int | None = None) -> str:
 
 
 def primary_config(name: str) -> dict[str, Any]:
-    """Read a command's config file as plain data; the groups of its defaults list become keys with value None.
-
-    Args:
-        name: name of the file, without ``.yaml``.
-    """
+    """Read a command's config file as plain data; the groups of its defaults list become keys with value None."""
     groups, _, content = _read(paths.conf_dir() / f"{name}.yaml")
     return {_package(group).partition(".")[0]: None for group in groups} | content
 
@@ -99,9 +87,6 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
     """Replace ``group=null`` with Hydra's form ``~group``; drop it if the group is already null.
 
     An experiment may still choose a group that is null in the command's file.
-
-    Args:
-        primary: name of the command's config file.
     """
     path = paths.find(f"{primary}.yaml", folders)
     loaded = OmegaConf.to_container(load(path)) if path else {}
@@ -222,16 +207,7 @@ def _put(known: dict[str, Any], path: list[str], content: dict[str, Any] | None)
 
 
 def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> None:
-    """Reject broken or empty files that a command reads from the user's folder.
-
-    Args:
-        folder: the user's config folder.
-        overrides: the ``key=value`` of the command line.
-        primary: name of the command's config file.
-
-    Raises:
-        ConfigError: lists every such file.
-    """
+    """Reject broken or empty files that a command reads from the user's folder."""
     words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in overrides]
     choices = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
     pending: list[tuple[str, str, tuple[Path, ...]]] = [
@@ -263,7 +239,6 @@ def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> No
 
 
 def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
-    """Return the file of ``group=choice``, if it is in the folder."""
     if not choice or ".." in f"{group}/{choice}" or "\0" in f"{group}{choice}" or group.startswith(("~", "hydra")):
         return None
     path = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
@@ -274,7 +249,6 @@ def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
 
 
 def _bases_of(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the groups and choices in a file's defaults list."""
     entries = content._get_node("defaults")
     if entries is None:
         return
@@ -293,7 +267,6 @@ def _bases_of(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str
 
 
 def _hydra_words(content: DictConfig) -> Iterator[str]:
-    """Yield the Hydra settings in a file and its defaults list, as command line words."""
     plain: Any = OmegaConf.to_container(content)
     pending: list[tuple[str, Any]] = [("hydra", plain.get("hydra"))]
     while pending:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,7 @@ _PREFIX = "hf:"
 
 
 def resolve_paths(cfg: DictConfig) -> None:
-    """Expand ``~``, and set paths from empty environment variables to null.
-
-    Args:
-        cfg: the composed configuration; changed in place.
-
-    Raises:
-        ConfigError: lists the paths that are empty, contain a NUL character or name the home of an unknown user.
-    """
+    """Expand ``~``, and set paths from empty environment variables to null."""
     problems: list[str] = []
     for node, name, key in list(_path_texts(cfg, "")):
         value = node[name]
@@ -108,42 +101,32 @@ def _at_home(path: str, key: str, problems: list[str]) -> str:
 KINDS = ("steps", "tokens", "words", "epochs", "seconds")
 
 
-def complete_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> None:
-    """Keep the budget that is in effect and set the others to null, so that the saved config is unambiguous.
-
-    Args:
-        cfg: the composed configuration; changed in place. Without ``train`` nothing happens.
-        primary: name of the command's config file.
-        overrides: the ``key=value`` of the command line; by default those of the running command.
-    """
+def complete_budget(cfg: DictConfig, *, primary: str) -> None:
+    """Keep the budget that is in effect and set the others to null, so that the saved config is unambiguous."""
     train = cfg.get("train")
     if not isinstance(train, DictConfig):
         return
-    budget = effective_kind(train, primary=primary, overrides=overrides)
+    budget = effective_kind(train, primary=primary)
     with open_dict(train):
         for kind in KINDS:
             if budget is not None and kind != budget and train.get(kind) is not None:
                 train[kind] = None
-        if _another_budget(train, primary=primary, overrides=overrides):
+        if _another_budget(train, primary=primary):
             train.min_steps = None
 
 
-def _another_budget(train: DictConfig, *, primary: str, overrides: Sequence[str] | None) -> bool:
+def _another_budget(train: DictConfig, *, primary: str) -> bool:
     """Whether the budget differs from that of the command's own file while ``min_steps`` still comes from there."""
     own = primary_config(primary).get("train") or {}
     if own.get("min_steps") is None or train.get("min_steps") != own["min_steps"]:
         return False
-    named = override_keys(overrides)
+    named = override_keys()
     return "train.min_steps" not in named and ("train.epochs" in named or train.get("epochs") != own["epochs"])
 
 
-def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> TrainSettings:
-    """Return the settings of ``cfg.train`` with only the effective budget.
-
-    Raises:
-        ConfigError: there is no budget, two budgets come from the same place, or a value is invalid.
-    """
-    complete_budget(cfg, primary=primary, overrides=overrides)
+def effective_train(cfg: DictConfig, *, primary: str) -> TrainSettings:
+    """Return the settings of ``cfg.train`` with only the effective budget."""
+    complete_budget(cfg, primary=primary)
     settings = TrainSettings.from_config(cfg.train)
     if all(getattr(settings, kind) is None for kind in KINDS):
         raise ConfigError(f"train: no budget is set; set one of {', '.join(f'train.{kind}' for kind in KINDS)}")
@@ -156,17 +139,9 @@ def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
     return settings
 
 
-def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None = None) -> str | None:
-    """Return the kind of the effective budget; None if none is set.
-
-    Args:
-        primary: name of the command's config file.
-        overrides: as for ``complete_budget``.
-
-    Raises:
-        ConfigError: two budgets come from the same place.
-    """
-    named = override_keys(overrides)
+def effective_kind(train: Any, *, primary: str) -> str | None:
+    """Return the kind of the effective budget; None if none is set."""
+    named = override_keys()
     own = primary_config(primary).get("train") or {}
     values, _ = to_plain(train, "train")
     present = [kind for kind in KINDS if values.get(kind) is not None]
@@ -181,16 +156,11 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
     return None
 
 
-def complete_learning_rates(cfg: DictConfig, *, overrides: Sequence[str] | None = None) -> None:
-    """Set ``learning_rates`` to null if a single rate is used, so that the saved config is unambiguous.
-
-    Args:
-        cfg: the composed configuration; changed in place. Without ``learning_rates`` nothing happens.
-        overrides: the ``key=value`` of the command line; by default those of the running command.
-    """
+def complete_learning_rates(cfg: DictConfig) -> None:
+    """Set ``learning_rates`` to null if a single rate is used, so that the saved config is unambiguous."""
     if cfg.get("learning_rates") is None:
         return
-    named = override_keys(overrides)
+    named = override_keys()
     if "learning_rates" in named:
         return
     if "optimizer.learning_rate" in named or not _holds_out(cfg):

@@ -22,21 +22,8 @@ _ENTRY = re.compile(r"^- \[.+?\]\((?P<subject>[a-z]+)\.md\): (?P<about>.+)$", fl
 _GUIDE_WIDTH = 100
 
 _ORDER = (
-    "prepare",
-    "import",
-    "pretrain",
-    "probe",
-    "finetune",
-    "evaluate",
-    "predict",
-    "serve",
-    "embed",
-    "export",
-    "study",
-    "report",
-    "compare",
-    "list",
-    "inspect",
+    *("prepare", "import", "pretrain", "probe", "finetune", "evaluate", "predict", "serve", "embed", "export"),
+    *("study", "report", "compare", "list", "inspect"),
 )
 
 _PAGE = """\
@@ -118,11 +105,7 @@ def list_guides() -> str:
 
 
 def show_guide(subject: str, out: TextIO) -> None:
-    """Write a guide, formatted for a terminal, or as Markdown for a file or pipe.
-
-    Raises:
-        ConfigError: there is neither a guide nor a command of this name.
-    """
+    """Write a guide, formatted for a terminal, or as Markdown for a file or pipe."""
     known = subjects()
     if subject not in known:
         similar = nearest_name(subject, [*known, *commands()])
@@ -165,7 +148,6 @@ def explain_unknown_command(command: str) -> str:
 
 
 def _first_line(path: Path) -> str:
-    """Read the first line of a module's docstring without importing or parsing the module."""
     _, quotes, rest = path.read_text(encoding="utf-8").partition('"""')
     line = rest.lstrip().splitlines()[0] if quotes else ""
     return line.removesuffix('"""').strip().rstrip(".")

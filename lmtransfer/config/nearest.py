@@ -107,7 +107,6 @@ def hint(word: str, names: Iterable[str], *, what: str) -> str:
     """Write a hint that suggests the nearest name and lists the existing names.
 
     Args:
-        names: the existing names.
         what: what the names are, in the plural ("keys of train").
     """
     names = list(names)

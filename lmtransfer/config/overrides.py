@@ -57,12 +57,8 @@ class CommandLine:
     """The words of a command line, by kind.
 
     Attributes:
-        options: Hydra's options with their values.
         overrides: ``key=value`` and similar forms (``+key=value``, ``~key``), quoted if needed.
         bare: words that are neither options nor overrides.
-        config_dir: the value of ``--config-dir``.
-        config_name: the value of ``--config-name``.
-        is_sweep: whether ``-m`` is among the options.
     """
 
     options: list[str] = field(default_factory=list)
@@ -74,11 +70,7 @@ class CommandLine:
 
 
 def read(words: Sequence[str]) -> CommandLine:
-    """Sort the words after a command's name by kind.
-
-    Raises:
-        ConfigError: an option is unknown, or its value is missing.
-    """
+    """Sort the words after a command's name by kind."""
     line = CommandLine(is_sweep=any(word in ("-m", "--multirun") for word in words))
     rest = list(words)
     while rest:
@@ -128,7 +120,6 @@ def quote_value(override: str, *, is_sweep: bool = False) -> str:
     """Quote the value of a ``key=value`` for Hydra, if it is free text or Hydra cannot read it.
 
     Args:
-        override: the override as the shell passed it.
         is_sweep: whether commas outside free text separate values.
     """
     key, equals, value = override.partition("=")
@@ -209,11 +200,7 @@ def override_keys(overrides: Sequence[str] | None = None) -> set[str]:
 
 
 def parse(override: str) -> Override:
-    """Parse one override.
-
-    Raises:
-        ConfigError: the override cannot be read.
-    """
+    """Parse one override."""
     result = _try_parse(override)
     if result is None:
         raise ConfigError(
@@ -252,16 +239,7 @@ _SAME_SETTING = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
 
 
 def check_overrides(words: Sequence[str], folders: Sequence[Path]) -> None:
-    """Reject contradictory overrides and unsupported Hydra settings.
-
-    Args:
-        words: the ``key=value`` of the command line.
-        folders: the folders with config groups.
-
-    Raises:
-        ConfigError: a Hydra setting could run programs, a group is chosen twice, a choice occurs twice in a list, or
-            the same thing is set in two ways.
-    """
+    """Reject contradictory overrides and unsupported Hydra settings."""
     chosen: dict[str, str] = {}
     problems = [problem for problem in map(hydra_problem, words) if problem]
     for word in words:

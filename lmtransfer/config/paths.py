@@ -8,22 +8,14 @@ from typing import Any
 
 
 def conf_dir() -> Path:
-    """Return the folder of the built-in configs: in the package if installed from a wheel, next to it in a checkout.
-
-    Returns:
-        An absolute path.
-    """
+    """Return the folder of the built-in configs: in the package if installed from a wheel, next to it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     packaged = package / "conf"
     return packaged if packaged.is_dir() else package.parent / "conf"
 
 
 def search_folders(sources: Iterable[Any]) -> list[Path]:
-    """Return the config folders of a composition, in search order.
-
-    Args:
-        sources: ``hydra.runtime.config_sources``.
-    """
+    """Return the config folders of a composition, in search order."""
     return [Path(source.path) for source in sources if source.schema == "file"]
 
 
@@ -33,12 +25,7 @@ def find(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def group_options(group: str, folders: Sequence[Path]) -> list[str]:
-    """Return the names allowed in ``group=<name>``, sorted.
-
-    Args:
-        group: a config group such as ``model`` or ``objective/rows``.
-        folders: the config folders to search.
-    """
+    """Return the names allowed in ``group=<name>``, sorted."""
     files = (path for folder in folders for path in (folder / group).glob("*.yaml"))
     return sorted({path.stem for path in files})
 

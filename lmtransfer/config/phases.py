@@ -43,10 +43,7 @@ class Phase:
         begins: share of the budget used before it begins.
         ends: share of the budget used when it ends; exactly 1 for the last phase.
         objective: key of its complete objective node.
-        optimizer: key of its complete optimizer node.
-        train: batch sizes that differ from the run's.
         restart: whether the learning rate schedule restarts; None to restart if the losses or the optimizer differ.
-        after: change to the token embeddings at its end.
     """
 
     name: str
@@ -91,9 +88,6 @@ def complete_phases(cfg: DictConfig) -> None:
     Args:
         cfg: the composed configuration; changed in place. Without ``phases`` nothing happens. A completed configuration
             does not change.
-
-    Raises:
-        ConfigError: lists all problems with the phases themselves; their components are checked with the others.
     """
     if cfg.get("phases") is None:
         return
@@ -103,33 +97,28 @@ def complete_phases(cfg: DictConfig) -> None:
     names = [str(name) for name in cfg.phases]
     shares = _shares(cfg.phases)
     train = {key: cfg.train.get(key) for key in PhaseTrainSettings.model_fields}
-    completed = {}
+    completed: dict[str, dict[str, Any]] = {}
+    own: dict[str, dict[str, Any]] = {}
     for name in names:
         node = _plain(cfg.phases[name])
         parts = {part: _merge(_plain(cfg[part]), node.get(part) or {}) for part in ("objective", "optimizer")}
         completed[name] = {**parts, "train": {**train, **(node.get("train") or {})}}
+        own[name] = {"share": shares[name], **{key: node.get(key) for key in ("restart", "embedding_after")}}
+    last = names[-1]
     with open_dict(cfg):
-        for name in names[:-1]:
-            own = _of_its_own(cfg.phases[name], shares[name])
-            OmegaConf.update(cfg, f"phases.{name}", {**completed[name], **own}, merge=False)
-        last = completed[names[-1]]
+        for name in names:
+            node = own[name] if name == last else completed[name] | own[name]
+            OmegaConf.update(cfg, f"phases.{name}", node, merge=False)
         for part in ("objective", "optimizer"):
-            OmegaConf.update(cfg, part, last[part], merge=False)
-        for key, value in last["train"].items():
+            OmegaConf.update(cfg, part, completed[last][part], merge=False)
+        for key, value in completed[last]["train"].items():
             cfg.train[key] = value
-        own = _of_its_own(cfg.phases[names[-1]], shares[names[-1]])
-        OmegaConf.update(cfg, f"phases.{names[-1]}", own, merge=False)
 
 
 def _shares(phases: Mapping[str, Any]) -> dict[str, float]:
-    """Return the share of each phase; a phase without a share gets the rest."""
     shares = {name: node.get("share") for name, node in phases.items()}
     rest = round(1 - math.fsum(float(share) for share in shares.values() if share is not None), 12)
     return {name: rest if share is None else float(share) for name, share in shares.items()}
-
-
-def _of_its_own(node: DictConfig, share: float) -> dict[str, Any]:
-    return {"share": share, "restart": node.get("restart"), "embedding_after": node.get("embedding_after")}
 
 
 def _plain(node: DictConfig) -> dict[str, Any]:
@@ -193,7 +182,6 @@ def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = PhaseSettings) -> dict[str, str]:
-    """Find the problems with a single phase, or with a node in it."""
     problems: dict[str, str] = {}
     for name, value in node.items():
         where = join(key, name)
@@ -212,7 +200,6 @@ def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = Phas
 
 
 def _joint_problems(phases: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
-    """Find the problems with the combination of individually valid phases."""
     problems = {}
     given_shares = [float(node["share"]) for node in phases.values() if node.get("share") is not None]
     total, added = math.fsum(given_shares), " + ".join(f"{share:g}" for share in given_shares)

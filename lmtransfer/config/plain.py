@@ -45,10 +45,6 @@ def resolve_config(cfg: DictConfig) -> dict[str, Any]:
 def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
     """Resolve a node into dicts, lists and scalars.
 
-    Args:
-        node: a DictConfig or ListConfig, or plain data, which may contain such nodes.
-        key: the full key of the node, for the messages.
-
     Returns:
         The data, with ``BROKEN`` for a value with a problem, and the problems by full key.
     """

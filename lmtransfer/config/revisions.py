@@ -41,9 +41,6 @@ def count_text(tokens: int) -> str:
 def split_revision(path_and_revision: str) -> tuple[str, int | None]:
     """Split the user's name for a run into its directory and its revision in tokens.
 
-    Args:
-        path_and_revision: a path such as ``runs/pretrain/first``, or ``runs/pretrain/first@1M``.
-
     Returns:
         The path; the number of tokens, or None if the path names no revision.
     """
@@ -57,3 +54,8 @@ def split_revision(path_and_revision: str) -> tuple[str, int | None]:
 def with_revision(path: str | Path, tokens: int | None) -> str:
     """Return the reverse of ``split_revision``."""
     return str(path) if tokens is None else f"{path}@{count_text(tokens)}"
+
+
+def babylm_name(words: int) -> str:
+    """Return the BabyLM challenge's name of a revision, by the words it has read: ``chck_10M``."""
+    return f"chck_{words / 1e6:g}M"

@@ -64,11 +64,7 @@ class Settings(pydantic.BaseModel):
 
     @classmethod
     def from_config(cls, node: Any) -> Self:
-        """Read a config node (``cfg.train``), leaving out keys without a setting here.
-
-        Raises:
-            ConfigError: lists every value that is missing, of the wrong type or out of range.
-        """
+        """Read a config node (``cfg.train``), leaving out keys without a setting here."""
         key = full_key(node)
         values, problems = to_plain(node, key)
         own: dict[str, Any] = {}
@@ -410,6 +406,10 @@ class EvaluateSettings(_OfARun, _WithRuns):
         "name of the run directory <output_root>/evaluate/<name>; null: a name built from the run's name, its command "
         "and the split"
     )
+    revisions: Literal["all"] | None = _doc(
+        "all: score each revision of a pretraining run on a task without training, each in a run directory "
+        "<name>/<tokens>; null: only run"
+    )
     overwrite: bool = _doc("true: replace an existing evaluation with this name", False)
     hardware: HardwareSettings = HardwareSettings()
     task: Component = None
@@ -556,6 +556,11 @@ class ExportHubSettings(Settings):
     message: str | None = _doc('commit message; null: "Upload <name of the run>"')
 
 
+_ExportFormat: TypeAlias = Literal[
+    "auto", "transformers", "sentence_transformers", "tensors", "onnx", "adapter", "run", "babylm"
+]
+
+
 class ExportSettings(_WithData):
     """Settings of ``export``."""
 
@@ -567,10 +572,11 @@ class ExportSettings(_WithData):
     to: str | None = _doc(
         "output folder; onnx: write ONNX to <run>/onnx; null: only upload with push, without a local copy"
     )
-    format: Literal["auto", "transformers", "sentence_transformers", "tensors", "onnx", "adapter", "run"] = _doc(
-        "auto, transformers, sentence_transformers, tensors, onnx, adapter or run; auto: transformers, or tensors if "
-        "transformers has no such model; adapter: the low-rank updates and the head of a run with transfer=lora, for "
-        "peft; run: the unchanged run directory",
+    format: _ExportFormat = _doc(
+        "auto, transformers, sentence_transformers, tensors, onnx, adapter, run or babylm; auto: transformers, or "
+        "tensors if transformers has no such model; adapter: the low-rank updates and the head of a run with "
+        "transfer=lora, for peft; run: the unchanged run directory; babylm: the challenge's submission file and form, "
+        "from the evaluations and finetuning runs in results",
         "auto",
     )
     base: str | None = _doc(
@@ -593,7 +599,10 @@ class ExportSettings(_WithData):
     language: Language | Sequence[Language] | None = _doc(
         "language of the texts, as stated in the model card, such as en or [en,de]; null: not stated"
     )
-    results: str | None = _doc("folder of runs; the model card lists the scores of the runs that started from this run")
+    results: str | None = _doc(
+        "folder of runs; the model card lists the scores of the runs that started from this run; with format=babylm: "
+        "folder of the evaluations and finetuning runs; null: runs"
+    )
     overwrite: bool = _doc("true: replace an existing export, and the files on the hub's branch", False)
     push: str | None = _doc("hub repository to upload to, such as my-name/my-model; it is created if it does not exist")
     dry_run: bool = _doc("true: list what push would send, but send nothing", False)

@@ -22,12 +22,6 @@ def expand_parts(cfg: DictConfig) -> None:
 
     ``corpus.parts=[enwiki,fra]`` uses the corpora with those names; ``{english: enwiki, french: my/fr}`` renames the
     parts. A part that is not the name of a corpus is a file or a folder, read like ``corpus=text``.
-
-    Args:
-        cfg: the composed configuration; changed in place. Without ``corpus.parts`` nothing happens.
-
-    Raises:
-        ConfigError: lists the parts that are neither a corpus nor a path.
     """
     corpus = cfg.get("corpus")
     if not isinstance(corpus, DictConfig) or "parts" not in corpus or OmegaConf.is_missing(corpus, "parts"):
@@ -71,14 +65,7 @@ def _find_corpus(name: str, part: Any, folders: list[Path], problems: list[str])
 
 
 def expand_overlap(cfg: DictConfig) -> None:
-    """Replace the names in ``screening.overlap_with`` with complete tasks, and files with corpora of one text per line.
-
-    Args:
-        cfg: the composed configuration; changed in place. Without ``screening.overlap_with`` nothing happens.
-
-    Raises:
-        ConfigError: lists the names that are neither a task nor a path.
-    """
+    """Replace the names in ``screening.overlap_with`` with tasks, and files with corpora of one text per line."""
     screening = cfg.get("screening")
     if not isinstance(screening, DictConfig) or "overlap_with" not in screening:
         return
@@ -124,12 +111,7 @@ def _evaluation_texts(name: str, entry: Any, folders: list[Path], problems: list
 
 
 def expand_task_groups(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Replace a task group with its tasks: ``task=glue`` becomes a sweep over them.
-
-    Args:
-        overrides: ``key=value`` words.
-        folders: the shipped config folder, then the user's.
-    """
+    """Replace a task group with its tasks, and a list with its members: both become a sweep over them."""
     return [_expand_task_group(override, folders) for override in overrides]
 
 
@@ -137,11 +119,10 @@ def _expand_task_group(override: str, folders: Sequence[Path]) -> str:
     key, _, value = override.partition("=")
     if key != "task":
         return override
-    for folder in reversed(folders):
-        path = folder / "task" / f"{value}.yaml"
-        if path.is_file():
-            node = config_files.load(path)
-            if node.get("_target_") == _GROUP_OF_TASKS:
-                return f"task={','.join(node.tasks)}"
-            break
-    return override
+    if value.startswith("[") and value.endswith("]"):
+        names = [name.strip() for name in value[1:-1].split(",") if name.strip()]
+        expanded = [_expand_task_group(f"task={name}", folders).removeprefix("task=") for name in names]
+        return f"task={','.join(expanded)}" if names else override
+    path = paths.find(f"task/{value}.yaml", folders[::-1])  # the user's folder comes last
+    node = {} if path is None else config_files.load(path)
+    return f"task={','.join(node['tasks'])}" if node.get("_target_") == _GROUP_OF_TASKS else override

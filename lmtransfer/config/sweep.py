@@ -21,9 +21,6 @@ def in_sweep() -> bool:
 def sweep_name(name: str) -> str:
     """Return the name of this run: ``name`` itself, or in a sweep ``name/<the swept keys and their values>``.
 
-    Args:
-        name: the configured name.
-
     Returns:
         For example ``imdb/objective.mask_prob=0.15``. Points of a sweep always have different names.
     """

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.inference.fill_mask import MASK, mask_filler, masks_as_json
+from lmtransfer.inference.fill_mask import MASK
 from lmtransfer.interop.open_run import open_saved, task_run_folders
 from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun
@@ -18,7 +18,7 @@ from lmtransfer.tasks.heads import TaggingSpec
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagging.example import TaggedExample, entities, word_spans
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.experiment.data import encode_examples
 from lmtransfer.transfer.experiment.part_run import open_task_learner
@@ -26,12 +26,7 @@ from lmtransfer.transfer.scoring import run_head
 
 
 def open_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
-    """Open the run at ``path``: the first seed of several, or all seeds with ``ensemble``.
-
-    Raises:
-        RunDirectoryError: the path has no task's run with a checkpoint, or the run has only one seed despite
-            ``ensemble``.
-    """
+    """Open the run at ``path``: the first seed of several, or all seeds with ``ensemble``."""
     folders = task_run_folders(path)
     if ensemble and len(folders) == 1:
         raise RunDirectoryError(
@@ -45,13 +40,6 @@ class TaskAnswers:
 
     Args:
         runs: one run, or several seeds, whose probabilities (scores for regression) are averaged.
-        task: the task to answer.
-        hardware: device and precision.
-        notes: counts truncated inputs.
-
-    Raises:
-        ConfigError: the answers of several runs cannot be averaged.
-        DataError: the run was trained on other labels or another kind of task.
     """
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
@@ -89,17 +77,7 @@ class TaskAnswers:
 
 
 class EntityAnswers:
-    """The entities that a tagger finds in running texts.
-
-    Args:
-        runs: a tagger's run.
-        task: the run's task.
-        hardware: device and precision.
-        notes: counts truncated inputs.
-
-    Raises:
-        ConfigError: the task does not tag words.
-    """
+    """The entities that a tagger finds in running texts."""
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
         if task.head.kind != TaggingSpec.kind:
@@ -138,27 +116,3 @@ class MaskedTexts(TextReader):
         """Raise an error if a text has no [MASK]."""
         if MASK not in text:
             raise ValueError(f"there is no {MASK}; write one where a token is to be predicted")
-
-
-class MaskAnswers:
-    """A pretraining run's predictions for each [MASK].
-
-    Args:
-        run: the run.
-        top_k: number of candidates for each mask.
-        hardware: device and precision.
-
-    Raises:
-        ConfigError: the objective cannot fill masks, or ``top_k`` is out of range.
-    """
-
-    def __init__(self, run: SavedRun, top_k: int, hardware: Hardware) -> None:
-        self._filler = mask_filler(run, top_k, hardware)
-
-    def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
-        """Answer with one object per example."""
-        predictions = self._filler.fill([example.text for example in examples])
-        return [
-            {"id": example.id, **masks_as_json(example.text, masks)}
-            for example, masks in zip(examples, predictions, strict=True)
-        ]

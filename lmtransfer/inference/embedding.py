@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -48,7 +46,6 @@ class Window:
 
     Attributes:
         texts: the text of each row; "" if it is missing.
-        rows: all columns of the rows.
     """
 
     texts: list[str]
@@ -60,23 +57,12 @@ class TextRows:
     """An open input.
 
     Attributes:
-        name: the input's name in messages.
         schema: the columns. Parquet columns keep their types; all others are texts.
-        windows: the rows, with one window in memory at a time.
     """
 
     name: str
     schema: pa.Schema
     windows: Iterator[Window]
-
-
-class EmbedFormats:
-    """The formats that ``embed`` reads; see ``Reader``."""
-
-    kind = "embed"
-    formats: tuple[str, ...] = ("text", *TABLE_FORMATS)
-    file_only: tuple[str, ...] = ("parquet",)
-    json_format: str | None = "jsonl"
 
 
 def open_rows(
@@ -92,16 +78,8 @@ def open_rows(
     """Open an input and read its first rows to find the columns.
 
     Args:
-        file_format: the input's format (see ``input_format``).
         text_column: the column with the texts; ``text`` or ``sentence`` if None.
-        delimiter: the character between a table's columns; for the default, see ``TableLayout``.
-        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them and counts them.
         group: maximum number of rows in a window.
-
-    Raises:
-        DataError: the input cannot be read or has no such column, or a row is malformed (the message has
-            ``file:line``).
-        ConfigError: ``text_column`` is set, but the format has no columns.
     """
     text_columns = ColumnSpec(
         TEXT_COLUMNS if text_column is None else (text_column,),
@@ -125,35 +103,23 @@ def open_rows(
             if value is not None:
                 raise ConfigError(f"{key}={value}: an input with format=text has no columns; remove {key}=")
         texts = ((clean(line, f"{source.name}:{number}", notes),) for number, line in lines)
-        table = _Table((TEXT_COLUMNS[0],), 0, texts)
-    else:
-        layout = TableLayout(
-            next(name for name in TABLE_FORMATS if name == file_format),
-            encoding_errors=encoding_errors,
-            delimiter=delimiter,
-        )
-        table = _text_table(source, lines, text_columns, layout, notes)
-    return TextRows(source.name, _text_schema(table.names), _table_windows(table, group))
+        return _rows_of_texts(source.name, (TEXT_COLUMNS[0],), 0, texts, group)
+    layout = TableLayout(
+        next(name for name in TABLE_FORMATS if name == file_format),
+        encoding_errors=encoding_errors,
+        delimiter=delimiter,
+    )
+    return _open_text_table(source, lines, text_columns, layout, notes, group)
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Rows of texts.
-
-    Attributes:
-        names: names of the columns.
-        text_column: index of the column with the text.
-        rows: the rows; None for a missing value.
-    """
-
-    names: tuple[str, ...]
-    text_column: int
-    rows: Iterable[Sequence[str | None]]
-
-
-def _text_table(
-    source: InputSource, lines: Iterator[tuple[int, str]], text_columns: ColumnSpec, layout: TableLayout, notes: Notes
-) -> _Table:
+def _open_text_table(
+    source: InputSource,
+    lines: Iterator[tuple[int, str]],
+    text_columns: ColumnSpec,
+    layout: TableLayout,
+    notes: Notes,
+    group: int,
+) -> TextRows:
     """Read a table whose columns come from the header line or the first object; values other than texts become JSON."""
     bad_rows, name = BadRows("refuse", notes, "or remove it: each row gets a vector"), source.name
     rows_or_path = IncomingRows(name, lines) if source.path is None or source.is_stream else source.path
@@ -175,7 +141,7 @@ def _text_table(
                 notes.add("rows with fields that the first row does not have; these fields are left out", record.where)
             yield [_as_text(record.values.get(name), record.where, notes) for name in names]
 
-    return _Table(names, names.index(column), rows())
+    return _rows_of_texts(name, names, names.index(column), rows(), group)
 
 
 def _as_text(value: Any, where: str, notes: Notes) -> str | None:
@@ -184,21 +150,24 @@ def _as_text(value: Any, where: str, notes: Notes) -> str | None:
     return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), where, notes)
 
 
-def _text_schema(names: Sequence[str]) -> pa.Schema:
-    return pa.schema([(name, pa.large_string()) for name in names])
+def _rows_of_texts(
+    name: str, columns: Sequence[str], text_place: int, records: Iterable[Sequence[str | None]], group: int
+) -> TextRows:
+    schema = pa.schema([(column, pa.large_string()) for column in columns])
+    return TextRows(name, schema, _text_windows(records, text_place, schema, group))
 
 
-def _table_windows(table: _Table, group: int) -> Iterator[Window]:
-    schema = _text_schema(table.names)
+def _text_windows(
+    records: Iterable[Sequence[str | None]], text_place: int, schema: pa.Schema, group: int
+) -> Iterator[Window]:
     rows: list[Sequence[str | None]] = []
     size = 0
 
     def window() -> Window:
-        columns = zip(*rows, strict=True)
-        arrays = [pa.array(column, pa.large_string()) for column in columns]
-        return Window([row[table.text_column] or "" for row in rows], pa.Table.from_arrays(arrays, schema=schema))
+        arrays = [pa.array(column, pa.large_string()) for column in zip(*rows, strict=True)]
+        return Window([row[text_place] or "" for row in rows], pa.Table.from_arrays(arrays, schema=schema))
 
-    for row in table.rows:
+    for row in records:
         rows.append(row)
         size += sum(len(value) for value in row if value is not None)
         if len(rows) >= group or size >= _WINDOW_CHARACTERS:
@@ -226,43 +195,20 @@ def _parquet_windows(
         yield Window(texts, pa.Table.from_batches(waiting))
 
 
-class VectorWriter(ABC):
-    """Writes rows and their vectors to an open file, a few at a time."""
-
-    @abstractmethod
-    def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
-        """Add rows.
-
-        Args:
-            rows: the columns of the input, N rows.
-            vectors_NE: their vectors, float32.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Complete the file."""
-
-
-class NpyWriter(VectorWriter):
-    """Writes the vectors alone as a float32 array (N, E) for ``numpy.load``, which can also memory-map the file.
+class _NpyWriter:
+    """Writes vectors alone as a float32 array (N, E) for ``numpy.load``, which can also memory-map the file.
 
     The header contains the number of rows, so it is rewritten at the end; numpy reserves space for that number.
-
-    Args:
-        file: an empty file.
-        dim: E.
     """
 
     def __init__(self, file: BinaryIO, *, dim: int) -> None:
         self._file, self._dim, self._num_rows = file, dim, 0
         self._write_header()
 
-    @override
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
         self._file.write(np.ascontiguousarray(vectors_NE, dtype="<f4").data)
         self._num_rows += len(vectors_NE)
 
-    @override
     def close(self) -> None:
         self._file.seek(0)
         self._write_header()
@@ -272,18 +218,8 @@ class NpyWriter(VectorWriter):
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
-class ParquetWriter(VectorWriter):
-    """Writes the input's columns and a column of vectors (lists of E float32); each call writes one row group.
-
-    Args:
-        file: an empty file.
-        dim: E.
-        schema: the columns of the input.
-        vector_column: name of the column of vectors.
-
-    Raises:
-        ConfigError: the input has a column of that name.
-    """
+class _ParquetWriter:
+    """Writes the input's columns and a column of vectors (lists of E float32); each call writes one row group."""
 
     def __init__(self, file: BinaryIO, *, dim: int, schema: pa.Schema, vector_column: str) -> None:
         if vector_column in schema.names:
@@ -294,41 +230,29 @@ class ParquetWriter(VectorWriter):
         self._schema = schema.append(pa.field(vector_column, self._kind))
         self._writer = pq.ParquetWriter(file, self._schema)
 
-    @override
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
         flat = pa.array(np.ascontiguousarray(vectors_NE, dtype=np.float32).reshape(-1))
         vectors = pa.FixedSizeListArray.from_arrays(flat, type=self._kind)
         self._writer.write_table(pa.Table.from_arrays([*rows.columns, vectors], schema=self._schema))
 
-    @override
     def close(self) -> None:
         self._writer.close()
 
 
-class Spool(VectorWriter):
-    """Keeps rows and vectors in a temporary file without a name, which the system deletes when the process ends.
-
-    Args:
-        folder: folder of the file.
-        dim: E.
-        schema: the columns of the input.
-    """
+class _Spool(_ParquetWriter):
+    """Keeps rows and vectors in a temporary file without a name, which the system deletes when the process ends."""
 
     def __init__(self, folder: Path, *, dim: int, schema: pa.Schema) -> None:
         self._folder = folder
         with naming(folder):
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - stays open until the process ends
         column = next(name for name in map("vector{}".format, range(len(schema) + 1)) if name not in schema.names)
-        self._writer = ParquetWriter(self._file, dim=dim, schema=schema, vector_column=column)
+        super().__init__(self._file, dim=dim, schema=schema, vector_column=column)
 
     @override
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
         with naming(self._folder):
-            self._writer.write(rows, vectors_NE)
-
-    @override
-    def close(self) -> None:
-        self._writer.close()
+            super().write(rows, vectors_NE)
 
     def parts(self) -> Iterator[tuple[pa.Table, np.ndarray]]:
         """Yield the rows and their vectors (N, E) in the parts in which they were written."""
@@ -340,42 +264,13 @@ class Spool(VectorWriter):
             yield table.select(range(table.num_columns - 1)), vectors.values.to_numpy().reshape(-1, dim).copy()
 
 
-#: Creates the writer for each file ending from the open file, E, the input's columns and the name of the vectors.
-_WRITERS: dict[str, Callable[[BinaryIO, int, pa.Schema, str], VectorWriter]] = {
-    ".npy": lambda file, dim, schema, name: NpyWriter(file, dim=dim),
-    ".parquet": lambda file, dim, schema, name: ParquetWriter(file, dim=dim, schema=schema, vector_column=name),
-}
+_ENDINGS = (".npy", ".parquet")
 
 
 def check_ending(output: str) -> None:
-    """Raise an error unless a format has the output's file ending.
-
-    Raises:
-        ConfigError: the ending is unknown; the message lists the endings.
-    """
-    if Path(output).suffix.lower() not in _WRITERS:
-        raise ConfigError(f"output={output}: the file name must end in {' or '.join(_WRITERS)}")
-
-
-@contextmanager
-def open_vectors(path: Path, *, dim: int, schema: pa.Schema, vector_column: str) -> Iterator[VectorWriter]:
-    """Provide a writer whose file becomes ``path`` if the block ends without an error, and is removed otherwise.
-
-    Args:
-        path: the output, whose ending determines the format.
-        dim: E.
-        schema: the columns of the input.
-        vector_column: name of the column of vectors in parquet.
-
-    Raises:
-        ConfigError: the input has a column of that name.
-        OSError: the output cannot be written.
-    """
-    clear_abandoned(path.parent)
-    with staged_file(path) as file:
-        writer = _WRITERS[path.suffix.lower()](file, dim, schema, vector_column)
-        yield writer
-        writer.close()
+    """Raise an error unless a format has the output's file ending."""
+    if Path(output).suffix.lower() not in _ENDINGS:
+        raise ConfigError(f"output={output}: the file name must end in {' or '.join(_ENDINGS)}")
 
 
 def embed_rows(
@@ -389,49 +284,48 @@ def embed_rows(
     vector_column: str,
     progress: Callable[[int], None],
 ) -> int:
-    """Write one vector per row; the output appears once it is complete.
+    """Write one vector per row and return their number; the output appears once it is complete.
 
     Vectors are standardized with the mean and deviation from the run's training, if the run has them. Otherwise the
     mean and deviation over all input texts are needed, so the vectors are first written to a temporary file.
-
-    Args:
-        output: the output file, whose ending determines the format.
-        notes: counts truncated texts and empty texts.
-        standardise: whether each feature is scaled to mean 0 and deviation 1.
-        normalise: whether each vector is scaled to length 1.
-        vector_column: name of the column of vectors in parquet.
-        progress: called with the number of vectors so far.
-
-    Returns:
-        The number of vectors.
     """
-    scale = embedder.standardizer if standardise else None
-    with open_vectors(output, dim=embedder.dim, schema=source.schema, vector_column=vector_column) as writer:
+    clear_abandoned(output.parent)
+    with staged_file(output) as file:
+        writer: _NpyWriter | _ParquetWriter
+        if output.suffix.lower() == ".npy":
+            writer = _NpyWriter(file, dim=embedder.dim)
+        else:
+            writer = _ParquetWriter(file, dim=embedder.dim, schema=source.schema, vector_column=vector_column)
+        scale = embedder.standardizer if standardise else None
+
+        def write(rows: pa.Table, vectors_NE: np.ndarray) -> None:
+            writer.write(rows, scale_vectors(vectors_NE, standardizer=scale, normalise=normalise))
+
         if not standardise or scale is not None:
-            return _embed(source, embedder, writer, notes, scale, normalise, progress)
-        spool = Spool(output.parent, dim=embedder.dim, schema=source.schema)
-        count = _embed(source, embedder, spool, notes, None, False, progress)
-        spool.close()
-        scale = Standardizer(dim=embedder.dim)
-        scale.fit(torch.from_numpy(vectors) for _, vectors in spool.parts())
-        for rows, vectors in spool.parts():
-            writer.write(rows, scale_vectors(vectors, standardizer=scale, normalise=normalise))
-        return count
+            count = _embed(source, embedder, notes, write, progress)
+        else:
+            spool = _Spool(output.parent, dim=embedder.dim, schema=source.schema)
+            count = _embed(source, embedder, notes, spool.write, progress)
+            spool.close()
+            scale = Standardizer(dim=embedder.dim)
+            scale.fit(torch.from_numpy(vectors) for _, vectors in spool.parts())
+            for rows, vectors in spool.parts():
+                write(rows, vectors)
+        writer.close()
+    return count
 
 
 def _embed(
     source: TextRows,
     embedder: Embedder,
-    writer: VectorWriter,
     notes: Notes,
-    standardizer: Standardizer | None,
-    normalise: bool,
+    write: Callable[[pa.Table, np.ndarray], None],
     progress: Callable[[int], None],
 ) -> int:
     count = 0
     for window in source.windows:
         embedded = embedder.embed(window.texts)
-        writer.write(window.rows, scale_vectors(embedded.vectors, standardizer=standardizer, normalise=normalise))
+        write(window.rows, embedded.vectors)
         where = f"in rows {count + 1:,} to {count + len(window.texts):,}"
         empty = sum(not text.strip() for text in window.texts)
         cut_texts = f"texts truncated to {embedder.max_length} tokens"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,42 +14,13 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.pretrained import Frame, Query, in_batches, masked_predictor, open_pretrained, pack_queries
 from lmtransfer.objectives.base import Objective
 from lmtransfer.runs.saved import SavedRun
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
 
 MASK: Final = "[MASK]"
 #: Private use characters, which no vocabulary contains.
 _STAND_INS = [chr(0xE000 + place) for place in range(8)]
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A predicted piece for a mask.
-
-    Attributes:
-        piece: the piece as in the vocabulary, including any mark for the start of a word.
-        text: the text of the piece.
-        probability: its probability over the whole vocabulary.
-    """
-
-    piece: str
-    text: str
-    probability: float
-
-
-@dataclass(frozen=True, slots=True)
-class FilledMask:
-    """The predictions for one [MASK].
-
-    Attributes:
-        start: index of its first character in the text.
-        end: index after its last character.
-        candidates: the candidates, most probable first.
-    """
-
-    start: int
-    end: int
-    candidates: tuple[Candidate, ...]
 
 
 class MaskFiller:
@@ -60,16 +30,8 @@ class MaskFiller:
     because special tokens are never targets.
 
     Args:
-        predictor: an objective that predicts masked tokens; see ``masked_predictor``.
-        tokenizer: the tokenizer of the run.
-        frame: the special tokens around a text.
-        top_k: number of candidates for each mask.
         batch_tokens: maximum number of tokens in a batch (a longer text is a batch by itself).
-        device: device of the encoder.
         autocast: returns the context of a forward pass; the softmax is always in float32.
-
-    Raises:
-        ConfigError: ``top_k`` is not between 1 and the number of pieces.
     """
 
     def __init__(
@@ -92,39 +54,51 @@ class MaskFiller:
         self._allowed_V = torch.from_numpy(~tokenizer.is_special).to(device)
 
     @torch.inference_mode()
-    def fill(self, texts: Sequence[str]) -> list[list[FilledMask]]:
-        """Predict the masks of each text, in order; the encoder must be in evaluation mode."""
-        queries = [self._query(text, owner) for owner, text in enumerate(texts)]
-        masks: list[list[FilledMask]] = [[] for _ in texts]
+    def fill(self, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
+        """Predict the masks of each text, in order; the encoder must be in evaluation mode.
+
+        A mask is ``{"start", "end", "candidates": [{"piece", "text", "probability"}, ...]}``: its character span, and
+        the candidates, most probable first.
+        """
+        queries = ((self._query(text), owner) for owner, text in enumerate(texts))
+        masks: list[list[dict[str, Any]]] = [[] for _ in texts]
         for batch in in_batches(queries, batch_tokens=self.batch_tokens):
-            packed, places = pack_queries(batch)
+            packed, places = pack_queries([query for query, _ in batch])
             with self.autocast():
                 (softmax,) = self.predictor.predict(packed.to(self.device), places, mask_id=self.tokenizer.mask_id)
             logs_MK, ids_MK = softmax.best(self.top_k, self._allowed_V)
             rows = iter(zip(logs_MK.exp().tolist(), ids_MK.tolist(), strict=True))
-            for query in batch:
-                for start in _find_masks(texts[query.owner]):
-                    candidates = map(self._candidate, *next(rows))
-                    masks[query.owner].append(FilledMask(start, start + len(MASK), tuple(candidates)))
+            for _, owner in batch:
+                for match in re.finditer(re.escape(MASK), texts[owner]):
+                    candidates = list(map(self._candidate, *next(rows)))
+                    masks[owner].append({"start": match.start(), "end": match.end(), "candidates": candidates})
         return masks
 
-    def _candidate(self, probability: float, token_id: int) -> Candidate:
-        return Candidate(self.tokenizer.piece(token_id), self.tokenizer.decode([token_id]), probability)
+    def _candidate(self, probability: float, token: int) -> dict[str, Any]:
+        return {
+            "piece": self.tokenizer.piece(token),
+            "text": self.tokenizer.decode([token]),
+            "probability": probability,
+        }
 
-    def _query(self, text: str, owner: int) -> Query:
+    def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
+        """Answer each example with a JSON object: ``id``, ``text`` and ``masks``."""
+        filled = self.fill([example.text for example in examples])
+        return [
+            {"id": example.id, "text": example.text, "masks": masks}
+            for example, masks in zip(examples, filled, strict=True)
+        ]
+
+    def _query(self, text: str) -> Query:
         ids = encode_with_masks(text, self.tokenizer)
         places = np.flatnonzero(ids == self.tokenizer.mask_id) + 1
         if not len(places):
             raise DataError(f"{text[:60]!r}: the text has no {MASK}; write {MASK} where a token is to be predicted")
-        return Query(self.frame.around(ids, text=text), places, np.zeros(0, dtype=np.int64), owner)
+        return Query(self.frame.around(ids, text=text), places, np.zeros(0, dtype=np.int64))
 
 
-def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFiller:
-    """Build a mask filler from a pretraining run.
-
-    Args:
-        top_k: number of candidates for each mask.
-    """
+def open_mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFiller:
+    """Build a mask filler from a pretraining run."""
     pretrained = open_pretrained(saved_run, hardware=hardware)
     return MaskFiller(
         predictor=masked_predictor(pretrained.learner),
@@ -134,15 +108,6 @@ def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFill
         device=hardware.device,
         autocast=hardware.precision.autocast,
     )
-
-
-def masks_as_json(text: str, masks: Sequence[FilledMask]) -> dict[str, Any]:
-    """Convert a text and the predictions for its masks to a JSON object.
-
-    ``{"text": ..., "masks": [{"start", "end", "candidates": [{"piece", "text", "probability"}, ...]}, ...]}``: for
-    each [MASK] its character span in the text, and the candidates, most probable first.
-    """
-    return {"text": text, "masks": [_as_json(mask) for mask in masks]}
 
 
 def encode_with_masks(text: str, tokenizer: Tokenizer) -> np.ndarray:
@@ -176,15 +141,3 @@ def _encode_continuation(part: str, tokenizer: Tokenizer) -> np.ndarray:
             return after
     # One [UNK] covers the stand-in and the unknown characters after it.
     return np.append(tokenizer.unk_id, after)
-
-
-def _as_json(mask: FilledMask) -> dict[str, Any]:
-    candidates = [
-        {"piece": candidate.piece, "text": candidate.text, "probability": candidate.probability}
-        for candidate in mask.candidates
-    ]
-    return {"start": mask.start, "end": mask.end, "candidates": candidates}
-
-
-def _find_masks(text: str) -> list[int]:
-    return [match.start() for match in re.finditer(re.escape(MASK), text)]

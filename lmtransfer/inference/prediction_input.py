@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import describe_splits, find_data, plain_name
@@ -32,14 +33,7 @@ class AnswersInOrder:
     ``on_error="skip"``, an object with the ``error`` is written in place of the answer.
 
     Args:
-        answer: returns one object per example.
-        write: writes objects to the output.
         group: maximum number of examples answered together.
-        on_error: ``stop`` at an example that cannot be answered, or ``skip`` it.
-
-    Attributes:
-        num_inputs: number of examples and errors so far.
-        num_errors: number of errors so far.
     """
 
     def __init__(
@@ -75,11 +69,7 @@ class AnswersInOrder:
         self.flush()
 
     def add_error(self, problem: str) -> None:
-        """Add an input that is not a valid example.
-
-        Args:
-            problem: the problem, with ``file:line``.
-        """
+        """Add an input that is not a valid example."""
         self._add(self._error(str(self.num_inputs), problem))
 
     def flush(self) -> None:
@@ -102,7 +92,6 @@ class AnswersInOrder:
             self.flush()
 
     def _answer_one_by_one(self, waiting: Sequence[LocatedExample | JsonObject]) -> None:
-        """Answer the examples of a group one by one, to find those that cannot be answered."""
         for item in waiting:
             if not isinstance(item, tuple):
                 self._write([item])
@@ -126,18 +115,11 @@ _WORD_FORMATS = {".conll": "conll", ".conllu": "conllu"}
 _PIECE_BYTES = 1 << 16
 
 
-class ByteStream(Protocol):
-    """A stream that returns the bytes at hand: it waits only for the first byte, not for the requested number."""
-
-    def read1(self, size: int, /) -> bytes: ...  # noqa: D102
-
-
 @dataclass(frozen=True, slots=True)
 class InputSource:
     """The input that ``input=`` names.
 
     Attributes:
-        name: the input's name in messages.
         path: path of the file, the ``save_to_disk`` folder or the pipe; None for standard input.
         is_stream: whether the input is standard input or a pipe, which can be read only once, as data arrives.
     """
@@ -147,25 +129,14 @@ class InputSource:
     is_stream: bool
 
     def check_distinct_from(self, output: str) -> None:
-        """Raise an error if the output file is the input file.
-
-        Raises:
-            ConfigError: ``output`` is the input.
-        """
+        """Raise an error if the output file is the input file."""
         place = Path(output).expanduser()
         if self.path is not None and place.exists() and self.path.samefile(place):
             raise ConfigError(f"output={output}: this is the input file; choose another output file")
 
 
 def find_input(value: str) -> InputSource:
-    """Find a plain or compressed file, a ``datasets.save_to_disk`` folder, a pipe, or standard input.
-
-    Args:
-        value: the value of ``input=``.
-
-    Raises:
-        DataError: the file does not exist.
-    """
+    """Find a plain or compressed file, a ``datasets.save_to_disk`` folder, a pipe, or standard input."""
     if value == STANDARD_INPUT:
         return InputSource("standard input", None, is_stream=True)
     path = Path(value).expanduser()
@@ -178,31 +149,13 @@ def find_input(value: str) -> InputSource:
     raise DataError(f"input={value}: {problem}")
 
 
-class InputReader(Protocol):
-    """What a reader says about the formats that it reads; see ``Reader`` for the attributes."""
-
-    kind: str
-    json_format: str | None
-
-    @property
-    def formats(self) -> tuple[str, ...]: ...  # noqa: D102
-
-    @property
-    def file_only(self) -> tuple[str, ...]: ...  # noqa: D102
-
-
-def input_format(choice: str | None, source: InputSource, reader: InputReader, notes: Notes) -> str:
+def input_format(choice: str | None, source: InputSource, reader: Reader, notes: Notes) -> str:
     """Determine the format of the input.
 
     Args:
         choice: the format that the user set. If None, the file name decides, and for tab-separated values also the
             quotation marks in the file.
         source: the input; standard input and pipes are ``text`` unless ``choice`` is set.
-        reader: the reader of the input: that of the task, of masked texts, or of ``embed``.
-        notes: receives a note if the content of the file decided the format.
-
-    Raises:
-        ConfigError: the format is unknown, or the reader does not support it.
     """
     if choice is not None:
         file_format, setting = choice, f"format={choice}"
@@ -236,11 +189,7 @@ def input_file(
     """Open an input for reading.
 
     Args:
-        columns: the user's column names.
-        delimiter: the character between a table's columns; for the default, see ``TableLayout``.
         answers: receives invalid inputs, and writes its waiting answers before the input waits for more data.
-        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts
-            them.
     """
     path = None if source.is_stream else source.path
     lines = read_input(source, notes, encoding_errors=encoding_errors, before_waiting=answers.flush)
@@ -268,7 +217,6 @@ def read_input(
     """Yield the lines of an input, numbered from 1, without line ends; one line is in memory at a time.
 
     Args:
-        encoding_errors: see ``input_file``.
         before_waiting: called before the input waits for more data.
     """
     if source.path is None and sys.stdin is not None and sys.stdin.isatty():
@@ -279,11 +227,7 @@ def read_input(
 
 
 def read_example(text: str, reader: Reader) -> Any:
-    """Read the example in ``text=``.
-
-    Raises:
-        ConfigError: the text is invalid, or it is a single text although the task needs two.
-    """
+    """Read the example in ``text=``."""
     try:
         return reader.parse_line(text, "text", "text", Notes())
     except ValueError as problem:
@@ -293,33 +237,26 @@ def read_example(text: str, reader: Reader) -> Any:
 def _open_stream(
     path: Path | None, name: str, encoding_errors: EncodingErrors, notes: Notes, before_waiting: Callable[[], None]
 ) -> Iterator[tuple[int, str]]:
-    opened: AbstractContextManager[ByteStream]
+    opened: AbstractContextManager[BufferedReader]
     if path is None and sys.stdin is None:
         raise DataError("input=-: standard input is closed; set a file, or pipe the input to the command")
-    opened = nullcontext(cast(ByteStream, sys.stdin.buffer)) if path is None else path.open("rb")
+    opened = nullcontext(cast(BufferedReader, sys.stdin.buffer)) if path is None else path.open("rb")
     with opened as stream:
         yield from stream_lines(stream, name, encoding_errors, notes, before_waiting)
 
 
 def stream_lines(
-    stream: ByteStream,
+    stream: BufferedReader,
     name: str,
     encoding_errors: EncodingErrors,
     notes: Notes,
     before_waiting: Callable[[], None],
 ) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a stream, each as soon as its line end arrives.
-
-    Args:
-        stream: provides bytes as they arrive.
-        name: the stream's name in messages.
-        encoding_errors: see ``input_file``.
-        before_waiting: called before each request for more bytes.
-    """
+    """Yield the lines of a stream, each as soon as its line end arrives."""
     return decode_lines(_complete_lines(stream, name, before_waiting), name, encoding_errors, notes)
 
 
-def _complete_lines(stream: ByteStream, name: str, before_waiting: Callable[[], None]) -> Iterator[bytes]:
+def _complete_lines(stream: BufferedReader, name: str, before_waiting: Callable[[], None]) -> Iterator[bytes]:
     begun: list[bytes] = []
     while True:
         before_waiting()

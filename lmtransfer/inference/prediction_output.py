@@ -34,13 +34,6 @@ def open_output(name: str, *, overwrite: bool) -> Iterator[Write]:
 
     A file is written as ``<output>.partial`` and renamed at the end. After an error the partial file keeps the answers
     so far; it is deleted if it is empty or if writing failed.
-
-    Args:
-        name: the file, or ``-``.
-        overwrite: whether an existing file may be replaced.
-
-    Raises:
-        RunDirectoryError: the file already exists, or its folder does not.
     """
     if name == STANDARD_OUTPUT:
         yield _writer(sys.stdout, "standard output")
@@ -66,11 +59,7 @@ def open_output(name: str, *, overwrite: bool) -> Iterator[Write]:
 
 
 def check_output_path(name: str, *, overwrite: bool) -> Path:
-    """Check that ``output=`` can be written, and return its path.
-
-    Raises:
-        RunDirectoryError: the path is a folder, or the file already exists, or its folder does not.
-    """
+    """Check that ``output=`` can be written, and return its path."""
     path = Path(name).expanduser()
     if path.is_dir():
         raise RunDirectoryError(f"output={name}: this is a folder; set a file in it")
@@ -95,11 +84,7 @@ def _writer(stream: TextIO, name: str) -> Write:
 
 
 def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
-    """Convert an object to one line of JSON.
-
-    Raises:
-        DataError: the object contains a number that is not finite, which JSON cannot represent.
-    """
+    """Convert an object to one line of JSON."""
     try:
         return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False)
     except ValueError:
@@ -113,15 +98,7 @@ class SubmissionFile:
     """The official submission file for a split's predictions.
 
     Args:
-        kind: "glue" or "squad".
-        task: the task.
-        split: split of the task.
         output: the file, or a folder in which the file gets its official name.
-        overwrite: whether an existing file may be replaced.
-
-    Raises:
-        ConfigError: the task has no such submission.
-        RunDirectoryError: the file already exists, or its folder does not.
     """
 
     def __init__(self, kind: SubmissionKind, task: Task, split: str, output: str, *, overwrite: bool) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.pretraining.parts import load_learner
 from lmtransfer.runs.saved import SavedRun
+from lmtransfer.tasks.completion_task import Findings, Hidden
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
 from lmtransfer.training.hardware import Hardware
@@ -25,9 +26,8 @@ from lmtransfer.training.hardware import Hardware
 #: Batches are padded to a multiple of this, because kernels are recompiled for each new shape.
 _TOKENS_MULTIPLE = 32
 _EXCERPT_CHARACTERS = 60
-
-#: Which tokens are masked: only the predicted token, or also the later tokens of the same word.
-Hidden = Literal["token", "rest_of_word"]
+#: Number of masks in the place of everything behind a token (hidden="following").
+_FOLLOWING_MASKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,38 +35,19 @@ class ZeroShotScores:
     """The scores of a run on a task that needs no head.
 
     Attributes:
-        metrics: values by name, the main metric first.
-        method: a description of the scoring method.
-        chance: the main metric at chance level; None if there is none.
-        num_scored: number of examples.
+        findings: the metrics, and what belongs to them.
         num_tokens: number of tokens that the encoder read.
         num_parameters: number of parameters of everything that was run.
-        seconds: duration of the scoring.
-        examples: the answer to each example.
         control: the metrics of the same encoder with random weights; None if it was not scored.
-        control_examples: the answers of the encoder with random weights.
-        baseline: the metrics of choosing by token frequencies; None if they are unknown or the task has no choices.
-        more: further entries of the result.
-        shown: the metrics to print below the main one, by displayed name.
-        notes: sentences to print after the method.
-        files: text of further files in the run directory, by name.
     """
 
-    metrics: dict[str, float]
+    findings: Findings
     method: str
-    chance: float | None
-    num_scored: int
     num_tokens: int
     num_parameters: int
     seconds: float
-    examples: ScoredExamples
     control: Mapping[str, float] | None = None
     control_examples: ScoredExamples | None = None
-    baseline: Mapping[str, float] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    shown: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +58,12 @@ class Query:
         tokens: ids of the input, including special tokens, int64, shape (n,).
         places: indices of the tokens to predict, ascending, int64.
         ids: the true ids at these positions, int64; empty if they are unknown.
-        owner: index of the text to which the sequence belongs.
         characters: character ids of each token, int16, shape (n, 50); None if the tokenizer provides no characters.
     """
 
     tokens: np.ndarray
     places: np.ndarray
     ids: np.ndarray
-    owner: int
     characters: np.ndarray | None = None
 
 
@@ -93,11 +72,6 @@ class Frame:
 
     [SEP] comes after the text, as after each document in training. [CLS] comes before the text. If training rows had no
     [CLS] (``rows.frame=none``), the [SEP] of a previous document comes before it. Neither is predicted.
-
-    Args:
-        tokenizer: the tokenizer, which provides the ids of the special tokens.
-        encoder: the encoder, which provides the maximum length.
-        rows: the pretraining rows.
     """
 
     def __init__(self, *, tokenizer: Tokenizer, encoder: Encoder, rows: Rows) -> None:
@@ -108,11 +82,7 @@ class Frame:
         self._characters = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
 
     def around(self, ids: np.ndarray, *, text: str) -> np.ndarray:
-        """Put the special tokens around the ids; return int64, shape (n + 2,).
-
-        Raises:
-            DataError: the text is too long for the encoder; the message quotes the beginning of the text.
-        """
+        """Put the special tokens around the ids; return int64, shape (n + 2,)."""
         if len(ids) + 2 > self.max_length:
             excerpt = text if len(text) <= _EXCERPT_CHARACTERS else text[:_EXCERPT_CHARACTERS] + "..."
             raise DataError(
@@ -129,7 +99,7 @@ class Frame:
 
 
 def sentence_queries(
-    tokens: np.ndarray, word_starts: np.ndarray, *, places: np.ndarray, owner: int, mask_id: int, hidden: Hidden
+    tokens: np.ndarray, word_starts: np.ndarray, *, places: np.ndarray, mask_id: int, hidden: Hidden
 ) -> Iterator[Query]:
     """Yield one query for each of some tokens of a text, in which that token is masked.
 
@@ -137,26 +107,32 @@ def sentence_queries(
         tokens: ids with the special tokens around them, int64, shape (n + 2,).
         word_starts: whether each token begins a word, bool, shape (n,).
         places: indices of the tokens to predict in ``tokens``.
-        owner: index of the text.
-        hidden: which tokens of the same word are also masked.
+        hidden: what is masked with it; see ``tasks.completion_task.Hidden``.
     """
     ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
     for place in places.tolist():
+        if hidden == "following":
+            seen = np.concatenate([tokens[:place], [mask_id] * _FOLLOWING_MASKS, tokens[-1:]])
+            yield Query(seen, np.array([place]), tokens[[place]])
+            continue
         stop = place + 1 if hidden == "token" else int(ends[np.searchsorted(ends, place, side="right")])
         seen = tokens.copy()
         seen[place:stop] = mask_id
-        yield Query(seen, np.array([place]), tokens[[place]], owner)
+        yield Query(seen, np.array([place]), tokens[[place]])
 
 
-def in_batches(queries: Iterable[Query], *, batch_tokens: int) -> Iterator[list[Query]]:
+T = TypeVar("T")
+
+
+def in_batches(queries: Iterable[tuple[Query, T]], *, batch_tokens: int) -> Iterator[list[tuple[Query, T]]]:
     """Group queries, in order, into batches of at most ``batch_tokens`` tokens, but at least one query."""
-    batch: list[Query] = []
+    batch: list[tuple[Query, T]] = []
     size = 0
-    for query in queries:
+    for query, about in queries:
         if batch and size + len(query.tokens) > batch_tokens:
             yield batch
             batch, size = [], 0
-        batch.append(query)
+        batch.append((query, about))
         size += len(query.tokens)
     if batch:
         yield batch
@@ -183,7 +159,6 @@ class Pretrained:
 
     Attributes:
         learner: encoder and objectives with the run's weights, in evaluation mode, on the device.
-        frame: the special tokens around a text, as in training.
     """
 
     learner: PretrainingLearner
@@ -191,12 +166,7 @@ class Pretrained:
 
 
 def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
-    """Load the encoder and objectives of a pretraining run.
-
-    Raises:
-        RunDirectoryError: the run is not a pretraining run, or has no checkpoint.
-        CheckpointError: the checkpoint is incomplete.
-    """
+    """Load the encoder and objectives of a pretraining run."""
     if "objective" not in saved.config or "task" in saved.config:
         raise RunDirectoryError(
             f"run={saved.path}: this run was not pretrained on text, so it has no head that predicts tokens; choose a "
@@ -210,38 +180,26 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
 
 
 def token_predictor(learner: PretrainingLearner) -> Objective:
-    """Return the first objective that gives token probabilities.
-
-    Raises:
-        ConfigError: the run has no such objective, but only objectives for pairs, replaced tokens or word vectors.
-    """
-    predictors = [objective for objective in learner.objective_list() if objective.predicts]
-    if not predictors:
-        names = _or_list(objective.name for objective in builtin_objectives() if objective.predicts)
-        raise ConfigError(
-            f"run: its objective ({', '.join(learner.objectives)}) gives no token probabilities; choose a run with "
-            f"objective={names}, or with an objective that includes mlm, such as mlm_nsp"
-        )
-    return predictors[0]
+    """Return the first objective that gives token probabilities."""
+    return _first_predictor(learner, lambda objective: bool(objective.predicts), "gives no token probabilities")
 
 
 def masked_predictor(learner: PretrainingLearner) -> Objective:
-    """Return the first objective that predicts a masked token from the context on both sides.
+    """Return the first objective that predicts a masked token from the context on both sides."""
+    return _first_predictor(learner, lambda objective: objective.predicts == "masked", "cannot fill a [MASK]")
 
-    Raises:
-        ConfigError: the run has no such objective.
-    """
-    predictors = [objective for objective in learner.objective_list() if objective.predicts == "masked"]
-    if not predictors:
-        names = _or_list(objective.name for objective in builtin_objectives() if objective.predicts == "masked")
+
+def _first_predictor(learner: PretrainingLearner, fits: Callable[[Any], bool], lack: str) -> Objective:
+    predictor = next(filter(fits, learner.objective_list()), None)
+    if predictor is None:
+        names = _or_list(objective.name for objective in builtin_objectives() if fits(objective))
         raise ConfigError(
-            f"run: its objective ({', '.join(learner.objectives)}) cannot fill a [MASK]; choose a run with "
+            f"run: its objective ({', '.join(learner.objectives)}) {lack}; choose a run with "
             f"objective={names}, or with an objective that includes mlm, such as mlm_nsp"
         )
-    return predictors[0]
+    return predictor
 
 
 def _or_list(names: Iterable[str]) -> str:
-    """Join names, as in ``a, b or c``."""
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last

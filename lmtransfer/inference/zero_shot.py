@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from rich import box
 from rich.table import Table
 
 from lmtransfer.config.component import build
+from lmtransfer.config.revisions import count_text
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.errors import DataError
-from lmtransfer.inference.completions import score_choices, score_surprisal
+from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
+from lmtransfer.inference.completions import score_completions
 from lmtransfer.inference.pretrained import ZeroShotScores
 from lmtransfer.runs.predictions import file_name, is_kept, write_predictions
 from lmtransfer.runs.result import RunResult
@@ -28,11 +30,10 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import format_metric, in_percent, short_path
 from lmtransfer.tasks.answers import ScoreAnswer
+from lmtransfer.tasks.completion_task import CompletionTask, Findings
 from lmtransfer.tasks.metrics.scored_examples import Predictions, undefined_metrics
-from lmtransfer.tasks.text.completions import CompletionChoice
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.regression import CHANCE, SentenceSimilarity
-from lmtransfer.tasks.text.surprisal import Surprisal
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
@@ -67,19 +68,21 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
     control = _answers(_embed(pairs, with_random_encoder(embedder, saved)), task)
     cut = [f"{embedded.num_cut:,} sentences are cut to {embedder.max_length} tokens"] if embedded.num_cut else []
     return ZeroShotScores(
-        metrics=task.score(pairs, answers),
+        findings=Findings(
+            metrics=task.score(pairs, answers),
+            examples=task.scored_examples(pairs, answers),
+            num_scored=len(pairs),
+            chance=CHANCE,
+            more={"num_truncated": {split: embedded.num_cut}},
+            shown={name: name for name in task.metric_names[1:]},
+            notes=cut,
+        ),
         method=f"cosine of vectors, {embedder.method}" + (", standardised" if task.settings.standardise else ""),
-        chance=CHANCE,
-        num_scored=len(pairs),
         num_tokens=embedded.num_tokens,
         num_parameters=num_parameters(embedder.model),
         seconds=seconds,
-        examples=task.scored_examples(pairs, answers),
         control=task.score(pairs, control),
         control_examples=task.scored_examples(pairs, control),
-        more={"num_truncated": {split: embedded.num_cut}},
-        shown={name: name for name in task.metric_names[1:]},
-        notes=cut,
     )
 
 
@@ -107,13 +110,13 @@ _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
 
 def evaluate_zero_shot(cfg: DictConfig) -> Path:
-    """Score a run without training and write a run directory.
+    """Score a run, or its revisions, without training; write a run directory for each.
 
     Args:
         cfg: the checked config of ``evaluate``; its ``task`` needs no head.
 
     Returns:
-        The run directory.
+        The run directory, or the folder of those of the revisions.
 
     Raises:
         ConfigError: the run cannot be scored this way.
@@ -121,69 +124,117 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     """
     saved = open_run_to_embed(str(cfg.run), trust=cfg.trust)
     hardware = eager_hardware(cfg)
-    task: CompletionChoice | Surprisal | SentenceSimilarity = build(
-        cfg.task, data_root=cfg.data_root or saved.data_root
-    )
+    task: CompletionTask | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
     with process_group.join():
-        if isinstance(task, CompletionChoice):
-            scores = score_choices(task, cfg.split, saved, hardware)
-        elif isinstance(task, Surprisal):
-            scores = score_surprisal(task, cfg.split, saved, hardware)
-        else:
-            scores = score_similarity(task, cfg.split, saved, hardware)
-        with open_dict(cfg):
-            cfg.run = saved.reference
-        name = sweep_name(cfg.name or f"{_run_name(Path(saved.reference))}-{task.name}-{cfg.split}")
-        directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
-        directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
-        directory.write_versions(versions())
-        seed = pretraining_seed(saved)
-        undefined = undefined_metrics(scores.examples, scores.metrics)
-        result = RunResult(
-            command="evaluate",
-            task=task.name,
-            task_fingerprint=scores.examples.fingerprint(task.main_metric),
-            split=cfg.split,
-            metrics=scores.metrics,
-            main_metric=task.main_metric,
-            control=None if scores.control is None else {"metrics": dict(scores.control)},
-            seconds=scores.seconds,
-            tokens=scores.num_tokens,
-            num_parameters=scores.num_parameters,
-            more={
-                "zero_shot": scores.method,
-                "pretraining_seed": seed,
-                "higher_is_better": True,
-                **({} if scores.chance is None else {"chance": scores.chance}),
-                "num_scored": scores.num_scored,
-                **({} if scores.baseline is None else {"token_frequencies": dict(scores.baseline)}),
-                **({"undefined": undefined} if undefined else {}),
-                **scores.more,
-            },
-        )
-        answers = {
-            is_control: Predictions(
-                task=task.name,
-                split=cfg.split,
-                main_metric=task.main_metric,
-                seed=None,
-                pretraining_seed=None if is_control else seed,
-                is_control=is_control,
-                examples=examples,
+        if cfg.revisions is None:
+            return _evaluate(cfg, task, saved, hardware, name=cfg.name, resume=cfg.overwrite or in_sweep())
+        if isinstance(task, CompletionTask) and task.needs_revisions:
+            raise ConfigError(
+                f"revisions={cfg.revisions}: task={task.name} always compares all revisions; leave it out"
             )
-            for is_control, examples in ((False, scores.examples), (True, scores.control_examples))
-            if examples is not None and is_kept(examples)
-        }
-        if process_group.is_main() and answers:
-            files = {file_name(predictions, alone=len(answers) == 1): predictions for predictions in answers.values()}
-            write_predictions(directory.path, files)
-        if process_group.is_main():
-            for file, text in scores.files.items():
-                write_text(directory.path / file, text)
-        directory.write_result(result)
-        if process_group.is_main():
-            _print(result, scores, saved, directory, Console(highlight=False))
+        if saved.revision is not None:
+            raise ConfigError(f"revisions={cfg.revisions}: run={cfg.run} is one revision; leave one of the two out")
+        folders = [
+            _evaluate_once(cfg, task, replace(saved, revision=tokens), hardware)
+            for tokens in saved.directory.checkpoints.revisions()
+        ]
+        if not folders:
+            raise RunDirectoryError(
+                f"run={cfg.run} has no revisions: leave revisions= out, or pretrain with train.save_at=[0,100k,1M]"
+            )
+        return folders[0].parent
+
+
+def _evaluate_once(
+    cfg: DictConfig, task: CompletionTask | SentenceSimilarity, saved: SavedRun, hardware: Hardware
+) -> Path:
+    """Score a revision, unless that is done already."""
+    parent = cfg.name or f"{_run_name(saved.path)}-{task.name}-{cfg.split}"
+    name = f"{parent}/{count_text(cast('int', saved.revision))}"
+    directory = RunDirectory(Path(cfg.output_root) / "evaluate" / sweep_name(name))
+    if directory.is_finished and not cfg.overwrite:
+        return directory.path
+    return _evaluate(cfg, task, saved, hardware, name=name, resume=True)
+
+
+def _evaluate(
+    cfg: DictConfig,
+    task: CompletionTask | SentenceSimilarity,
+    saved: SavedRun,
+    hardware: Hardware,
+    *,
+    name: str | None,
+    resume: bool,
+) -> Path:
+    """Score a run and write a run directory."""
+    if isinstance(task, CompletionTask):
+        scores = score_completions(task, cfg.split, saved, hardware)
+    else:
+        scores = score_similarity(task, cfg.split, saved, hardware)
+    findings = scores.findings
+    config = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)) | {"run": str(saved.reference)}
+    name = sweep_name(name or f"{_run_name(Path(saved.reference))}-{task.name}-{cfg.split}")
+    directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=resume)
+    directory.write_config(config)
+    directory.write_versions(versions())
+    seed = pretraining_seed(saved)
+    undefined = undefined_metrics(findings.examples, findings.metrics)
+    result = RunResult(
+        command="evaluate",
+        task=task.name,
+        task_fingerprint=findings.examples.fingerprint(task.main_metric),
+        split=cfg.split,
+        metrics=findings.metrics,
+        main_metric=task.main_metric,
+        control=None if scores.control is None else {"metrics": dict(scores.control)},
+        seconds=scores.seconds,
+        tokens=scores.num_tokens,
+        num_parameters=scores.num_parameters,
+        more={
+            "zero_shot": scores.method,
+            "pretraining_seed": seed,
+            "higher_is_better": True,
+            **({} if findings.chance is None else {"chance": findings.chance}),
+            "num_scored": findings.num_scored,
+            **({} if findings.baseline is None else {"token_frequencies": dict(findings.baseline)}),
+            **({"undefined": undefined} if undefined else {}),
+            **findings.more,
+        },
+    )
+    if process_group.is_main():
+        _write_answers(directory, task, scores, seed, cfg.split)
+    directory.write_result(result)
+    if process_group.is_main():
+        _print(result, scores, saved, directory, Console(highlight=False))
     return directory.path
+
+
+def _write_answers(
+    directory: RunDirectory,
+    task: CompletionTask | SentenceSimilarity,
+    scores: ZeroShotScores,
+    seed: int | None,
+    split: str,
+) -> None:
+    """Write the answers of the run and of its control, and the task's own files."""
+    answers = [
+        Predictions(
+            task=task.name,
+            split=split,
+            main_metric=task.main_metric,
+            seed=None,
+            pretraining_seed=None if is_control else seed,
+            is_control=is_control,
+            examples=examples,
+        )
+        for is_control, examples in ((False, scores.findings.examples), (True, scores.control_examples))
+        if examples is not None and is_kept(examples)
+    ]
+    if answers:
+        files = {file_name(predictions, alone=len(answers) == 1): predictions for predictions in answers}
+        write_predictions(directory.path, files)
+    for file, text in scores.findings.files.items():
+        write_text(directory.path / file, text)
 
 
 def _run_name(path: Path) -> str:
@@ -198,19 +249,20 @@ def _print(
 ) -> None:
     metric = result.main_metric or ""
     unit = " (%)" if in_percent(metric) else ""
-    title = f"{result.task}, {result.split}: {metric}{unit} of {scores.num_scored:,} items"
+    findings = scores.findings
+    title = f"{result.task}, {result.split}: {metric}{unit} of {findings.num_scored:,} items"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
     table.add_column("")
     table.add_column("", justify="right")
-    if scores.chance is not None:
-        table.add_row("chance", format_metric(scores.chance, metric))
-    if scores.baseline is not None:
-        table.add_row("token frequencies", format_metric(scores.baseline[metric], metric))
+    if findings.chance is not None:
+        table.add_row("chance", format_metric(findings.chance, metric))
+    if findings.baseline is not None:
+        table.add_row("token frequencies", format_metric(findings.baseline[metric], metric))
     if scores.control is not None:
         table.add_row("random weights", format_metric(scores.control[metric], metric))
-    table.add_row(saved.name, format_metric(scores.metrics[metric], metric), style="bold")
-    for name, label in scores.shown.items():
-        table.add_row(f"  {label}", format_metric(scores.metrics[name], name))
+    table.add_row(saved.name, format_metric(findings.metrics[metric], metric), style="bold")
+    for name, label in findings.shown.items():
+        table.add_row(f"  {label}", format_metric(findings.metrics[name], name))
     console.print(table)
-    console.print("; ".join([scores.method, *scores.notes, *result.more.get("undefined", ())]), soft_wrap=True)
+    console.print("; ".join([scores.method, *findings.notes, *result.more.get("undefined", ())]), soft_wrap=True)
     console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

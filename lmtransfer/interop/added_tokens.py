@@ -28,9 +28,6 @@ def extend_weights(
     """Extend the weights of a checkpoint by rows for the words that were added to its tokenizer.
 
     Args:
-        tensors: tensors by name.
-        base: tokenizer of the checkpoint.
-        tokenizer: the same tokenizer, with or without added words.
         module_of: function that builds the module with these tensor names for a vocabulary size.
     """
     if tokenizer.fingerprint == base.fingerprint:
@@ -47,16 +44,6 @@ def extend_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer)
     trained biases would make a new word far too probable, or almost impossible. Rows without a token, which exist if
     the vocabulary size is rounded up, are set to the mean row of all pieces, so that each of them receives no more
     softmax probability than an ordinary token.
-
-    Args:
-        tensor_VE: shape (base.vocab_size, E), or (base.vocab_size,).
-        base: the tokenizer without the added words.
-
-    Returns:
-        Shape (extended.vocab_size, E), or (extended.vocab_size,), with the same dtype and device.
-
-    Raises:
-        CheckpointError: the tensor has another number of rows, or ``extended`` has another base.
     """
     if tensor_VE.shape[:1] != (base.vocab_size,) or extended.base.fingerprint != base.fingerprint:
         raise CheckpointError(
@@ -84,14 +71,7 @@ def extend_tensors(
 
 
 def vocabulary_tensors(module_of: Callable[[int], nn.Module]) -> frozenset[str]:
-    """Find the tensors with one row per token: those whose number of rows changes with the vocabulary size.
-
-    Args:
-        module_of: function that builds the model for a vocabulary size; it is called on the meta device.
-
-    Raises:
-        CheckpointError: another dimension of a tensor changes with the vocabulary size.
-    """
+    """Find the tensors with one row per token: those whose number of rows changes with the vocabulary size."""
     sizes = (128, 192)
     with torch.device("meta"):
         small, large = (

@@ -19,18 +19,11 @@ _GENERATOR_ARGUMENTS = ("dim", "num_heads", "hidden_dim", "dropout")
 
 @dataclass(frozen=True, slots=True)
 class SeparateGenerator:
-    """A generator as a model of its own.
+    """A generator as a model of its own."""
 
-    Attributes:
-        shape: the arguments in which its encoder differs from the main encoder.
-        encoder: tensors of its encoder, including the shared ones.
-        head: tensors of its head, under ``mlm.``.
-        loss_arguments: arguments of the head's objective, by the objective's name.
-    """
-
-    shape: dict[str, Any]
-    encoder: dict[str, Tensor]
-    head: dict[str, Tensor]
+    shape: dict[str, Any]  #: the arguments in which its encoder differs from the main encoder
+    encoder: dict[str, Tensor]  #: tensors of its encoder, including the shared ones
+    head: dict[str, Tensor]  #: tensors of its head, under ``mlm.``
     loss_arguments: dict[str, dict[str, Any]]
 
 
@@ -42,20 +35,7 @@ def join_generator(
     other_encoder: Mapping[str, Tensor],
     other_head: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], float] | str:
-    """Convert a generator that was read as a model of its own to tensors of the objective.
-
-    Args:
-        generator: names and prefixes of the generator's tensors in the objective.
-        model: component node of the encoder.
-        encoder: tensors of the encoder, by our names.
-        other_model: component node of the generator's encoder.
-        other_encoder: tensors of the generator's encoder.
-        other_head: tensors of the generator's head, under ``mlm.``.
-
-    Returns:
-        If the generator fits the encoder, its tensors by our names under ``objectives.``, and its width as a fraction
-        of the encoder's width. Otherwise the reason why it does not fit.
-    """
+    """Convert a generator that was read as a model of its own to tensors of the objective."""
     if not any(name.startswith("mlm.") for name in other_head):
         return "it has no mlm head"
     differ = [key for key in model if key not in _GENERATOR_ARGUMENTS and other_model.get(key) != model[key]]
@@ -94,14 +74,7 @@ def split_generator(
     arguments: Mapping[str, Any],
     node: Mapping[str, Any],
 ) -> tuple[dict[str, Tensor], SeparateGenerator | None]:
-    """Split an objective's tensors into those of its own head and, if there is one, the generator.
-
-    Args:
-        generator: names and prefixes of the generator's tensors in the objective.
-        own: tensors of the objective, under its name.
-        arguments: arguments of the encoder, defaults included.
-        node: component node of the objective.
-    """
+    """Split an objective's tensors into those of its own head and, if there is one, the generator."""
     layers, head = f"{generator.loss}.{generator.layers}", f"{generator.loss}.{generator.head}"
     own = {
         name: tensor

@@ -35,15 +35,7 @@ def client_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def readable_errors(setting: str, *, repository: str, revision: str | None = None) -> Iterator[None]:
-    """Convert the errors of the hub's client within the block to one-line messages.
-
-    Args:
-        setting: the user's setting that needs the hub, for messages: ``push=user/name``.
-        revision: the requested branch, tag or commit.
-
-    Raises:
-        HubError: the hub refuses, lacks the repository or the revision, or does not answer.
-    """
+    """Convert the errors of the hub's client within the block to one-line messages."""
     try:
         yield
     except client_errors() as error:
@@ -55,9 +47,6 @@ def set_up_client(*, for_upload: bool = False) -> float:
 
     Queries time out after ``HF_HUB_DOWNLOAD_TIMEOUT`` seconds (10 by default), uploads later. Progress bars are drawn
     only on a terminal.
-
-    Returns:
-        The timeout of queries in seconds, for requests that do not use the client's session.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import disable_progress_bars, get_session
@@ -123,13 +112,7 @@ def _first_line(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The result of an upload.
-
-    Attributes:
-        branch: name of the branch.
-        commit: hash of the new commit on the branch.
-        url: address of the branch.
-    """
+    """The result of an upload."""
 
     branch: str
     commit: str
@@ -138,27 +121,15 @@ class Upload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A repository to upload to.
-
-    Attributes:
-        name: ``owner/name``.
-        private: whether a new repository is private; the visibility of an existing repository does not change.
-        overwrite: whether the files of a branch may be replaced.
-        key: the user's setting, for messages.
-    """
+    """A repository to upload to."""
 
     name: str
-    private: bool
+    private: bool  #: whether a new repository is private; the visibility of an existing repository does not change
     overwrite: bool
     key: str = "push"
 
     def check(self, branches: Sequence[str]) -> None:
-        """Check that the repository can be created or written to, without changing anything.
-
-        Raises:
-            HubError: there is no valid token, the token has no write access, a branch has files and ``overwrite`` is
-                false, or the hub does not answer.
-        """
+        """Check that the repository can be created or written to, without changing anything."""
         from huggingface_hub import HfApi
 
         api = HfApi()
@@ -178,15 +149,7 @@ class Target:
                 )
 
     def upload(self, folder: Path, *, branch: str, message: str) -> Upload:
-        """Upload a folder as a single commit, after which the branch holds exactly the files of the folder.
-
-        Args:
-            branch: name of the branch, which is created if it does not exist.
-            message: commit message.
-
-        Raises:
-            HubError: the hub rejects the upload or does not answer; then none of the files is visible on the hub.
-        """
+        """Upload a folder as a single commit, after which the branch holds exactly the files of the folder."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 
         api = HfApi()
@@ -274,11 +237,7 @@ def branch_problem(branch: str) -> str | None:
 
 
 def cached_copy(name: str, revision: str | None) -> Path | None:
-    """Find a repository's copy in the cache, which may be incomplete; None if there is none. The hub is not queried.
-
-    Args:
-        revision: branch, tag or commit; None for the main branch as last downloaded.
-    """
+    """Find a repository's copy in the cache, which may be incomplete; None if there is none. The hub is not queried."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -293,16 +252,7 @@ def cached_copy(name: str, revision: str | None) -> Path | None:
 def download(
     name: str, revision: str | None, *, setting: str, choose: Callable[[Sequence[str]], Sequence[str]]
 ) -> Path | None:
-    """Download files of a repository into the cache.
-
-    Args:
-        revision: branch, tag or commit; None for the main branch.
-        setting: the user's setting that names the repository, for messages.
-        choose: function that selects file names from the list of all file names.
-
-    Returns:
-        The folder, named after the commit; None if no file was selected.
-    """
+    """Download the chosen files of a repository into the cache, and return their folder, named after the commit."""
     from huggingface_hub import HfApi, snapshot_download
 
     with readable_errors(setting, repository=name, revision=revision):

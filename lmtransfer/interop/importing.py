@@ -83,15 +83,9 @@ _OTHER_FRAME: Final = ("gpt2", "openai-gpt", "xlnet", "transfo-xl")
 def build_objective_node(
     losses: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], *, max_length: int
 ) -> dict[str, Any] | None:
-    """Build the ``objective`` node of an imported run: rows, corruption and losses of the matching pretraining file.
+    """Build the ``objective`` node of an imported run from the file of conf/objective with exactly these losses.
 
-    Args:
-        losses: names of the objectives whose heads were imported.
-        arguments: component node of each objective; its values override those of the file.
-        max_length: maximum row length of the encoder, in tokens.
-
-    Returns:
-        Plain values with resolved interpolations; None if no file has exactly these losses.
+    ``arguments`` override the values of the file; None if there is no such file.
     """
     file = _file_of(losses)
     if file is None:
@@ -113,12 +107,7 @@ def _file_of(losses: Sequence[str]) -> str | None:
 
 
 def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
-    """Return the attention with which a run's encoder was last trained.
-
-    Args:
-        saved: a pretraining run, or a run of a task.
-        encoder: an encoder of the same class, with the default attention of that class.
-    """
+    """Return the attention with which a run's encoder was last trained."""
     if "task" in saved.config:
         attention = (saved.config.get("transfer") or {}).get("attention", "auto")
         return encoder.attention if attention == "auto" else cast(Direction, attention)
@@ -135,15 +124,9 @@ class ImportedModel:
     """A published model, converted to a model of this package.
 
     Attributes:
-        folder: the published files.
-        model_node: component node of its encoder.
         objective: node of its pretraining objective, or None if its heads form no objective of this package.
-        module: ``encoder``, and the heads if there is an objective, with the published weights.
         more_heads: weights of heads that form no complete objective (ELECTRA's discriminator without its generator),
             by their names in checkpoints; continued pretraining can use them.
-        tokenizer: the published tokenizer, or that tokenizer with added words.
-        vectors: how the publisher computes the vector of a text; None if the folder does not say.
-        notes: notes on what was left out.
     """
 
     folder: PublishedFolder
@@ -152,7 +135,7 @@ class ImportedModel:
     module: nn.Module
     more_heads: dict[str, Tensor]
     tokenizer: Tokenizer
-    vectors: dict[str, Any] | None
+    vectors: dict[str, Any] | None  #: how the publisher computes the vector of a text; None if the folder does not say
     notes: tuple[str, ...]
 
     @property
@@ -169,15 +152,7 @@ class ImportedModel:
 
 
 def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -> ImportedModel:
-    """Read a published model, and check that every tensor fits.
-
-    Args:
-        words: a file with words to add to its vocabulary.
-
-    Raises:
-        CheckpointError: files are missing, damaged or hostile, or the model is not supported here.
-        DataError: the words cannot be added.
-    """
+    """Read a published model, and check that every tensor fits."""
     published = read_published(folder.path)
     for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}):
         raise CheckpointError(
@@ -226,11 +201,7 @@ def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: 
 
 
 def write_imported_model(imported: ImportedModel, run: RunDirectory, *, name: str, words: Path | None = None) -> None:
-    """Write the files of a run into an existing, empty run directory.
-
-    Args:
-        words: the file of added words, which is recorded in the config.
-    """
+    """Write the files of a run into an existing, empty run directory."""
     folder, encoder = imported.folder, imported.encoder
     config: dict[str, Any] = {
         "name": name,
@@ -302,9 +273,6 @@ def import_into_cache(folder: PublishedFolder) -> tuple[Path, ImportedModel | No
     """Return the run directory of a published model in the cache; import the model first if the cache lacks it.
 
     The cache finds a model by the content of its files.
-
-    Returns:
-        The run directory, and the model if this call imported it, else None.
     """
     cache = default_cache_dir() / "imported"
     run = (cache / f"{folder.name}-{_digest(folder, memo=cache)}").absolute()
@@ -332,15 +300,7 @@ def _sha256(path: Path) -> str:
 def read_vectors(
     folder: Path, tokenizer: Tokenizer, *, max_length: int, model_type: str
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Read how the publisher's library computes vectors, and return notes for the user.
-
-    Args:
-        folder: the published folder.
-        max_length: maximum input length of the encoder, in tokens.
-
-    Raises:
-        CheckpointError: a file is damaged.
-    """
+    """Read how the publisher's library computes vectors, and return notes for the user."""
     lengths = [_number(_object(folder / "tokenizer_config.json").get("model_max_length"))]
     if not (folder / MODULES).is_file():
         notes = [

@@ -17,12 +17,7 @@ from lmtransfer.training import process_group
 
 
 def run_folder(path: str | Path, *, key: str) -> RunDirectory:
-    """Return the run directory at the user's path; for ``hf:<folder or name on the hub>`` it may be in the cache.
-
-    Raises:
-        RunDirectoryError: there is no such run directory.
-        CheckpointError: there is no such published model, or it cannot be imported.
-    """
+    """Return the run directory at the user's path; for ``hf:<folder or name on the hub>`` it may be in the cache."""
     if str(path).startswith(PREFIX):
         # ImportedModel here: most runs do not start from a published model and need not load the code that reads one.
         from lmtransfer.interop.importing import import_into_cache, import_summary
@@ -62,8 +57,6 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
     Args:
         path: the directory as the user gave it; ``@1M`` at its end names a revision, and the prefix ``hf:`` marks a
             published model, which is imported.
-        key: the configuration key that the user set, for messages.
-        trust: whether the user trusts the run even if somebody else created it.
     """
     _, revision = split_revision(str(path))
     _warn_of_few_steps(path, key)
@@ -101,11 +94,7 @@ def is_pretrained(path: str | Path) -> bool:
 
 
 def task_run_folders(path: str | Path) -> list[Path]:
-    """Return the folders of a task's run that hold checkpoints: the run itself, or its seeds in order.
-
-    Raises:
-        RunDirectoryError: the path holds no run of a task, or none with a checkpoint.
-    """
+    """Return the folders of a task's run that hold checkpoints: the run itself, or its seeds in order."""
     directory = run_folder(path, key="run")
     config = directory.read_config()
     _, revision = split_revision(str(path))

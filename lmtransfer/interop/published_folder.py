@@ -45,16 +45,10 @@ def is_hub_name(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PublishedFolder:
-    """The files of a published model, or of a run.
-
-    Attributes:
-        path: absolute path of the folder.
-        source: the source to record: the folder, or the model's name on the hub.
-        commit: the commit on the hub; None for a folder on this machine.
-    """
+    """The files of a published model, or of a run."""
 
     path: Path
-    source: str
+    source: str  #: the source to record: the folder, or the model's name on the hub
     commit: str | None = None
 
     @property
@@ -79,11 +73,6 @@ def find_published(path: str, *, key: str) -> PublishedFolder:
 
     Args:
         path: a folder, or ``owner/name`` on the hub with an optional ``@revision``; the prefix ``hf:`` is optional.
-        key: the configuration key that the user set, for messages.
-
-    Raises:
-        CheckpointError: the folder does not exist, holds neither a model nor a run, or contains a link out of it.
-        HubError: the hub has no such repository or revision, or cannot be reached.
     """
     text = path.removeprefix(PREFIX)
     folder = Path(text).expanduser()

@@ -44,15 +44,10 @@ _CODE = ("auto_map", "custom_pipelines", "_target_")
 
 @dataclass(frozen=True, slots=True)
 class PretrainingHeads:
-    """The pretraining heads of a published checkpoint.
+    """The pretraining heads of a published checkpoint."""
 
-    Attributes:
-        tensors: tensors by our names, under ``objectives.``.
-        nodes: component nodes of the complete objectives.
-    """
-
-    tensors: dict[str, Tensor]
-    nodes: dict[str, dict[str, Any]]
+    tensors: dict[str, Tensor]  #: tensors by our names, under ``objectives.``
+    nodes: dict[str, dict[str, Any]]  #: component nodes of the complete objectives
 
 
 def read_heads(
@@ -65,20 +60,7 @@ def read_heads(
     source: str,
     notes: list[str],
 ) -> PretrainingHeads:
-    """Read the heads that belong to an objective; other tensors are left out, with a note.
-
-    Args:
-        family: the family with its tables.
-        config: config.json, as the family's table reads it.
-        encoder: our encoder, on the meta device.
-        body: published tensors of the encoder.
-        heads: all other published tensors.
-        source: the folder, for messages.
-        notes: list that receives notes for the user.
-
-    Raises:
-        CheckpointError: the shapes of a head's tensors do not fit the encoder.
-    """
+    """Read the heads that belong to an objective; other tensors are left out, with a note."""
     rest, result = dict(heads), PretrainingHeads({}, {})
     architectures = config.get("architectures")
     architectures = architectures if isinstance(architectures, list) else []
@@ -150,11 +132,7 @@ class _Index(TypedDict):
 
 
 def read_weight_files(folder: Path) -> dict[str, Tensor]:
-    """Read all tensors of a published folder to the CPU, from ``model.safetensors`` or else ``pytorch_model.bin``.
-
-    Raises:
-        CheckpointError: there are no weights, or a file is missing, is damaged, has another format, or would run code.
-    """
+    """Read all tensors of a published folder to the CPU, from ``model.safetensors`` or else ``pytorch_model.bin``."""
     for name in FILES:
         read = _read_safetensors if name.endswith(".safetensors") else _read_pickle
         if (folder / name).is_file():
@@ -241,22 +219,15 @@ class PublishedCheckpoint:
     """A published checkpoint, converted to our names.
 
     Attributes:
-        model: component node of the encoder, without ``vocab_size``.
-        vocab_size: number of rows of the token embedding; 0 if the encoder reads characters.
-        encoder: tensors of the encoder, by our names; a tensor that layers share occurs once.
         objectives: tensors of the pretraining heads, such as ``mlm.dense.weight``, including heads of an incomplete
             objective (ELECTRA's discriminator without its generator).
-        losses: the objectives whose heads are complete.
-        loss_arguments: component nodes of these objectives.
-        config: the original config.json.
-        notes: notes for the user on what was left out or read differently.
     """
 
     model: dict[str, Any]
-    vocab_size: int
-    encoder: dict[str, Tensor]
+    vocab_size: int  #: number of rows of the token embedding; 0 if the encoder reads characters
+    encoder: dict[str, Tensor]  #: tensors of the encoder, by our names; a tensor that layers share occurs once
     objectives: dict[str, Tensor]
-    losses: tuple[str, ...]
+    losses: tuple[str, ...]  #: the objectives whose heads are complete
     loss_arguments: dict[str, dict[str, Any]]
     config: dict[str, Any]
     notes: tuple[str, ...]
@@ -359,11 +330,7 @@ def _read_elmo(folder: Path) -> PublishedCheckpoint:
 
 
 def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
-    """Read the tensors of a task's head by our names, such as ``hidden.weight``; the inverse of ``to_published_files``.
-
-    Raises:
-        CheckpointError: the folder cannot be read, its family has no such head, or this checkpoint has none.
-    """
+    """Read the tensors of a task's head by our names; the inverse of ``to_published_files``."""
     config = read_json(Path(folder) / "config.json", dict[str, Any], error=CheckpointError, finite=False)
     family = family_of_config(config, source=str(Path(folder) / "config.json"))
     task = family.task(kind)
@@ -444,11 +411,7 @@ def _split(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Ten
 
 
 def skeleton(encoder: type[Encoder], arguments: Mapping[str, Any], *, vocab_size: int, source: str) -> Encoder:
-    """Build an encoder on the meta device, which allocates no memory, to get the shapes of its tensors.
-
-    Raises:
-        CheckpointError: no encoder accepts these arguments.
-    """
+    """Build an encoder on the meta device, which allocates no memory, to get the shapes of its tensors."""
     try:
         with torch.device("meta"):
             return encoder(vocab_size=vocab_size, **arguments)

@@ -39,18 +39,11 @@ class RunToPublish:
     token. This class does not know how a head pools tokens, so the caller must reject other heads.
 
     Attributes:
-        model: component node of the encoder.
-        vocab_size: number of rows of its token embedding.
-        encoder: tensors of the encoder.
-        kind: kind of the heads.
         head: tensors of the objectives, such as ``mlm.dense.weight``, if the kind is "pretraining"; otherwise those of
             a task's head (``hidden.weight``, ``output.weight``, ...).
         labels: label names of classification (one label or several) and tagging, in the order of the outputs.
-        head_dropout: dropout of a task's head.
         pad_id: padding id of the written tokenizer; if it equals ``vocab_size``, one row of zeros is added to the
             embeddings.
-        specials: ids of "cls", "sep", "mask" and "unk".
-        loss_arguments: component nodes of the objectives by name.
     """
 
     model: Mapping[str, Any]
@@ -70,12 +63,9 @@ class PublishedFiles:
     """The content of the published files.
 
     Attributes:
-        architecture: class of transformers that loads the files.
-        config: content of config.json.
         tensors: the tensors that the class's ``save_pretrained`` writes; tensors that repeat others are left out.
         outputs: for each objective whose head is included, the attribute of the class's output that holds its logits.
         more: other models by subfolder, such as ELECTRA's generator.
-        notes: notes for the user on what was left out or written differently.
     """
 
     architecture: str
@@ -112,16 +102,7 @@ def to_published_files(run: RunToPublish) -> PublishedFiles:
 
 @dataclass(frozen=True, slots=True)
 class _ChosenClass:
-    """The class of transformers to publish a run as.
-
-    Attributes:
-        architecture: name of the class.
-        pooler: whether the class has the pooler.
-        tensors: published tensors of the head.
-        config: keys of config.json that the head needs.
-        outputs: see ``PublishedFiles``.
-        more: see ``PublishedFiles``.
-    """
+    """The class of transformers to publish a run as."""
 
     architecture: str
     pooler: bool

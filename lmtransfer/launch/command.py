@@ -17,18 +17,7 @@ from lmtransfer.system import machine
 
 
 def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
-    """Run a command once.
-
-    Args:
-        cfg: the composed settings.
-        arguments: further arguments of the command's ``run``.
-
-    Returns:
-        What the command returns.
-
-    Raises:
-        LmtransferError: a user's mistake, or an error of the machine or the command.
-    """
+    """Run a command once."""
     try:
         return run_as_is(command, cfg, **arguments)
     except Exception as error:
@@ -66,7 +55,6 @@ def to_user_error(error: Exception, cfg: DictConfig) -> Exception:
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
-    """Convert the settings to plain data, resolved if possible."""
     try:
         return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException:

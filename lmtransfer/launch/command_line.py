@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.config import command_help, config_files, overrides, paths
+from lmtransfer.config import config_files, overrides, paths
 from lmtransfer.config.composing import running_config
 from lmtransfer.config.config_files import drop_null_groups
 from lmtransfer.config.short_forms import expand_task_groups
@@ -29,9 +29,6 @@ def run_command(command: str, words: Sequence[str]) -> int:
 
     Returns:
         0, or 1 if a point of a sweep failed.
-
-    Raises:
-        LmtransferError: a user's mistake, or an error of the command.
     """
     line = overrides.read(words)
     settings, folders = overrides_and_folders(command, line)
@@ -40,7 +37,6 @@ def run_command(command: str, words: Sequence[str]) -> int:
         line.options.append("--multirun")
         line.is_sweep = True
     settings = words
-    command_help.register(command)
     is_plain = _is_plain(line, settings)
     if is_plain:  # composes once; Hydra's own command line would compose twice
         with running_config(command, settings, config_dir=line.config_dir) as cfg:
@@ -56,15 +52,8 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
 
     Hydra's state is restored afterwards. Calls from several threads run one after another.
 
-    Args:
-        arguments: further arguments of the command's ``run``.
-
-    Returns:
-        What the command returns.
-
     Raises:
         ConfigError: the settings ask for a sweep or for a command line option.
-        LmtransferError: a user's mistake, or an error of the command.
     """
     with _one_call:
         words, folders = overrides_and_folders(command, line)

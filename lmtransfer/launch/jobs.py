@@ -41,11 +41,7 @@ class Job:
     """A command and its result.
 
     Attributes:
-        key: its name in messages, unique among the jobs that run together.
-        command: name of the command.
-        overrides: its settings.
         result: a file in the job's run directory, which exists once the job has finished.
-        log: file for the output.
         needs: keys of the jobs that must finish first.
         alone: whether no other job may run on the same machine at the same time, because its budget may be a duration.
         extra: settings that do not affect the result.
@@ -76,7 +72,6 @@ class Place:
     """Where jobs run.
 
     Attributes:
-        max_jobs: maximum number of jobs at the same time on this machine.
         cluster: settings of a cluster (``config.settings.ClusterSettings``); None for this machine.
         options: additional words of every command line, such as the user's config folder.
     """
@@ -90,11 +85,7 @@ class Place:
         """Build the place from a command's ``jobs`` and ``cluster``.
 
         Args:
-            cfg: settings of the command.
             command: name of the command, if the jobs are parts of it; None if the jobs are other commands.
-
-        Raises:
-            ConfigError: submitit is not installed, or the command runs under torchrun.
         """
         if (cfg.jobs > 1 or cfg.get("cluster") is not None) and ranks.world_size() > 1:
             raise ConfigError("jobs and cluster start their own processes: leave both out under torchrun")
@@ -161,8 +152,6 @@ def run_jobs(
 
     Args:
         jobs: the jobs, in order of preference for starting.
-        place: where they run.
-        console: prints a line per job, and shows the last output line of each running job.
         record: called when a job has ended.
         where: the run directories to show for finished jobs of other studies, by key.
 
@@ -326,12 +315,7 @@ class _LocalProcess:
 
 @dataclass
 class JobSubmission:
-    """A command that submitit runs on a cluster machine.
-
-    Attributes:
-        words: the command line.
-        log: file for the output.
-    """
+    """A command that submitit runs on a cluster machine."""
 
     words: tuple[str, ...]
     log: Path
@@ -405,7 +389,6 @@ def inherit_overrides(root: Path | str, name: str, *own: str) -> tuple[str, ...]
     """Return the running command's overrides, for a job that performs a part of this command.
 
     Args:
-        root: output root of the part.
         own: settings specific to the part.
     """
     own = (f"output_root={Path(root).absolute()}", f"name={name}", "resume=true", *own)
@@ -415,7 +398,6 @@ def inherit_overrides(root: Path | str, name: str, *own: str) -> tuple[str, ...]
 
 
 def _command_line(words: Sequence[str]) -> list[str]:
-    """Return the command line of ``lmtransfer <words>`` with this Python."""
     return [sys.executable, "-P", "-m", "lmtransfer", *words]
 
 

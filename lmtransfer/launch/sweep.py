@@ -62,9 +62,6 @@ def forward_signals(plan: SweepPlan, folder: Path) -> Iterator[None]:
 
     The points save and stop, and no other point starts. A second signal ends this process immediately. If the points
     run in this process or on other machines, signals are handled as if there were no block.
-
-    Args:
-        folder: the folder through which the processes of the sweep exchange files.
     """
     before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
     first: list[float] = []
@@ -123,7 +120,6 @@ def _follow(parent: int, over: threading.Event) -> None:
 
 
 _HYDRA_SETTINGS = (
-    "hydra/help=lmtransfer",
     "hydra/job_logging=none",
     "hydra/hydra_logging=none",
     "hydra.job.name=lmtransfer",
@@ -143,15 +139,9 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
 
     Args:
         words: the overrides in Hydra's form.
-        is_sweep: whether the command line is for several runs.
 
     Returns:
         0, or 1 if a point of a sweep failed.
-
-    Raises:
-        ConfigError: the settings are invalid.
-        Interrupted: the sweep was interrupted.
-        LmtransferError: the command of a single run failed.
     """
     if any(word.startswith("hydra.sweep.") for word in words):
         raise ConfigError("lmtransfer itself sets hydra.sweep.dir and .subdir: leave both out, and set output_root")
@@ -169,7 +159,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
         try:
             with _hydra_as_library(argv), forward_signals(plan, folder), watch_points(plan, folder):
                 if asks_help:
-                    print(command_help.page(primary, words, config_dir=line.config_dir))
+                    print(command_help.page(command, words, primary=primary, config_dir=line.config_dir))
                 else:
                     hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
             if is_stopping(folder):
@@ -197,7 +187,6 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
 
 
 def _check_points(command: str, command_line: Sequence[str], *, primary: str, config_dir: str | None) -> None:
-    """Check the settings of every point of a sweep before the first one starts."""
     check = settings_check(command)
     if check is None:
         return
@@ -289,7 +278,6 @@ def _score(run: Path | None) -> float:
 
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
-    """Run the command and return its run directory, if any."""
     returned = run_as_is(command, cfg)
     if isinstance(returned, Path):
         return returned
@@ -304,9 +292,9 @@ def _finish_sweep(command: str, points: list[SweepPoint]) -> int:
     run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
     failed = [point for point in points if point.error is not None]
     if run_dirs:
-        from lmtransfer.reporting import sweep_table
+        from lmtransfer.reporting import results
 
-        sweep_table.print_points(command, run_dirs, [point.label for point in failed])
+        results.print_points(command, run_dirs, [point.label for point in failed])
     if failed:
         lines = [f"  {point.label}: {str(point.error).splitlines()[0]}" for point in failed]
         heading = f"lmtransfer: {len(failed)} of {len(points)} runs of the sweep failed:"

@@ -39,11 +39,9 @@ class SweepPlan:
     """The facts about a sweep that are known in advance; sent to the processes of its points.
 
     Attributes:
-        launcher: name of Hydra's launcher; "basic" runs the points one after the other in this process.
         total: number of points; None if only the sweeper knows it.
         labels: the swept keys and values of each point, in order; empty if they are unknown or too many for a table.
         workers: number of points that run at the same time; None if unknown.
-        output_root: the folder of all runs.
     """
 
     launcher: str = "basic"
@@ -64,13 +62,7 @@ class SweepPlan:
 
 
 def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None) -> SweepPlan:
-    """Build the plan of a sweep from the configuration of its first point.
-
-    Args:
-        primary: name of the primary config.
-        words: the ``key=value`` of the command line, quoted for Hydra.
-        config_dir: the user's config folder.
-    """
+    """Build the plan of a sweep from the configuration of its first point."""
     try:
         parsed = [overrides.parse(word) for word in words]
         cfg = compose_files(primary, overrides.first_values(words), config_dir=config_dir)
@@ -93,39 +85,30 @@ def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None
 
 
 def points_of(words: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
-    """Yield the overrides of each point of a sweep by Hydra's own sweeper; nothing if only the sweeper knows them.
-
-    Args:
-        words: the ``key=value`` of the command line, quoted for Hydra.
-        config: the configuration of the first point.
-    """
+    """Yield the overrides of each point of a sweep by Hydra's own sweeper; nothing if only the sweeper knows them."""
     if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
         return
-    columns: dict[str, list[str]] = {}
-    for override in [*_of_config(config), *map(overrides.parse, words)]:  # the last override of a key is in force
-        columns[override.get_key_element()] = overrides.each_value(override)
-    yield from map(list, itertools.product(*columns.values()))
+    in_force = _in_force([*_of_config(config), *map(overrides.parse, words)])
+    yield from map(list, itertools.product(*map(overrides.each_value, in_force)))
 
 
 def _of_config(cfg: DictConfig) -> list[Override]:
-    """Return the swept values that a config file sets."""
     params: Any = OmegaConf.to_container(cfg.hydra.sweeper.params or OmegaConf.create(), resolve=False)
     return [overrides.parse(f"{key}={value}") for key, value in params.items()]
 
 
-def _points(parsed: Iterable[Override], excluded: frozenset[str]) -> tuple[int | None, tuple[str, ...]]:
-    """Count the points and list their labels."""
-    columns: dict[str, list[tuple[str, str]]] = {}
-    shuffled = False
-    for override in parsed:  # the last override of a key is in force
-        columns[override.get_key_element()] = [(override.key_or_group, word) for word in overrides.each_value(override)]
-        shuffled |= bool(getattr(override.value(), "shuffle", False))
-    if not all(columns.values()):
+def _in_force(parsed: Iterable[Override]) -> list[Override]:
+    return list({override.get_key_element(): override for override in parsed}.values())
+
+
+def _points(parsed: Sequence[Override], excluded: frozenset[str]) -> tuple[int | None, tuple[str, ...]]:
+    columns = [[(one.key_or_group, word) for word in overrides.each_value(one)] for one in _in_force(parsed)]
+    if not all(columns):
         return None, ()
-    total = math.prod(map(len, columns.values()))
-    if shuffled or total > _MAX_POINTS:
+    total = math.prod(map(len, columns))
+    if total > _MAX_POINTS or any(getattr(override.value(), "shuffle", False) for override in parsed):
         return total, ()
-    return total, tuple(_label(words, excluded) for words in itertools.product(*columns.values()))
+    return total, tuple(_label(words, excluded) for words in itertools.product(*columns))
 
 
 def _label(words: Sequence[tuple[str, str]], excluded: frozenset[str]) -> str:
@@ -150,10 +133,7 @@ class SweepPoint:
     """The outcome of one run of a sweep, saved as a file because some launchers run points in other processes.
 
     Attributes:
-        number: position in the sweep, from 0.
-        label: the swept keys and their values.
         run_dir: the run directory, if any.
-        error: the error that stopped it, if any.
         seconds: how long it took; None if it had finished before the sweep started.
     """
 
@@ -227,16 +207,11 @@ def launcher_error(plan: SweepPlan, error: BaseException, folder: Path) -> Lmtra
 
 
 def _has_jobs(folder: Path) -> bool:
-    """Whether an exchange folder holds cluster jobs."""
     return (folder / ".submitit").is_dir()
 
 
 def progress_line(plan: SweepPlan, points: Sequence[SweepPoint]) -> str:
-    """Report the progress of a sweep: ``3 of 12 finished, 1 failed, about 6 min left``.
-
-    Args:
-        points: the points that have ended.
-    """
+    """Report the progress of a sweep: ``3 of 12 finished, 1 failed, about 6 min left``."""
     failed = sum(point.error is not None for point in points)
     total = "" if plan.total is None else f" of {plan.total}"
     parts = [f"{len(points) - failed}{total} finished"]
@@ -258,7 +233,7 @@ def seconds_left(plan: SweepPlan, points: Sequence[SweepPoint]) -> float | None:
 def print_progress(plan: SweepPlan, points: Sequence[SweepPoint]) -> None:
     """Print the progress line and, on a terminal, the table of all points if they run one after the other."""
     if points and plan.labels and not plan.is_parallel and sys.stdout.isatty():
-        from lmtransfer.reporting.render.cells import print_table, report_console
+        from lmtransfer.reporting.table import print_table, report_console
 
         print_table(points_table(plan, points), report_console())
     print(f"sweep: {progress_line(plan, points)}", flush=True)
@@ -266,12 +241,7 @@ def print_progress(plan: SweepPlan, points: Sequence[SweepPoint]) -> None:
 
 @contextmanager
 def watch_points(plan: SweepPlan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
-    """Inside the block, print the progress line whenever points end, if the points' own output goes to job logs.
-
-    Args:
-        folder: the exchange folder.
-        every: seconds between two checks.
-    """
+    """Inside the block, print the progress line whenever points end, if the points' own output goes to job logs."""
     over = threading.Event()
 
     def watch() -> None:
@@ -296,12 +266,7 @@ def watch_points(plan: SweepPlan, folder: Path, *, every: float = 2.0) -> Iterat
 
 
 def points_table(plan: SweepPlan, points: Sequence[SweepPoint]) -> ReportTable:
-    """Build a table with a row for each point: its label, its state, its main score and its duration.
-
-    Args:
-        plan: the plan of the sweep, with the labels of all points.
-        points: the points that have ended.
-    """
+    """Build a table with a row for each point: its label, its state, its main score and its duration."""
     from lmtransfer.reporting.table import plain_table
 
     ended = {point.number: point for point in points}
@@ -320,9 +285,9 @@ def _cells(label: str, point: SweepPoint | None) -> tuple[str, str, str, str]:
 
 def _score(run_dir: Path | None) -> str:
     """Format the main metric of a run with its value: ``loss 3.214``; empty if there is none."""
-    from lmtransfer.reporting.render.cells import score_text
     from lmtransfer.reporting.runs.collect import read_run
     from lmtransfer.reporting.runs.entries import make_entries
+    from lmtransfer.reporting.table import score_text
 
     if run_dir is None:
         return ""

@@ -28,8 +28,6 @@ class FamilyHead:
     """How a family's published classifier reads the last layer of a sequence.
 
     Attributes:
-        token: the state that it reads: that of the first token, that of the last token, or the mean of all.
-        uses_pooler: whether to apply the encoder's own ``pooler`` to this state.
         hidden_activation: activation of a new dense layer of the encoder's width before the output layer; None for no
             such layer.
     """
@@ -44,7 +42,6 @@ class OutputPositions:
     """The positions at which the last layer is needed; an encoder need not compute it elsewhere.
 
     Attributes:
-        positions_N: indices into T, int64, ascending (and therefore grouped by sequence).
         counts: number of these positions in each of the B sequences, as Python integers.
     """
 
@@ -89,23 +86,16 @@ class Encoder(nn.Module):
 
     Args:
         dim: width D of every layer that it returns.
-        num_layers: number of layers above the embedding layer.
-        max_length: maximum sequence length in tokens.
-        vocab_size: number of rows of its token embedding.
-        num_segments: number of segment ids (1 means no segments).
 
     Attributes:
         attention: which tokens a token may see, unless the batch states this for each row; see ``attend``.
         attentions: the values that ``attend`` can set, starting with the class's default; empty if ``attention`` cannot
             be changed.
-        family_head: how the family's published classifier reads the last layer.
         token_embedding: the input embedding, which objectives may tie; None if the encoder reads words as characters.
         pooler: the published pooler of the family over [CLS] (a module (B, D) -> (B, D)), or None.
         reads_characters: whether it reads words as characters, ``PackedBatch.chars_TC``.
         reads_padded: whether it can read ``models.padded.PaddedRows``, with the same results as for packed sequences,
             as an exported graph requires.
-        compiles: whether ``torch.compile`` can compile each of its ``blocks``.
-        has_two_streams: whether it defines ``two_stream``.
     """
 
     attention: Direction
@@ -149,11 +139,7 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def attend(self, attention: Direction) -> None:
-        """Set which tokens a token may see from now on; weights do not depend on this.
-
-        Raises:
-            ConfigError: the encoder does not support this attention.
-        """
+        """Set which tokens a token may see from now on; weights do not depend on this."""
         if attention != self.attention and attention not in self.attentions:
             supported = " or ".join(self.attentions or (self.attention,))
             raise ConfigError(f"{type(self).__name__} supports {supported} attention, not {attention} attention")
@@ -165,11 +151,7 @@ class Encoder(nn.Module):
         return self.attention == "causal"
 
     def check_length(self, batch: PackedBatch) -> None:
-        """Reject a sequence that is too long; otherwise it would cause an index error deep in a kernel.
-
-        Raises:
-            DataError: a sequence is too long; the message names both lengths and the keys to change.
-        """
+        """Reject a sequence that is too long; otherwise it would cause an index error deep in a kernel."""
         if batch.max_seqlen > self.max_length:
             raise DataError(
                 f"a sequence of {batch.max_seqlen} tokens is longer than model.max_length={self.max_length}: "
@@ -197,9 +179,6 @@ class Encoder(nn.Module):
                 layers is the same.
             own_embeddings: whether the generator gets a copy of the embeddings instead of sharing them.
             copied_layers: whether the layers start as copies of this encoder's layers; otherwise they are random.
-
-        Raises:
-            ConfigError: ``copied_layers`` is set, but the layers of this encoder do not have the generator's shape.
         """
         return None
 
@@ -209,11 +188,9 @@ class Encoder(nn.Module):
         """Encode in a factorization order (Yang et al. 2019, section 2.3), if it ``has_two_streams``.
 
         Args:
-            batch: the tokens, uncorrupted.
             order_T: rank of each token in the order, int64. All tokens see the tokens of rank 0; a token of rank k is
                 seen by itself and by tokens of higher rank.
             output_positions: positions of the query stream, which do not see themselves.
-            recurrent_state: see ``forward``.
 
         Returns:
             The layers of the content stream below the last layer, (T, D) each; then the last layer of the query stream,
@@ -226,12 +203,8 @@ class Encoder(nn.Module):
 
         Args:
             length: maximum number of tokens in the memory, from now on.
-            clamp_length: larger distances are treated as this distance; None for no change.
             same_length: each token sees at most ``length`` tokens, itself included, so that the last token of a
                 segment has no more context than the first.
-
-        Raises:
-            ConfigError: the encoder has no memory.
         """
         raise ConfigError(
             f"memory_lengths: {type(self).__name__} has no memory; leave memory_lengths out, or give a run of "
@@ -239,11 +212,7 @@ class Encoder(nn.Module):
         )
 
     def input_rows(self, token: int, character_ids: np.ndarray | None) -> tuple[nn.Embedding, list[int]] | None:
-        """Return a token's input table and its rows in that table, in order; None if the encoder has no table.
-
-        Args:
-            character_ids: ids of the token's characters, if the tokenizer provides characters.
-        """
+        """Return a token's input table and its rows in that table, in order; None if the encoder has no table."""
         return None if self.token_embedding is None else (self.token_embedding, [token])
 
 

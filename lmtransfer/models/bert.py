@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.models.base import FamilyHead
-from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
-from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
-from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
+from lmtransfer.models.layers.building_blocks import Activation, InputEmbeddings, truncated_normal_
+from lmtransfer.models.transformer import NormPlace, TransformerEncoder, TransformerSettings, TransformerStack
 
 
 class Pooler(nn.Module):
@@ -41,23 +39,9 @@ class BertEncoder(TransformerEncoder):
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
-        max_length: maximum sequence length in tokens.
-        num_segments: number of segment ids; 1 means no segments.
         norm: "post" is the published model; "pre" has the structure of MegatronBert (Shoeybi et al. 2019), which trains
             at higher learning rates.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights.
         pooler: add the tanh layer over [CLS]; without it a classifier gets a new layer of the same form.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention = "bidirectional"
@@ -84,25 +68,10 @@ class BertEncoder(TransformerEncoder):
             dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
         )
         self.embeddings = InputEmbeddings(
-            vocab_size=vocab_size,
-            dim=dim,
-            max_length=max_length,
-            num_segments=num_segments,
-            norm=norm == "post",
-            norm_eps=norm_eps,
-            dropout=dropout,
+            vocab_size, dim, max_length, num_segments, norm=norm == "post", norm_eps=norm_eps, dropout=dropout
         )
         self.stack = TransformerStack(
-            TransformerSettings(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            ),
+            TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
         )
         self.pooler = Pooler(dim) if pooler else None

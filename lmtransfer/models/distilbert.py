@@ -16,21 +16,6 @@ class DistilBertEncoder(RobertaEncoder):
 
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no distillation:
     load published weights into this encoder, or pretrain it like any other.
-
-    Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
-        max_length: maximum sequence length in tokens.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     family_head = FamilyHead(token="first", hidden_activation="relu")

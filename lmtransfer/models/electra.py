@@ -5,19 +5,15 @@ Shape legend: T tokens, N output positions, D width, E width of the embeddings.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import FamilyHead
-from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copyable, copy_weights, generator_shape
-from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
-from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
-from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
+from lmtransfer.models.generator import GeneratorEncoder, generator_settings
+from lmtransfer.models.layers.building_blocks import Activation, InputEmbeddings, truncated_normal_
+from lmtransfer.models.transformer import NormPlace, TransformerEncoder, TransformerSettings, TransformerStack
 
 
 class ElectraEncoder(TransformerEncoder):
@@ -27,23 +23,8 @@ class ElectraEncoder(TransformerEncoder):
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``).
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        embedding_dim: width E.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
-        max_length: maximum sequence length in tokens.
-        num_segments: number of segment ids; 1 means no segments.
         norm: "post" is the published model; "pre" normalizes the input of each branch and the output of the last
             layer. The embeddings are normalized in both cases.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention = "bidirectional"
@@ -71,44 +52,26 @@ class ElectraEncoder(TransformerEncoder):
             dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
         )
         self.embeddings = InputEmbeddings(
-            vocab_size=vocab_size,
-            dim=embedding_dim,
-            max_length=max_length,
-            num_segments=num_segments,
-            norm=True,
-            norm_eps=norm_eps,
-            dropout=dropout,
+            vocab_size, embedding_dim, max_length, num_segments, norm=True, norm_eps=norm_eps, dropout=dropout
         )
         self.project: nn.Module = nn.Linear(embedding_dim, dim) if embedding_dim != dim else nn.Identity()
         self._settings = TransformerSettings(
-            dim=dim,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            norm=norm,
-            norm_eps=norm_eps,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
+            dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout
         )
         self.stack = TransformerStack(self._settings, num_layers=num_layers)
         self.apply(truncated_normal_)
 
     @override
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> GeneratorEncoder:
-        shape = generator_shape(dim=self.dim, hidden_dim=self._settings.hidden_dim, size=size)
-        stack = TransformerStack(replace(self._settings, **shape._asdict()), num_layers=self.num_layers)
+        settings = generator_settings(self._settings, size=size, copied_layers=copied_layers)
+        stack = TransformerStack(settings, num_layers=self.num_layers)
         stack.apply(truncated_normal_)
         generator = GeneratorEncoder(
-            encoder=self,
-            embeddings=self.embeddings,
-            stack=stack,
-            dim=shape.dim,
-            bias=True,
-            own_embeddings=own_embeddings,
+            encoder=self, stack=stack, dim=settings.dim, bias=True, own_embeddings=own_embeddings
         )
         if copied_layers:
-            check_copyable(shape, GeneratorShape(self.dim, self._settings.num_heads, self._settings.hidden_dim))
-            copy_weights({generator.project: self.project, stack: self.get_submodule("stack")})
+            stack.load_state_dict(self.get_submodule("stack").state_dict())
+            generator.project.load_state_dict(self.project.state_dict())
         return generator
 
     @override

@@ -23,21 +23,13 @@ from lmtransfer.models.layers.char_cnn import CharacterCnn, CharActivation
 from lmtransfer.models.layers.lstm import LstmState, ProjectedLstm, TimeMajor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LstmSettings:
     """The settings that the layers of both directions share.
 
     Attributes:
         dim: width D of both directions together; even.
-        num_layers: number of LSTM layers of each direction.
         cell_dim: number of cells of each layer and direction; more than D / 2, to which they are projected.
-        skip_connections: whether every layer but the first adds its input to its output.
-        dropout: dropout probability of the input of each layer and of the output of the last layer.
-        cell_clip: see ``ProjectedLstm``.
-        proj_clip: see ``ProjectedLstm``.
-
-    Raises:
-        ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.
     """
 
     dim: int
@@ -61,11 +53,7 @@ class LstmSettings:
 
 
 class LstmStack(nn.Module):
-    """The layers of one direction.
-
-    Args:
-        settings: settings of both directions.
-    """
+    """The layers of one direction."""
 
     def __init__(self, settings: LstmSettings) -> None:
         super().__init__()
@@ -88,11 +76,6 @@ class LstmStack(nn.Module):
     ) -> tuple[list[Tensor], tuple[LstmState, ...]]:
         """Read sequences.
 
-        Args:
-            words_TP: packed tokens.
-            order: time-major order of the batch in this direction.
-            states: state of each layer before the first token (in this direction) of each sequence; None for zeros.
-
         Returns:
             The output of each layer, (T, P) in time-major order; and the state of each layer after the last token of
             each sequence.
@@ -110,11 +93,7 @@ class LstmStack(nn.Module):
 
 
 class BidirectionalLstm(nn.Module):
-    """Forward and backward stacks side by side (Peters et al. 2018, section 3.1).
-
-    Args:
-        settings: settings of both stacks.
-    """
+    """Forward and backward stacks side by side (Peters et al. 2018, section 3.1)."""
 
     def __init__(self, settings: LstmSettings) -> None:
         super().__init__()
@@ -132,12 +111,6 @@ class BidirectionalLstm(nn.Module):
         output_positions: OutputPositions | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[LstmState, ...], tuple[LstmState, ...]]:
         """Read sequences.
-
-        Args:
-            batch: the lengths of the sequences.
-            forward_states: states of the forward layers before the first tokens; None for zeros.
-            backward_states: states of the backward layers after the last tokens; None for zeros.
-            output_positions: where the last layer is needed; None for everywhere.
 
         Returns:
             The layers: the word vectors twice, then both directions of each LSTM layer side by side, (T, D) each; the
@@ -164,9 +137,6 @@ class BilmEncoder(Encoder):
 
     Layer 0 is the word vector twice, so that all layers have the width D = 2 P. The recurrent state holds the states
     of the forward layers. A subclass creates ``lstms`` in ``__init__``.
-
-    Attributes:
-        lstms: the LSTMs of both directions.
     """
 
     attention = "concatenated"
@@ -218,22 +188,8 @@ class ElmoEncoder(BilmEncoder):
 
     Args:
         vocab_size: number of words in the softmax of the objective; the encoder can read any word.
-        dim: width D of both directions together; even.
-        num_layers: number of LSTM layers of each direction.
-        cell_dim: number of cells of each layer and direction; they are projected to D / 2.
-        char_dim: width of a character embedding.
-        filters: (width in characters, number of filters) of each convolution.
-        num_highway: number of highway layers over the convolutions.
-        activation: activation of the convolutions.
-        skip_connections: every layer but the first adds its input to its output.
-        max_length: maximum sequence length in tokens.
-        dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: largest magnitude of a cell, 3 in the published models; None for no limit, and the fused LSTM on
             CUDA.
-        proj_clip: largest magnitude of a projection, with the same values.
-
-    Raises:
-        ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.
     """
 
     token_embedding = None
@@ -257,15 +213,7 @@ class ElmoEncoder(BilmEncoder):
         proj_clip: float | None = 3.0,
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
-        settings = LstmSettings(
-            dim=dim,
-            num_layers=num_layers,
-            cell_dim=cell_dim,
-            skip_connections=skip_connections,
-            dropout=dropout,
-            cell_clip=cell_clip,
-            proj_clip=proj_clip,
-        )
+        settings = LstmSettings(dim, num_layers, cell_dim, skip_connections, dropout, cell_clip, proj_clip)
         self.characters = CharacterCnn(
             char_dim=char_dim, filters=filters, num_highway=num_highway, output_dim=dim // 2, activation=activation
         )
@@ -273,7 +221,6 @@ class ElmoEncoder(BilmEncoder):
 
     @override
     def input_rows(self, token: int, character_ids: np.ndarray | None) -> tuple[nn.Embedding, list[int]]:
-        """Return the table of characters and the rows of the characters of the token."""
         assert character_ids is not None
         return self.characters.embedding, character_ids.tolist()
 
@@ -286,7 +233,6 @@ class ElmoEncoder(BilmEncoder):
     @property
     @override
     def word_network(self) -> CharacterCnn:
-        """The character CNN, whose vectors have the width D / 2."""
         return self.characters
 
 
@@ -294,20 +240,6 @@ class ElmoSubwordEncoder(BilmEncoder):
     """``ElmoEncoder`` with a token embedding of width D / 2 instead of characters; this variant is our own.
 
     The embedding is initialized from a normal distribution of variance 2 / D, so that it can also be the output matrix.
-
-    Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D of both directions together; even.
-        num_layers: number of LSTM layers of each direction.
-        cell_dim: number of cells of each layer and direction; they are projected to D / 2.
-        skip_connections: every layer but the first adds its input to its output.
-        max_length: maximum sequence length in tokens.
-        dropout: dropout probability of the input of each layer and of the output of the last layer.
-        cell_clip: largest magnitude of a cell; None for no limit, and the fused LSTM on CUDA.
-        proj_clip: largest magnitude of a projection; None for no limit.
-
-    Raises:
-        ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.
     """
 
     token_embedding: nn.Embedding
@@ -326,15 +258,7 @@ class ElmoSubwordEncoder(BilmEncoder):
         proj_clip: float | None = None,
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
-        settings = LstmSettings(
-            dim=dim,
-            num_layers=num_layers,
-            cell_dim=cell_dim,
-            skip_connections=skip_connections,
-            dropout=dropout,
-            cell_clip=cell_clip,
-            proj_clip=proj_clip,
-        )
+        settings = LstmSettings(dim, num_layers, cell_dim, skip_connections, dropout, cell_clip, proj_clip)
         self.token_embedding = nn.Embedding(vocab_size, dim // 2)
         nn.init.normal_(self.token_embedding.weight, std=(dim // 2) ** -0.5)
         self.lstms = BidirectionalLstm(settings)

@@ -6,10 +6,9 @@ Shape legend: T tokens, D width of the encoder, E width of its embeddings, W wid
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar, cast
 
-import torch
 from torch import nn
 from typing_extensions import override
 
@@ -18,20 +17,14 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.layers.building_blocks import truncated_normal_
-from lmtransfer.models.transformer import Stack, TokenEmbeddings
+from lmtransfer.models.transformer import LayerStack, TransformerEncoder
 
 #: Width of a head if the generator is at least that wide (google-research/electra, pretrain/pretrain_helpers.py).
 _HEAD_DIM = 64
 
 
 class GeneratorShape(NamedTuple):
-    """The size of a generator.
-
-    Attributes:
-        dim: width W.
-        num_heads: number of attention heads.
-        hidden_dim: width of the feed-forward layers.
-    """
+    """The size of a generator."""
 
     dim: int
     num_heads: int
@@ -44,54 +37,35 @@ def generator_shape(*, dim: int, hidden_dim: int, size: float) -> GeneratorShape
     The width is ``size * dim``, rounded to an even number. A head is at least 64 wide (or there is one head), and the
     number of heads is the largest that divides the width into even head widths. The ratio of the feed-forward width to
     the width is preserved.
-
-    Args:
-        dim: width of the encoder.
-        hidden_dim: width of its feed-forward layers.
-        size: width of the generator divided by the width of the encoder, above 0 and at most 1.
     """
     width = max(2, 2 * round(dim * size / 2))
     heads = next(n for n in range(max(1, width // _HEAD_DIM), 0, -1) if width % (2 * n) == 0)
     return GeneratorShape(width, heads, max(1, hidden_dim * width // dim))
 
 
-def check_copyable(shape: GeneratorShape, encoder: GeneratorShape) -> None:
-    """Reject copying an encoder's layers into a generator of another shape.
+Settings = TypeVar("Settings", bound=Any)
 
-    Raises:
-        ConfigError: the shapes differ; the message lists the differences.
-    """
+
+def generator_settings(settings: Settings, *, size: float, copied_layers: bool) -> Settings:
+    """Return the settings of the generator's stack for those of the encoder's stack, a dataclass."""
+    shape = generator_shape(dim=settings.dim, hidden_dim=settings.hidden_dim, size=size)
     differ = [
         f"{name}={own} where the encoder has {other}"
-        for name, own, other in zip(GeneratorShape._fields, shape, encoder, strict=True)
-        if own != other
+        for name, own in shape._asdict().items()
+        if own != (other := getattr(settings, name))
     ]
-    if differ:
+    if copied_layers and differ:
         raise ConfigError(
             f"generator_start=encoder copies the encoder's layers into the generator, which would have "
             f"{', '.join(differ)}: use generator_size=1.0 and heads of width {_HEAD_DIM}, or generator_start=random"
         )
-
-
-@torch.no_grad()
-def copy_weights(modules: Mapping[nn.Module, nn.Module]) -> None:
-    """Copy weights into each key of ``modules`` from its value, a module of the same kind."""
-    for module, other in modules.items():
-        module.load_state_dict(other.state_dict())
+    return replace(settings, **shape._asdict())
 
 
 class GeneratorEncoder(Encoder):
     """An encoder over the embeddings of another encoder, with its own projection and its own layers.
 
     Shared embeddings are not a submodule of this module: they are trained, saved and moved with the other encoder.
-
-    Args:
-        encoder: the encoder for which this is the generator.
-        embeddings: embeddings of that encoder, a module (batch) -> (T, E).
-        stack: layers of the generator, a module over (T, W).
-        dim: width W.
-        bias: add a bias to the projection.
-        own_embeddings: use a copy of the current embeddings instead of sharing them.
     """
 
     compiles = True
@@ -100,9 +74,8 @@ class GeneratorEncoder(Encoder):
     def __init__(
         self,
         *,
-        encoder: Encoder,
-        embeddings: TokenEmbeddings,
-        stack: Stack,
+        encoder: TransformerEncoder,
+        stack: LayerStack,
         dim: Count,
         bias: bool,
         own_embeddings: bool = False,
@@ -114,6 +87,7 @@ class GeneratorEncoder(Encoder):
             vocab_size=encoder.vocab_size,
             num_segments=encoder.num_segments,
         )
+        embeddings = encoder.embeddings
         width = embeddings.token.embedding_dim
         self.attention = encoder.attention
         self.project: nn.Module = nn.Linear(width, dim, bias=bias) if width != dim else nn.Identity()

@@ -17,10 +17,14 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
-from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
-from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
-from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
+from lmtransfer.models.layers.building_blocks import Activation, InputEmbeddings, truncated_normal_
+from lmtransfer.models.transformer import (
+    NormPlace,
+    TransformerEncoder,
+    TransformerLayer,
+    TransformerSettings,
+    TransformerStack,
+)
 
 
 class GptEncoder(TransformerEncoder):
@@ -30,20 +34,7 @@ class GptEncoder(TransformerEncoder):
     are divided by sqrt(2 L), where L is the number of layers.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
-        max_length: maximum sequence length in tokens.
         norm: "pre" as in GPT-2, or "post" as in GPT (GPT does not normalize its embeddings, BERT does).
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention = "causal"
@@ -66,25 +57,10 @@ class GptEncoder(TransformerEncoder):
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         self.embeddings = InputEmbeddings(
-            vocab_size=vocab_size,
-            dim=dim,
-            max_length=max_length,
-            num_segments=1,
-            norm=False,
-            norm_eps=norm_eps,
-            dropout=dropout,
+            vocab_size, dim, max_length, 1, norm=False, norm_eps=norm_eps, dropout=dropout
         )
         self.stack = TransformerStack(
-            TransformerSettings(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            ),
+            TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
         )
         self.apply(truncated_normal_)
@@ -103,20 +79,8 @@ class BiGptEncoder(Encoder):
     Each direction has its own position table, and counts positions from the end at which it starts.
 
     Args:
-        vocab_size: number of rows of the token embedding.
         dim: width D of both directions together.
-        num_layers: number of transformer layers of each direction.
         num_heads: number of attention heads of each direction; must divide half of ``dim``.
-        hidden_dim: width of the feed-forward layers of each direction.
-        max_length: maximum sequence length in tokens.
-        norm: see ``GptEncoder``, also for the arguments below.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights.
-
-    Raises:
-        ConfigError: ``dim`` is odd, or ``num_heads`` does not divide its half.
     """
 
     compiles = True

@@ -6,8 +6,8 @@ Shape legend: T tokens, N output positions, D width.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,19 +16,18 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import FamilyHead, OutputPositions
-from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copyable, copy_weights, generator_shape
-from lmtransfer.models.layers.attention.layout import Layout, layout_of
+from lmtransfer.models.base import FamilyHead
+from lmtransfer.models.generator import GeneratorEncoder, generator_settings
+from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.models.layers.attention.self_attention import Rotation, SelfAttention, rotation
 from lmtransfer.models.layers.building_blocks import (
     Activation,
     Dropout,
     GatedFeedForward,
     ResidualNorm,
-    ResidualStream,
     truncated_normal_,
 )
-from lmtransfer.models.transformer import TransformerEncoder
+from lmtransfer.models.transformer import LayerStack, TransformerEncoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,6 @@ class ModernLayer(nn.Module):
     """Pre-norm self-attention and gated feed-forward, each with a residual connection.
 
     Args:
-        settings: settings of the stack.
         number: index of the layer, from 0. Every ``global_every``-th layer has no window. The first layer may read its
             input without a norm.
     """
@@ -89,7 +87,6 @@ class ModernLayer(nn.Module):
 
         Args:
             layout: layout of the batch; with ``reads_N`` and without a window, layout of the batch and these positions.
-            rotation: rotation of all T tokens.
             reads_N: positions to compute; None for all.
         """
         normed_TD = self.attention_norm(hidden_TD)
@@ -103,20 +100,12 @@ class ModernLayer(nn.Module):
         return residual + self.dropout(self.feed_forward(self.feed_forward_norm(residual)))
 
 
-class ModernStack(nn.Module):
-    """The layers; the first and then every ``global_every``-th layer see the whole sequence.
-
-    Args:
-        settings: settings of the layers.
-        num_layers: number of layers.
-    """
+class ModernStack(LayerStack):
+    """The layers; the first and then every ``global_every``-th layer see the whole sequence."""
 
     def __init__(self, settings: ModernSettings, *, num_layers: int) -> None:
-        super().__init__()
+        super().__init__((ModernLayer(settings, number) for number in range(num_layers)), settings.layer_norm())
         self.settings = settings
-        self.layers = nn.ModuleList(ModernLayer(settings, number) for number in range(num_layers))
-        self.final_norm = settings.layer_norm()
-        self.residual = ResidualStream()
         self.apply(truncated_normal_)
         with torch.no_grad():  # the layers' sum starts on the scale of one (GPT-2; Warner et al., appendix A)
             for module in self.modules():
@@ -125,47 +114,18 @@ class ModernStack(nn.Module):
                 if isinstance(module, GatedFeedForward):
                     module.contract.weight.div_(math.sqrt(2 * num_layers))
 
-    def forward(
-        self,
-        embedded_TD: Tensor,
-        batch: PackedBatch,
-        output_positions: OutputPositions | None = None,
-        *,
-        causal: bool = False,
-    ) -> tuple[Tensor, ...]:
-        """Return all layer outputs, (T, D) each, embeddings first; with ``output_positions``, the last is (N, D)."""
-        device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
-        layout = layout_of(batch, device, causal=causal)
+    @override
+    def layer_inputs(self, batch: PackedBatch) -> list[tuple[Any, ...]]:
         head_dim = self.settings.dim // self.settings.num_heads
-        everywhere = rotation(batch.positions_T, head_dim=head_dim, theta=self.settings.global_theta)
-        nearby = rotation(batch.positions_T, head_dim=head_dim, theta=self.settings.local_theta)
-        outputs, hidden_TD = [embedded_TD], embedded_TD
-        *lower, top = [cast(ModernLayer, layer) for layer in self.layers]
-        for layer in lower:
-            hidden_TD = layer(hidden_TD, layout, everywhere if layer.window is None else nearby)
-            outputs.append(hidden_TD)
-        turned = everywhere if top.window is None else nearby
-        if output_positions is None:
-            last = top(hidden_TD, layout, turned)
-        elif layout.attends_to_all:
-            if top.window is None:
-                layout = Layout.of(batch.lengths, output_positions.counts, device=device)
-            last = top(hidden_TD, layout, turned, output_positions.positions_N)
-        else:
-            last = top(hidden_TD, layout, turned)[output_positions.positions_N]
-        return (*outputs, self.residual.end(self.final_norm(last)))
+        everywhere, nearby = (
+            rotation(batch.positions_T, head_dim=head_dim, theta=theta)
+            for theta in (self.settings.global_theta, self.settings.local_theta)
+        )
+        return [(everywhere if cast(ModernLayer, layer).window is None else nearby,) for layer in self.layers]
 
 
 class NormalizedEmbeddings(nn.Module):
-    """Normalized token embeddings; attention adds the positions, and there are no segments.
-
-    Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        bias: whether to add a bias to the norm.
-        norm_eps: epsilon of the norm.
-        dropout: probability of dropping a feature of the result.
-    """
+    """Normalized token embeddings; attention adds the positions, and there are no segments."""
 
     def __init__(self, *, vocab_size: int, dim: int, bias: bool, norm_eps: float, dropout: float) -> None:
         super().__init__()
@@ -186,29 +146,12 @@ class ModernEncoder(TransformerEncoder):
     acts on both branches, in the paper only on the attention branch.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``, and the width of a head must be even.
-        hidden_dim: width of each half of the gated feed-forward layers.
-        max_length: maximum sequence length in tokens.
         window: number of positions that a token sees in a local layer: half of them on each side, and itself.
         global_every: layer 0 and every ``global_every``-th layer after it see the whole sequence; 1 means that all
             layers do.
-        global_theta: base of the rotary angles of the global layers.
-        local_theta: base of the rotary angles of the local layers.
         normalise_first_input: normalize the input of attention in the first layer, although the embeddings are already
             normalized; ModernBERT does not.
         query_key_norm: normalize queries and keys (see ``SelfAttention``); ModernBERT does not.
-        bias: add biases to linear layers and norms; ModernBERT has no biases.
-        norm_eps: epsilon of the norms.
-        activation: activation of the gated feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim`` into even widths, ``window`` is odd or below 2, or
-            ``global_every`` is below 1.
     """
 
     attention = "bidirectional"
@@ -225,7 +168,7 @@ class ModernEncoder(TransformerEncoder):
         hidden_dim: Count,
         max_length: Count = 8192,
         window: int = 128,
-        global_every: int = 3,
+        global_every: SmallCount = 3,
         global_theta: float = 160_000.0,
         local_theta: float = 10_000.0,
         normalise_first_input: bool = False,
@@ -244,8 +187,6 @@ class ModernEncoder(TransformerEncoder):
             )
         if window < 2 or window % 2:
             raise ConfigError(f"model.window={window} is not allowed: use an even number of at least 2")
-        if global_every < 1:
-            raise ConfigError(f"model.global_every={global_every} is not allowed: use 1 (all layers global) or more")
         self.embeddings = NormalizedEmbeddings(
             vocab_size=vocab_size, dim=dim, bias=bias, norm_eps=norm_eps, dropout=dropout
         )
@@ -269,18 +210,10 @@ class ModernEncoder(TransformerEncoder):
 
     @override
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> GeneratorEncoder:
-        """Return None: generators are ELECTRA's idea, and ModernBERT has none."""
-        settings = self._settings
-        shape = generator_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
-        stack = ModernStack(replace(settings, **shape._asdict()), num_layers=self.num_layers)
+        settings = generator_settings(self._settings, size=size, copied_layers=copied_layers)
+        stack = ModernStack(settings, num_layers=self.num_layers)
         if copied_layers:
-            check_copyable(shape, GeneratorShape(self.dim, settings.num_heads, settings.hidden_dim))
-            copy_weights({stack: self.get_submodule("stack")})
+            stack.load_state_dict(self.get_submodule("stack").state_dict())
         return GeneratorEncoder(
-            encoder=self,
-            embeddings=self.embeddings,
-            stack=stack,
-            dim=shape.dim,
-            bias=settings.bias,
-            own_embeddings=own_embeddings,
+            encoder=self, stack=stack, dim=settings.dim, bias=settings.bias, own_embeddings=own_embeddings
         )

@@ -21,11 +21,7 @@ from lmtransfer.models.layers.attention.layout import Layout
 
 @dataclass(frozen=True)
 class PaddedLayout(Layout):
-    """Rows as a single dense block; only the graph knows its sizes, so the layout has no lengths.
-
-    Attributes:
-        block: the block of all rows.
-    """
+    """Rows as a single dense block; only the graph knows its sizes, so the layout has no lengths."""
 
     block: DenseBlock = field(kw_only=True)
 
@@ -42,9 +38,6 @@ class PaddedRows(PackedBatch):
 
     Only the graph knows the sizes, so ``lengths`` is empty and ``num_real`` is 0. Only stacks that call ``layout_of``
     can read these rows. The output of an encoder at padding is meaningless.
-
-    Attributes:
-        layout: layout of the rows.
     """
 
     layout: Layout = field(kw_only=True)

@@ -6,6 +6,7 @@ sequences, M memory rows, D width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,8 +15,61 @@ from typing_extensions import override
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 from lmtransfer.models.layers.building_blocks import Dropout, ResidualStream
-from lmtransfer.models.layers.relative_attention import Keys, RelativeBiases, RelativeLayer, RelativeLayout, sinusoids
-from lmtransfer.models.layers.transformer import TransformerSettings
+from lmtransfer.models.layers.relative_attention import (
+    Keys,
+    RelativeAttention,
+    RelativeBiases,
+    RelativeLayout,
+    sinusoids,
+)
+from lmtransfer.models.transformer import TransformerSettings
+
+#: The states of the queries, and the keys that they see.
+Stream = tuple[Tensor, RelativeLayout]
+
+
+class RelativeLayer(nn.Module):
+    """Relative attention and feed-forward, each with a residual connection and LayerNorm; "post" norms as published.
+
+    Args:
+        biases: biases of this layer; None if each call passes them.
+    """
+
+    def __init__(self, settings: TransformerSettings, *, biases: RelativeBiases | None) -> None:
+        super().__init__()
+        self.pre_norm = settings.norm == "pre"
+        self.attention = RelativeAttention(
+            dim=settings.dim, num_heads=settings.num_heads, dropout=settings.attention_dropout
+        )
+        self.biases = biases
+        self.attention_norm = settings.layer_norm()
+        self.feed_forward = settings.feed_forward()
+        self.feed_forward_norm = settings.layer_norm()
+        self.dropout = Dropout(settings.dropout)
+
+    def forward(
+        self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None
+    ) -> list[Tensor]:
+        """Compute the next states (N, D) of each stream."""
+        biases = self.biases or biases
+        assert biases is not None
+        normed_XD = self.attention_norm(keys_XD) if self.pre_norm else keys_XD
+        key_value = self.attention.key_value(normed_XD)
+        by_distance_PD = self.attention.position(distances_PD)
+        outputs = []
+        for hidden_ND, at in streams:
+            normed_ND = hidden_ND
+            if self.pre_norm:
+                normed_ND = self.attention_norm(hidden_ND) if at.layout.has_selected_queries else normed_XD
+            attended_ND = self.dropout(self.attention(normed_ND, key_value, by_distance_PD, biases, at))
+            if self.pre_norm:
+                hidden_ND = hidden_ND + attended_ND
+                hidden_ND = hidden_ND + self.dropout(self.feed_forward(self.feed_forward_norm(hidden_ND)))
+            else:
+                hidden_ND = self.attention_norm(hidden_ND + attended_ND)
+                hidden_ND = self.feed_forward_norm(hidden_ND + self.dropout(self.feed_forward(hidden_ND)))
+            outputs.append(hidden_ND)
+        return outputs
 
 
 class RelativeStack(nn.Module):
@@ -26,16 +80,9 @@ class RelativeStack(nn.Module):
     rows as the shortest sequence allows, so that the memory is one tensor per layer.
 
     Args:
-        settings: settings of the layers.
-        num_layers: number of layers.
-        causal: a token sees only itself and the tokens before it.
         own_biases: whether each layer has its own biases (XLNet); otherwise all layers share one pair, as in the
             equations of Dai et al. 2019, section 3.3.
         segments: whether to use relative segments; requires ``own_biases``.
-        memory_length: maximum number of memory rows of a sequence; 0 for no memory.
-        clamp_length: larger distances are treated as this distance; None for no limit.
-        same_length: with causal layers, each token sees at most ``memory_length`` tokens, including itself, so that the
-            last token of a window has no more context than the first.
     """
 
     def __init__(
@@ -73,8 +120,8 @@ class RelativeStack(nn.Module):
     ) -> EncoderOutput:
         """Return the outputs of all layers, the embeddings first; the last only at any ``output_positions``."""
         embedded_TD = self.residual.begin(embedded_TD)
-        keys = self._keys(batch, recurrent_state)
-        segments_T = self._segments(batch)
+        keys = Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
+        segments_T = None if batch.one_segment or not self.segments else batch.segments_T
         everywhere = self._layout(keys, segments_T)
         outputs, distances_PD = [embedded_TD], self._distances(everywhere, embedded_TD)
         memory: list[Tensor] = []
@@ -105,14 +152,11 @@ class RelativeStack(nn.Module):
         The content stream is not computed in the last layer, where it is not needed.
 
         Args:
-            embedded_TD: start of the content stream.
             query_D: start of the query stream, the same at each output position.
-            order_T: rank of each token in the factorization order, int64; all tokens see the tokens of rank 0.
-            output_positions: the positions of the query stream.
         """
         embedded_TD = self.residual.begin(embedded_TD)
-        keys = self._keys(batch, recurrent_state)
-        segments_T = self._segments(batch)
+        keys = Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
+        segments_T = None if batch.one_segment or not self.segments else batch.segments_T
         content = self._layout(keys, segments_T, order_T)
         queries = self._layout_of_reads(keys, batch, output_positions, segments_T, order_T)
         distances_PD = self._distances(content, embedded_TD)
@@ -125,13 +169,6 @@ class RelativeStack(nn.Module):
             outputs += after
         last_ND = self.dropout(self.residual.end(self.final_norm(query_ND)))
         return EncoderOutput((*outputs, last_ND), tuple(memory) if self.memory_length else None)
-
-    def _keys(self, batch: PackedBatch, recurrent_state: tuple[Tensor, ...] | None) -> Keys:
-        if recurrent_state is not None and len(recurrent_state[0]) != batch.num_real:
-            raise ValueError(
-                f"a memory of {len(recurrent_state[0])} sequences does not fit a batch of {batch.num_real}"
-            )
-        return Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
 
     def _with_memory(
         self,
@@ -146,9 +183,6 @@ class RelativeStack(nn.Module):
         if self.memory_length:
             memory.append(keys.last_keys(keys_XD, self.memory_length))
         return keys_XD
-
-    def _segments(self, batch: PackedBatch) -> Tensor | None:
-        return None if batch.one_segment or not self.segments else batch.segments_T
 
     def _layout(self, keys: Keys, segments_T: Tensor | None, order_T: Tensor | None = None) -> RelativeLayout:
         num_seen = max(self.memory_length, 1) if self.same_length else None
@@ -202,18 +236,4 @@ class RelativeEncoder(Encoder):
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
         self.check_length(batch)
-        return self.stack(
-            self.embed(batch), batch, recurrent_state=self.as_memory(recurrent_state), output_positions=output_positions
-        )
-
-    def as_memory(self, recurrent_state: Any) -> tuple[Tensor, ...] | None:
-        """Check that a recurrent state is a memory, and return it as a tuple; None stays None.
-
-        Raises:
-            ValueError: it is not a memory of ``num_layers`` layers.
-        """
-        if recurrent_state is None:
-            return None
-        if not isinstance(recurrent_state, tuple | list) or len(recurrent_state) != self.num_layers:
-            raise ValueError(f"the recurrent state is not a memory of {self.num_layers} layers")
-        return tuple(recurrent_state)
+        return self.stack(self.embed(batch), batch, recurrent_state=recurrent_state, output_positions=output_positions)

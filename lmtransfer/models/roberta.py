@@ -8,10 +8,8 @@ from __future__ import annotations
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.bert import Pooler
-from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
-from lmtransfer.models.layers.embeddings import InputEmbeddings
-from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
-from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
+from lmtransfer.models.layers.building_blocks import Activation, InputEmbeddings, truncated_normal_
+from lmtransfer.models.transformer import NormPlace, TransformerEncoder, TransformerSettings, TransformerStack
 
 #: Number of rows at the front of published position tables that no token uses.
 PUBLISHED_OFFSET = 2
@@ -23,27 +21,14 @@ class RobertaEncoder(TransformerEncoder):
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
-        max_length: maximum sequence length in tokens.
         norm: "post" is the published model; "pre" has the structure of RobertaPreLayerNorm in Hugging Face
             transformers, which also normalizes the embeddings.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings and of each branch.
-        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
         positions_from_two: the position table begins with two rows that no token uses, as in fairseq, where the first
             position is the padding id plus one.
         type_row: add one learned row to every token, as in Hugging Face transformers, where RoBERTa has BERT's segment
             embedding with one row.
         pooler: add BERT's tanh layer over [CLS], which some published checkpoints contain; the family's published
             classifier does not use it.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention = "bidirectional"
@@ -70,10 +55,10 @@ class RobertaEncoder(TransformerEncoder):
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         self.embeddings = InputEmbeddings(
-            vocab_size=vocab_size,
-            dim=dim,
-            max_length=max_length,
-            num_segments=1,
+            vocab_size,
+            dim,
+            max_length,
+            1,
             norm=True,
             norm_eps=norm_eps,
             dropout=dropout,
@@ -81,16 +66,7 @@ class RobertaEncoder(TransformerEncoder):
             type_row=type_row,
         )
         self.stack = TransformerStack(
-            TransformerSettings(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            ),
+            TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
         )
         self.pooler = Pooler(dim) if pooler else None

@@ -1,35 +1,106 @@
-"""Stacks of transformer layers: the basis of the BERT and GPT families.
+"""Transformer layers and stacks: the basis of the BERT and GPT families.
 
 Shape legend: T tokens, N output positions, D width, E width of the embeddings.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 from lmtransfer.models.layers.attention.layout import Layout, layout_of
-from lmtransfer.models.layers.building_blocks import ResidualStream
-from lmtransfer.models.layers.transformer import TransformerLayer, TransformerSettings
+from lmtransfer.models.layers.attention.self_attention import SelfAttention
+from lmtransfer.models.layers.building_blocks import Activation, Dropout, FeedForward, ResidualNorm, ResidualStream
+
+NormPlace = Literal["post", "pre"]
 
 
-class TransformerStack(nn.Module):
-    """Transformer layers, with a final LayerNorm if they are pre-norm.
+@dataclass(frozen=True, slots=True)
+class TransformerSettings:
+    """The settings that all layers of a stack share, which are also arguments of every transformer encoder.
 
-    Args:
-        settings: settings of the layers.
-        num_layers: number of layers.
+    Attributes:
+        num_heads: must divide ``dim``.
+        norm: "post" normalizes each residual sum (Vaswani et al. 2017; BERT); "pre" normalizes the input of each
+            branch (GPT-2; Xiong et al. 2020), and the encoder normalizes once at the end.
+        dropout: probability of dropping a feature of the embeddings or of a branch.
+        attention_dropout: probability of dropping an attention weight; 0 by default (see ``SelfAttention``), although
+            most papers have 0.1.
     """
 
-    def __init__(self, settings: TransformerSettings, *, num_layers: int) -> None:
+    dim: int
+    num_heads: int
+    hidden_dim: int
+    norm: NormPlace
+    norm_eps: float
+    activation: Activation
+    dropout: float
+    attention_dropout: float
+
+    def __post_init__(self) -> None:
+        if self.dim % self.num_heads:
+            raise ConfigError(
+                f"model.num_heads={self.num_heads} does not divide model.dim={self.dim}: choose a divisor of {self.dim}"
+            )
+
+    def layer_norm(self) -> ResidualNorm:
+        """Create a LayerNorm."""
+        return ResidualNorm(self.dim, eps=self.norm_eps)
+
+    def final_norm(self) -> nn.Module:
+        """Create the module after the last layer: a LayerNorm for pre-norm layers, else the identity."""
+        return self.layer_norm() if self.norm == "pre" else nn.Identity()
+
+    def feed_forward(self) -> FeedForward:
+        """Create a feed-forward layer."""
+        return FeedForward(dim=self.dim, hidden_dim=self.hidden_dim, activation=self.activation)
+
+
+class TransformerLayer(nn.Module):
+    """Self-attention and feed-forward, each with a residual connection and LayerNorm."""
+
+    window: int | None = None
+
+    def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(TransformerLayer(settings) for _ in range(num_layers))
-        self.final_norm = settings.final_norm()
+        self.pre_norm = settings.norm == "pre"
+        self.attention = SelfAttention(
+            dim=settings.dim, num_heads=settings.num_heads, dropout=settings.attention_dropout
+        )
+        self.attention_norm = settings.layer_norm()
+        self.feed_forward = settings.feed_forward()
+        self.feed_forward_norm = settings.layer_norm()
+        self.dropout = Dropout(settings.dropout)
+
+    def forward(self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None) -> Tensor:
+        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N``, if any."""
+        residual = hidden_TD if reads_N is None else hidden_TD[reads_N]
+        if self.pre_norm:
+            residual = residual + self.dropout(self.attention(self.attention_norm(hidden_TD), layout, reads_N))
+            return residual + self.dropout(self.feed_forward(self.feed_forward_norm(residual)))
+        residual = self.attention_norm(residual + self.dropout(self.attention(hidden_TD, layout, reads_N)))
+        return self.feed_forward_norm(residual + self.dropout(self.feed_forward(residual)))
+
+
+class LayerStack(nn.Module):
+    """Layers over embedded tokens, and the norm of the last output; a subclass creates them."""
+
+    def __init__(self, layers: Iterable[nn.Module], final_norm: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.final_norm = final_norm
         self.residual = ResidualStream()
+
+    def layer_inputs(self, batch: PackedBatch) -> list[tuple[Any, ...]]:
+        """Return what each layer reads besides states and layout."""
+        return [()] * len(self.layers)
 
     def forward(
         self,
@@ -47,21 +118,26 @@ class TransformerStack(nn.Module):
         device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
         layout = layout_of(batch, device, causal=causal)
         outputs, hidden_TD = [embedded_TD], embedded_TD
-        *lower, top = self.layers
-        for layer in lower:
-            hidden_TD = layer(hidden_TD, layout)
+        *lower, (top, inputs) = zip(self.layers, self.layer_inputs(batch), strict=True)
+        for layer, more in lower:
+            hidden_TD = layer(hidden_TD, layout, *more)
             outputs.append(hidden_TD)
         if output_positions is None:
-            last = top(hidden_TD, layout)
+            last = top(hidden_TD, layout, *inputs)
         elif layout.attends_to_all:
-            last = top(
-                hidden_TD,
-                Layout.of(batch.lengths, output_positions.counts, device=device),
-                output_positions.positions_N,
-            )
+            if top.window is None:
+                layout = Layout.of(batch.lengths, output_positions.counts, device=device)
+            last = top(hidden_TD, layout, *inputs, output_positions.positions_N)
         else:
-            last = top(hidden_TD, layout)[output_positions.positions_N]
+            last = top(hidden_TD, layout, *inputs)[output_positions.positions_N]
         return (*outputs, self.residual.end(self.final_norm(last)))
+
+
+class TransformerStack(LayerStack):
+    """Transformer layers, with a final LayerNorm if they are pre-norm."""
+
+    def __init__(self, settings: TransformerSettings, *, num_layers: int) -> None:
+        super().__init__((TransformerLayer(settings) for _ in range(num_layers)), settings.final_norm())
 
 
 class TokenEmbeddings(Protocol):
@@ -74,36 +150,17 @@ class TokenEmbeddings(Protocol):
         ...
 
 
-class Stack(Protocol):
-    """Layers over embedded tokens."""
-
-    def __call__(
-        self,
-        embedded_TD: Tensor,
-        batch: PackedBatch,
-        output_positions: OutputPositions | None = None,
-        *,
-        causal: bool = False,
-    ) -> tuple[Tensor, ...]:
-        """Return the outputs of all layers; see ``TransformerStack``."""
-        ...
-
-
 class TransformerEncoder(Encoder):
-    """Embeddings and a stack of transformer layers: the base class of the BERT and GPT families.
+    """Embeddings and a stack of transformer layers, which a subclass creates in ``__init__``.
 
-    A subclass creates both in ``__init__``. If ``attentions`` contains both "bidirectional" and "causal", a batch can
-    state for each row which of the two applies.
-
-    Attributes:
-        embeddings: a module, (batch) -> (T, E).
-        stack: a module over (T, D).
+    If ``attentions`` contains both "bidirectional" and "causal", a batch can state for each row which of the two
+    applies.
     """
 
     compiles = True
     reads_padded = True
     embeddings: TokenEmbeddings
-    stack: Stack
+    stack: LayerStack
 
     @property
     def token_embedding(self) -> nn.Embedding:

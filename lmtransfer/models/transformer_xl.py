@@ -15,8 +15,8 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.layers.building_blocks import Activation, Dropout, normal_
-from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
+from lmtransfer.models.transformer import NormPlace, TransformerSettings
 
 
 class TransformerXlEncoder(RelativeEncoder):
@@ -29,23 +29,10 @@ class TransformerXlEncoder(RelativeEncoder):
     inside the feed-forward layers.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
         max_length: maximum sequence length in tokens, excluding the memory.
         memory_length: maximum number of tokens in the memory; 0 for no memory.
         clamp_length: larger distances are treated as this distance; None for no limit.
         same_length: each token sees at most ``memory_length`` tokens, including itself.
-        norm: "post" is the published model; "pre" trains at higher learning rates.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings, distances, each branch and the output.
-        attention_dropout: dropout probability of attention weights.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``, or ``same_length`` is set and ``memory_length`` is 0.
     """
 
     attention = "causal"
@@ -74,16 +61,7 @@ class TransformerXlEncoder(RelativeEncoder):
             raise ConfigError("model.same_length=true needs a memory, but model.memory_length=0: raise it")
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.stack = RelativeStack(
-            TransformerSettings(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            ),
+            TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
             causal=True,
             own_biases=False,

@@ -1,4 +1,4 @@
-"""Static word vectors (Mikolov et al. 2013, https://arxiv.org/abs/1301.3781), as an encoder without layers.
+"""Static word vectors (Mikolov et al. 2013, https://arxiv.org/abs/1301.3781): encoders without layers.
 
 Shape legend: T tokens, N output positions, D width.
 """
@@ -7,33 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from typing_extensions import override
 
 from lmtransfer.config.types import Count
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 
 
-class WordEmbeddings(Encoder):
-    """One vector per token, independent of its context: the baseline for contextual encoders.
-
-    Vectors are initialized uniformly within ``0.5 / dim`` of 0, as in word2vec.c.
-
-    Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        max_length: maximum sequence length in tokens; nothing in the model depends on it.
-    """
+class _Lookup(Encoder):
+    """One vector per token, from ``token_embedding``, independent of its context."""
 
     attention = "none"
-    token_embedding: nn.Embedding
     family_head = FamilyHead(token="mean")
-
-    def __init__(self, *, vocab_size: Count, dim: Count, max_length: Count = 4096) -> None:
-        super().__init__(dim=dim, num_layers=0, max_length=max_length, vocab_size=vocab_size)
-        self.token_embedding = nn.Embedding(vocab_size, dim)
-        nn.init.uniform_(self.token_embedding.weight, -0.5 / dim, 0.5 / dim)
 
     @override
     def forward(
@@ -41,4 +29,65 @@ class WordEmbeddings(Encoder):
     ) -> EncoderOutput:
         self.check_length(batch)
         tokens = batch.tokens_T if output_positions is None else batch.tokens_T[output_positions.positions_N]
-        return EncoderOutput(layers=(self.token_embedding(tokens),))
+        table = self.token_embedding
+        assert table is not None
+        return EncoderOutput(layers=(table(tokens),))
+
+
+class WordEmbeddings(_Lookup):
+    """Static word vectors: the baseline for contextual encoders.
+
+    Vectors are initialized uniformly within ``0.5 / dim`` of 0, as in word2vec.c.
+
+    Args:
+        max_length: maximum sequence length in tokens; nothing in the model depends on it.
+    """
+
+    token_embedding: nn.Embedding
+
+    def __init__(self, *, vocab_size: Count, dim: Count, max_length: Count = 4096) -> None:
+        super().__init__(dim=dim, num_layers=0, max_length=max_length, vocab_size=vocab_size)
+        self.token_embedding = nn.Embedding(vocab_size, dim)
+        nn.init.uniform_(self.token_embedding.weight, -0.5 / dim, 0.5 / dim)
+
+
+class TokenVectors(_Lookup):
+    """The token embedding of another encoder, so that word-vector objectives can train it alone.
+
+    Args:
+        whole: the other encoder; a checkpoint contains all of its weights.
+    """
+
+    def __init__(self, whole: Encoder) -> None:
+        table = whole.token_embedding
+        if table is None:
+            raise ConfigError(
+                f"{type(whole).__name__} reads words as characters, so it has no token embeddings that can be "
+                "trained as word vectors: use a model that reads tokens, or leave out this phase"
+            )
+        super().__init__(
+            dim=table.embedding_dim, num_layers=0, max_length=whole.max_length, vocab_size=whole.vocab_size
+        )
+        self.whole = whole
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        """The other encoder's token embedding."""
+        table = self.whole.token_embedding
+        assert table is not None
+        return table
+
+
+@torch.no_grad()
+def standardize(table: nn.Embedding, *, center: bool, deviation: float | None) -> None:
+    """Scale a table of vectors to match a randomly initialized table, in place.
+
+    Args:
+        deviation: standard deviation of all V x D numbers afterwards; None keeps the scale.
+    """
+    vectors_VD = table.weight.cpu().double()  # on the CPU: not every device has float64
+    if center:
+        vectors_VD = vectors_VD - vectors_VD.mean(0)
+    if deviation is not None:
+        vectors_VD = vectors_VD * (deviation / vectors_VD.std(correction=0).clamp_min(torch.finfo(torch.float32).tiny))
+    table.weight.copy_(vectors_VD)

@@ -15,8 +15,8 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, Wh
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.layers.building_blocks import Activation, Dropout, normal_
-from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
+from lmtransfer.models.transformer import NormPlace, TransformerSettings
 
 
 class XlnetEncoder(RelativeEncoder):
@@ -31,24 +31,11 @@ class XlnetEncoder(RelativeEncoder):
     there is no dropout inside the feed-forward layers.
 
     Args:
-        vocab_size: number of rows of the token embedding.
-        dim: width D.
-        num_layers: number of transformer layers.
-        num_heads: number of attention heads; must divide ``dim``.
-        hidden_dim: width of the feed-forward layers.
         max_length: maximum sequence length in tokens, excluding the memory.
         num_segments: number of segment ids; 1 means no segments. Any number works, because attention only depends on
             whether two segments are the same.
         memory_length: maximum number of tokens in the memory; 0 for no memory.
         clamp_length: larger distances are treated as this distance; None for no limit.
-        norm: "post" is the published model; "pre" trains at higher learning rates.
-        norm_eps: epsilon of the LayerNorms.
-        activation: activation of the feed-forward layers.
-        dropout: dropout probability of embeddings, distances, each branch and the output.
-        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention = "bidirectional"
@@ -79,16 +66,7 @@ class XlnetEncoder(RelativeEncoder):
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.query = nn.Parameter(0.02 * torch.randn(dim))
         self.stack = RelativeStack(
-            TransformerSettings(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            ),
+            TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
             causal=False,
             own_biases=True,
@@ -116,5 +94,5 @@ class XlnetEncoder(RelativeEncoder):
             batch,
             order_T=order_T,
             output_positions=output_positions,
-            recurrent_state=self.as_memory(recurrent_state),
+            recurrent_state=recurrent_state,
         )

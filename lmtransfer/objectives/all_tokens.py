@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative, Positive
+from lmtransfer.config.types import Count, NonNegative, Positive, PositiveProb
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import Activation, truncated_normal_
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.token_prediction import check_num_sampled, vocabulary_losses
+from lmtransfer.objectives.token_prediction import vocabulary_losses
 from lmtransfer.training.learner import Loss
 
 
@@ -33,19 +33,8 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
     replaced tokens are added (see ``GeneratorObjective``): a token counts as detected if the gate is below one half.
 
     Args:
-        weight: weight of the loss in the total.
-        generator_weight: weight of the generator's loss in the total.
-        generator_size: width of the generator divided by the width of the encoder.
-        embedding_sharing: "tied", "disentangled" or "none": see ``GeneratorObjective``.
-        generator_start: "random" or "encoder": see ``GeneratorObjective``.
-        temperature: temperature of the generator's samples.
-        activation: activation of the dense layer in either head.
-        norm_eps: epsilon of the LayerNorm in either head.
         num_sampled: number of classes of a sampled softmax in training, for the encoder but not for the generator; see
             ``TokenPrediction``.
-
-    Raises:
-        ConfigError: ``num_sampled`` is less than 1; also see ``GeneratorObjective``.
     """
 
     name = "all_tokens_mlm"
@@ -58,13 +47,13 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
         *,
         weight: NonNegative = 7.0,
         generator_weight: NonNegative = 1.0,
-        generator_size: float = 0.25,
+        generator_size: PositiveProb = 0.25,
         embedding_sharing: EmbeddingSharing = "tied",
         generator_start: GeneratorStart = "random",
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
         activation: Activation = "gelu",
         norm_eps: Positive = 1e-12,
-        num_sampled: int | None = None,
+        num_sampled: Count | None = None,
     ) -> None:
         super().__init__(
             weight=weight,
@@ -76,7 +65,7 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
             activation=activation,
             norm_eps=norm_eps,
         )
-        self.num_sampled = check_num_sampled(self.name, num_sampled)
+        self.num_sampled = num_sampled
         self.head = MaskedLanguageModel(num_sampled=num_sampled, activation=activation, norm_eps=norm_eps)
         self.head.head_reads = self.head.output_reads = "all"
 
@@ -108,12 +97,6 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
 
 
 def copy_or_softmax(gate_T: Tensor, cross_entropies_T: Tensor, is_original_T: Tensor) -> Tensor:
-    """Return ``-log(D [the input token is the original] + (1 - D) softmax(original))``, (T,), in log space.
-
-    Args:
-        gate_T: the logits of D.
-        cross_entropies_T: ``-log softmax(original)``.
-        is_original_T: where the input token is the original token, bool.
-    """
+    """Return ``-log(D [the input token is the original] + (1 - D) softmax(original))``, (T,), in log space."""
     written_T = logsigmoid(-gate_T) - cross_entropies_T
     return -torch.where(is_original_T, torch.logaddexp(logsigmoid(gate_T), written_T), written_T)

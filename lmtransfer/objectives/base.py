@@ -65,11 +65,7 @@ class Objective(nn.Module):
     A subclass defines ``name``, ``directions``, ``count`` and ``losses``, and overrides the attributes and methods
     whose defaults do not fit. Other code depends only on these attributes, never on the name or type of an objective.
 
-    Args:
-        weight: weight of its loss in the total.
-
     Attributes:
-        name: name of its loss in logs, and of its weights in checkpoints.
         title: a readable name of what it predicts; empty if ``name`` is clear enough.
         directions: supported attentions; an encoder must have one of them, or support it in ``attend``.
         output_positions: the positions at which it needs the last layer.
@@ -79,8 +75,6 @@ class Objective(nn.Module):
         label_rows: the file in ``conf/objective/rows`` whose rows have this label.
         needs: names of the numbers per target or per token that the corruption must provide.
         needs_from: the file in ``conf/objective/corruption`` that provides these numbers.
-        uses_pooler: whether it trains the encoder's pooler.
-        ties_embedding: whether its output matrix is the encoder's token embedding.
         supports_contiguous_rows: whether it supports contiguous rows, which continue each other from step to step.
         supports_mixed_attention: whether it can learn from the rows with its own attention in a batch whose other rows
             have a different attention.
@@ -131,11 +125,7 @@ class Objective(nn.Module):
         """Receive all objectives of the run, including this one, before ``bind``."""
 
     def bind(self, encoder: Encoder) -> None:
-        """Create the head for ``encoder`` and tie weights; the base class checks and stores the encoder.
-
-        Raises:
-            ConfigError: the encoder lacks what the objective needs.
-        """
+        """Create the head for ``encoder`` and tie weights; the base class checks and stores the encoder."""
         problem = self.direction_problem(encoder)
         if problem:
             raise ConfigError(problem)
@@ -174,9 +164,7 @@ class Objective(nn.Module):
         """Predict the tokens at some positions; see ``predicts``.
 
         Args:
-            packed: the sequences, on the device of the encoder.
             positions_M: indices into T, int64, ascending; not the first or last token of a sequence.
-            mask_id: id of [MASK], which stands at masked positions.
 
         Returns:
             M distributions; or M distributions for each of two independent directions.
@@ -224,11 +212,7 @@ class Objective(nn.Module):
 
     @property
     def tied_embedding(self) -> nn.Embedding:
-        """The encoder's token embedding, which is also the output matrix.
-
-        Raises:
-            ConfigError: the encoder reads words as characters and has no token embedding.
-        """
+        """The encoder's token embedding, which is also the output matrix."""
         embedding = self.encoder.token_embedding
         if embedding is None:
             raise ConfigError(

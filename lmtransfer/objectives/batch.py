@@ -21,13 +21,11 @@ class PretrainingBatch:
 
     Attributes:
         original: the rows as they are in the corpus.
-        inputs: the same rows, corrupted.
         positions_M: indices into T of the tokens to predict, int64, ascending.
         targets_M: the ids at these positions in ``original``, int64.
         weights_M: 1 for a prediction, 0 for an unused place in a static shape, float32.
         uniform_M: a random number in [0, 1) for each prediction, sampled per row and epoch, for objectives that sample;
             0 in unused places, float32.
-        num_targets: number of predictions among the M places.
         labels: labels of whole rows by name, int64, shape (num_real,) each.
         per_target: numbers from the corruption for each target, by name, int64, shape (M,) each; 0 in unused places.
         per_token: numbers from the corruption for each token, by name, int64, shape (T,) each; 0 in filler.
@@ -36,7 +34,6 @@ class PretrainingBatch:
         output_positions: the positions at which the last layer is needed; None for all.
         read_index: for "masked" and "starts", the indices into the last layer of the states at ``positions_M`` and at
             the first tokens of the rows; None if the last layer contains exactly these states, in order.
-        keys: description of the corpus tokens in each row, for error messages.
         host_source: the batch on the host from which this copy on a device comes; None if this batch is on the host.
     """
 

@@ -12,11 +12,7 @@ from lmtransfer.objectives.rows.base import Rows
 
 
 def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, corruption: Corruption) -> None:
-    """Find all incompatible settings before any data is read.
-
-    Raises:
-        ConfigError: settings are incompatible; the message lists all problems at once.
-    """
+    """Find all incompatible settings before any data is read."""
     misfits = list(_misfits(encoder, objectives, rows, corruption))
     if misfits:
         raise ConfigError(misfits)
@@ -85,11 +81,7 @@ def _misfits(encoder: object, objectives: Sequence[object], rows: object, corrup
 
 
 def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
-    """Reject contiguous rows for objectives that do not use the order of the text.
-
-    Raises:
-        ConfigError: rows are contiguous and an objective does not support that.
-    """
+    """Reject contiguous rows for objectives that do not use the order of the text."""
     names = [o.name for o in objectives if not o.supports_contiguous_rows]
     if rows.contiguous and names:
         raise ConfigError(

@@ -6,16 +6,16 @@ Shape legend: T tokens of a packed batch, M prediction positions, V vocabulary, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative, Positive
+from lmtransfer.config.types import NonNegative, Positive, PositiveProb
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.building_blocks import Activation
+from lmtransfer.models.layers.building_blocks import Activation, activation_module
 from lmtransfer.models.layers.cross_entropy import cross_entropy_sum_and_samples
 from lmtransfer.models.layers.disentangled import disentangle, merge
 from lmtransfer.objectives.base import Objective
@@ -37,9 +37,6 @@ class Replacements:
 
     Attributes:
         packed: the original text with the generator's samples at the masked positions; no [MASK].
-        is_replaced_T: where a token differs from the original token, bool, (T,).
-        num_hidden: number of tokens that the generator predicted.
-        losses: the generator's losses.
     """
 
     packed: PackedBatch
@@ -75,21 +72,6 @@ class GeneratorObjective(Objective):
     differs from the original. Metrics of detecting these replaced tokens: "<name>_precision", "<name>_recall" and
     "<name>_base_rate". The base rate is the share of replaced tokens among all real tokens, which is the precision of
     guessing.
-
-    Args:
-        weight: weight of the discriminator's loss in the total.
-        generator_weight: weight of the generator's loss in the total.
-        generator_size: width of the generator divided by the width of the encoder.
-        embedding_sharing: "tied", "disentangled" or "none".
-        generator_start: "random" or "encoder".
-        temperature: temperature of the generator's samples.
-        activation: activation of the dense layer in either head.
-        norm_eps: epsilon of the LayerNorm in the generator's head.
-
-    Raises:
-        ConfigError: ``temperature`` is not above 0, ``generator_size`` is not above 0 and at most 1,
-            ``embedding_sharing`` or ``generator_start`` is unknown, or ``generator_start`` is "encoder" with a
-            generator of another size.
     """
 
     directions = ("bidirectional",)
@@ -101,28 +83,17 @@ class GeneratorObjective(Objective):
     def __init__(
         self,
         *,
-        weight: NonNegative,
-        generator_weight: NonNegative,
-        generator_size: float,
-        embedding_sharing: EmbeddingSharing,
-        generator_start: GeneratorStart,
-        temperature: float,
-        activation: Activation,
-        norm_eps: Positive,
+        weight: NonNegative = 50.0,
+        generator_weight: NonNegative = 1.0,
+        generator_size: PositiveProb = 0.25,
+        embedding_sharing: EmbeddingSharing = "tied",
+        generator_start: GeneratorStart = "random",
+        temperature: Positive = 1.0,
+        activation: Activation = "gelu",
+        norm_eps: Positive = 1e-12,
     ) -> None:
         super().__init__(weight=weight)
         key = f"objective.losses.{self.name}"
-        if temperature <= 0:
-            raise ConfigError(f"{key}.temperature={temperature} is not allowed: use a number above 0 (published: 1)")
-        if not 0 < generator_size <= 1:
-            raise ConfigError(
-                f"{key}.generator_size={generator_size} is not a share of the encoder's width: use a number above 0 "
-                f"and at most 1 (published values: 0.25 for small and large, 0.333 for base)"
-            )
-        settings = {"embedding_sharing": embedding_sharing, "generator_start": generator_start}
-        for (name, value), ways in zip(settings.items(), (EmbeddingSharing, GeneratorStart), strict=True):
-            if value not in get_args(ways):
-                raise ConfigError(f"{key}.{name}={value} is not allowed: use one of {', '.join(get_args(ways))}")
         if generator_start == "encoder" and generator_size != 1:
             raise ConfigError(
                 f"{key}.generator_start=encoder copies the encoder's layers into the generator, which has "
@@ -132,6 +103,7 @@ class GeneratorObjective(Objective):
         self.embedding_sharing, self.generator_start = embedding_sharing, generator_start
         if generator_start == "encoder":
             self.borrowed_heads = {"generator_head": MaskedLanguageModel.name}
+        self.activation = activation_module(activation)
         self.generator_head = MaskedLanguageModel(activation=activation, norm_eps=norm_eps)
 
     @override
@@ -158,22 +130,18 @@ class GeneratorObjective(Objective):
 
     @override
     def inner(self) -> dict[str, Objective]:
-        """Return the generator's head."""
         return {"generator": self.generator_head}
 
     @override
     def fold_weights(self) -> None:
-        """Turn a token embedding that is a sum into an ordinary one."""
         merge(self.encoder)
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of real tokens."""
         return batch.original.num_tokens
 
     @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """Count masked tokens for the generator and real tokens for the discriminator."""
         return {
             "generator_mlm": batch.num_targets,
             "generator_accuracy": batch.num_targets,
@@ -208,12 +176,7 @@ class GeneratorObjective(Objective):
         return Replacements(packed, tokens_T != original_T, batch.num_targets, losses)
 
     def detection(self, predicted_T: Tensor, replacements: Replacements) -> dict[str, Loss]:
-        """Compute the metrics of detecting replaced tokens.
-
-        Args:
-            predicted_T: tokens classified as replaced, bool, (T,).
-            replacements: the batch with the replaced tokens.
-        """
+        """Compute the metrics of detecting replaced tokens."""
         real = replacements.packed.num_tokens
         predicted_T, is_replaced_T = predicted_T[:real], replacements.is_replaced_T[:real]  # filler comes last
         hits, predicted, replaced = (

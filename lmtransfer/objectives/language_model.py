@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative
+from lmtransfer.config.types import Count, NonNegative
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
-from lmtransfer.objectives.token_prediction import TokenPrediction, check_num_sampled, vocabulary_loss
+from lmtransfer.objectives.token_prediction import TokenPrediction, vocabulary_loss
 from lmtransfer.training.learner import Loss
 
 #: The token after or before a token. Contiguous rows have a label of this name: the token beyond the row's edge.
@@ -36,11 +36,6 @@ class OneWayLanguageModel(TokenPrediction):
     A subclass defines ``name``, ``directions`` and the ``neighbor`` that it predicts.
     Losses: "<name>", the cross entropy in nats summed over predicted tokens; and "<name>_accuracy" (not with sampled
     classes).
-
-    Args:
-        weight: weight of the loss in the total.
-        tie_output: whether the output matrix is the token embedding.
-        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     neighbor: ClassVar[Neighbor]
@@ -61,14 +56,9 @@ class OneWayLanguageModel(TokenPrediction):
         """The head that reads the states."""
         return self
 
-    def score(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the weighted sum of cross entropies and the weight of the correct predictions."""
-        hidden_ME, output_VE = self.project(hidden_MD), self.output_embedding.weight
-        return vocabulary_loss(hidden_ME, output_VE, None, targets_M, weights_M, num_sampled=self.active_num_sampled)
-
-    def softmax(self, hidden_MD: Tensor) -> Softmax:
-        """Return the distributions over the vocabulary."""
-        return Softmax(self.project(hidden_MD), self.output_embedding.weight)
+    @override
+    def transform(self, hidden_MD: Tensor) -> Tensor:
+        return self.project(hidden_MD)
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
@@ -85,7 +75,6 @@ class OneWayLanguageModel(TokenPrediction):
 
     @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """Predict a token from the state before it, or from the state after it."""
         step = -1 if self.neighbor == "next_token" else 1
         if self.encoder.attention not in self.directions:
             packed = replace(packed, num_causal=packed.num_sequences)
@@ -106,8 +95,6 @@ class LanguageModel(OneWayLanguageModel):
     Losses: "lm", the cross entropy in nats summed over predicted tokens; and "lm_accuracy".
 
     Args:
-        weight: weight of the loss in the total.
-        tie_output: whether the output matrix is the token embedding.
         num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``. A shared head has its
             own number, which then applies here too.
     """
@@ -121,7 +108,6 @@ class LanguageModel(OneWayLanguageModel):
 
     @override
     def receive_all(self, objectives: Sequence[Objective]) -> None:
-        """Share the head of another objective that predicts the next token."""
         self._shared = tuple(head for objective in objectives if (head := objective.next_token_head()) is not None)
         for head in self._shared:
             self.ties_embedding = True  # a separate output matrix would not be trained
@@ -146,11 +132,6 @@ class BackwardLanguageModel(OneWayLanguageModel):
     """Predicts each token of a row from the tokens after it: ``LanguageModel`` for encoders that read right to left.
 
     Losses: "backward_lm", the cross entropy in nats summed over predicted tokens; and "backward_lm_accuracy".
-
-    Args:
-        weight: weight of the loss in the total.
-        tie_output: whether the output matrix is the token embedding.
-        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     name = "backward_lm"
@@ -194,7 +175,6 @@ class OutputEmbedding(nn.Module):
     """The softmax layer that both directions share: the token embedding if its width fits, else a separate matrix.
 
     Args:
-        encoder: the encoder whose states it reads.
         dim: width H of the states that it reads.
     """
 
@@ -226,12 +206,8 @@ class BidirectionalLanguageModel(Objective):
     cross entropy of each direction; "bilm_accuracy", the accuracy of both (not with sampled classes).
 
     Args:
-        weight: weight of the loss in the total.
         num_sampled: number of classes of a sampled softmax in training (8,192 in ELMo); see ``TokenPrediction``. The
             sampled loss is ELMo's, which is lower than that of the full softmax.
-
-    Raises:
-        ConfigError: ``num_sampled`` is less than 1.
     """
 
     name = "bilm"
@@ -241,9 +217,9 @@ class BidirectionalLanguageModel(Objective):
     predicts = "unmasked"
     vocabulary_tensors: tuple[str, ...] = ("output.bias",)
 
-    def __init__(self, *, weight: NonNegative = 1.0, num_sampled: int | None = None) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0, num_sampled: Count | None = None) -> None:
         super().__init__(weight=weight)
-        self.num_sampled = check_num_sampled(self.name, num_sampled)
+        self.num_sampled = num_sampled
 
     @override
     def bind(self, encoder: Encoder) -> None:
@@ -289,7 +265,6 @@ class BidirectionalLanguageModel(Objective):
 
     @override
     def output_weights(self) -> int:
-        """Return the number of entries for both directions together."""
         return 2 * self.entries_read(self.output.weight)
 
     def _direction(self, hidden_TH: Tensor, targets_T: Tensor, weights_T: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -47,14 +47,6 @@ class PretrainingLearner(Learner):
     A pooler that no objective trains is frozen, so that every trainable parameter gets a gradient. The encoder is set
     to the attention that all objectives share, and keeps it until another learner is created with it. If the objectives
     share no attention, the encoder gets its class's default, and batches state the attention of each row.
-
-    Args:
-        encoder: the encoder.
-        objectives: the objectives, in the order of their losses; this learner binds them to the encoder.
-
-    Raises:
-        ConfigError: there is no objective, an objective occurs twice or does not fit the encoder, or two objectives
-            have generators.
     """
 
     def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:

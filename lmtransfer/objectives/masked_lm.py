@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative, Positive
+from lmtransfer.config.types import Count, NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import Activation, activation_module, truncated_normal_
 from lmtransfer.objectives.base import Encode, Read, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
-from lmtransfer.objectives.token_prediction import TokenPrediction, vocabulary_loss
+from lmtransfer.objectives.token_prediction import TokenPrediction
 from lmtransfer.training.learner import Loss
 
 
@@ -37,12 +37,7 @@ class MaskedLanguageModel(TokenPrediction):
     Losses: "mlm", the cross entropy in nats summed over masked tokens; and "mlm_accuracy".
 
     Args:
-        weight: weight of the loss in the total.
-        activation: activation of the dense layer.
-        norm_eps: epsilon of the LayerNorms.
         predict: "same": the state at a masked position predicts the token; "next": the state before it does.
-        tie_output: whether the output matrix is the token embedding.
-        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     name = "mlm"
@@ -63,7 +58,7 @@ class MaskedLanguageModel(TokenPrediction):
         norm_eps: Positive = 1e-12,
         predict: Literal["same", "next"] = "same",
         tie_output: bool = True,
-        num_sampled: int | None = None,
+        num_sampled: Count | None = None,
     ) -> None:
         super().__init__(weight=weight, tie_output=tie_output, num_sampled=num_sampled)
         self.norm_eps = norm_eps
@@ -81,13 +76,17 @@ class MaskedLanguageModel(TokenPrediction):
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
         self.dense.apply(truncated_normal_)
 
+    @property
+    @override
+    def output_bias(self) -> Tensor:
+        return self.bias
+
+    @override
     def transform(self, hidden_MD: Tensor) -> Tensor:
-        """Compute the input of the output matrix: (M, D) -> (M, E)."""
         return self.norm(self.activation(self.dense(hidden_MD)))
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of masked tokens."""
         return batch.num_targets
 
     @override
@@ -95,17 +94,6 @@ class MaskedLanguageModel(TokenPrediction):
         output = encode(batch.inputs, batch.output_positions)
         states_MD = output.last[batch.positions_M - 1] if self.reads_before else batch.read("masked", output)
         return self.loss_and_accuracy(*self.score(states_MD, batch.targets_M, batch.weights_M), batch.num_targets)
-
-    def score(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the weighted sum of cross entropies and the weight of the correct predictions."""
-        hidden_ME, output_VE = self.transform(hidden_MD), self.output_embedding.weight
-        return vocabulary_loss(
-            hidden_ME, output_VE, self.bias, targets_M, weights_M, num_sampled=self.active_num_sampled
-        )
-
-    def softmax(self, hidden_MD: Tensor) -> Softmax:
-        """Return the distributions over the vocabulary."""
-        return Softmax(self.transform(hidden_MD), self.output_embedding.weight, self.bias)
 
     @override
     def next_token_head(self) -> TokenHead | None:

@@ -20,9 +20,6 @@ class PairLabel(Objective):
 
     A subclass defines ``name``, which is also the label of its rows, and ``model_with_pooler``, a model to recommend.
     Losses: "<name>", the cross entropy in nats summed over rows; and "<name>_accuracy".
-
-    Args:
-        weight: weight of the loss in the total.
     """
 
     model_with_pooler: ClassVar[str]
@@ -44,7 +41,6 @@ class PairLabel(Objective):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of rows."""
         return batch.inputs.num_real
 
     @override
@@ -70,9 +66,6 @@ class NextSentencePrediction(PairLabel):
 
     Label 0 means that B follows A, 1 that B is from another document. Losses: "nsp", the cross entropy of a two-way
     softmax in nats summed over rows; and "nsp_accuracy".
-
-    Args:
-        weight: weight of the loss in the total.
     """
 
     name = "nsp"
@@ -87,9 +80,6 @@ class SentenceOrderPrediction(PairLabel):
 
     Label 0 means that the texts are in order, 1 that they are swapped. Losses: "sop", the cross entropy of a two-way
     softmax in nats summed over rows; and "sop_accuracy".
-
-    Args:
-        weight: weight of the loss in the total.
     """
 
     name = "sop"

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative
+from lmtransfer.config.types import Count, NonNegative
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.objectives.base import Encode, Objective, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
-from lmtransfer.objectives.token_prediction import check_num_sampled, vocabulary_loss
+from lmtransfer.objectives.token_prediction import vocabulary_loss
 from lmtransfer.training.learner import Loss
 
 
@@ -27,10 +27,6 @@ class PermutationLanguageModel(Objective):
     ``PermutationTargets`` chooses the tokens and the order. The output matrix is the token embedding, with a separate
     bias as in the published code.
     Losses: "plm", the cross entropy in nats summed over the chosen tokens; and "plm_accuracy".
-
-    Args:
-        weight: weight of the loss in the total.
-        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     name = "plm"
@@ -44,9 +40,9 @@ class PermutationLanguageModel(Objective):
     predicts = "masked"
     vocabulary_tensors = ("bias",)
 
-    def __init__(self, *, weight: NonNegative = 1.0, num_sampled: int | None = None) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0, num_sampled: Count | None = None) -> None:
         super().__init__(weight=weight)
-        self.num_sampled = check_num_sampled(self.name, num_sampled)
+        self.num_sampled = num_sampled
 
     @override
     def bind(self, encoder: Encoder) -> None:
@@ -60,7 +56,6 @@ class PermutationLanguageModel(Objective):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of chosen tokens."""
         return batch.num_targets
 
     @override

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.building_blocks import Activation, activation_module, truncated_normal_
+from lmtransfer.models.layers.building_blocks import truncated_normal_
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart
+from lmtransfer.objectives.generator import GeneratorObjective
 from lmtransfer.training.learner import Loss
 
 
@@ -25,48 +24,11 @@ class ReplacedTokenDetection(GeneratorObjective):
     losses and the metrics of detecting replaced tokens are added (see ``GeneratorObjective``): a token counts as
     detected if the head gives it a probability above one half. "rtd_found" is recall times "rtd_replaced", which
     earlier versions logged.
-
-    Args:
-        weight: weight of the discriminator's loss in the total.
-        generator_weight: weight of the generator's loss in the total.
-        generator_size: width of the generator divided by the width of the encoder.
-        embedding_sharing: "tied", "disentangled" or "none": see ``GeneratorObjective``.
-        generator_start: "random" or "encoder": see ``GeneratorObjective``.
-        temperature: temperature of the generator's samples.
-        activation: activation of the dense layer in either head.
-        norm_eps: epsilon of the LayerNorm in the generator's head.
-
-    Raises:
-        ConfigError: see ``GeneratorObjective``.
     """
 
     name = "rtd"
     title = "replaced tokens"
     selection_loss = "rtd"  # the total includes the loss of the generator, but no task uses the generator
-
-    def __init__(
-        self,
-        *,
-        weight: NonNegative = 50.0,
-        generator_weight: NonNegative = 1.0,
-        generator_size: float = 0.25,
-        embedding_sharing: EmbeddingSharing = "tied",
-        generator_start: GeneratorStart = "random",
-        temperature: float = 1.0,
-        activation: Activation = "gelu",
-        norm_eps: Positive = 1e-12,
-    ) -> None:
-        super().__init__(
-            weight=weight,
-            generator_weight=generator_weight,
-            generator_size=generator_size,
-            embedding_sharing=embedding_sharing,
-            generator_start=generator_start,
-            temperature=temperature,
-            activation=activation,
-            norm_eps=norm_eps,
-        )
-        self.activation = activation_module(activation)
 
     @override
     def bind(self, encoder: Encoder) -> None:
@@ -82,7 +44,6 @@ class ReplacedTokenDetection(GeneratorObjective):
 
     @override
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
-        """Return the logit of each token being a replacement: (T, D) -> (T,)."""
         return self.output(self.activation(self.dense(hidden_TD))).squeeze(-1)
 
     @override

@@ -23,16 +23,15 @@ class Softmax:
     The softmax is over the whole vocabulary, as in training. Logits are float32 (float64 for float64 states) at any
     precision of the states, because the difference between two sentences can be so small that bfloat16 would round it
     away.
-
-    Attributes:
-        states_ME: input of the output layer.
-        weight_VE: output embedding; may be the tied input embedding.
-        bias_V: output bias, or None.
     """
 
     states_ME: Tensor
     weight_VE: Tensor
     bias_V: Tensor | None = None
+
+    def at(self, rows_N: Tensor) -> Softmax:
+        """Return the distributions at some rows, which may repeat."""
+        return Softmax(self.states_ME[rows_N], self.weight_VE, self.bias_V)
 
     def log_probabilities(self, ids_M: Tensor) -> Tensor:
         """Return the natural logarithm of the probability of one id per distribution: int64 (M,) -> float32 (M,)."""
@@ -43,7 +42,6 @@ class Softmax:
         """Return the most probable ids of each distribution, best first.
 
         Args:
-            count: K, the number of ids per distribution.
             allowed_V: the ids to choose from, bool; probabilities are not renormalized over them.
 
         Returns:

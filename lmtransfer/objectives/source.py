@@ -38,11 +38,6 @@ class PretrainingSource(Source):
     A row, its mask and its random numbers for sampling are functions of (seed, epoch, row), independent of the batch.
 
     Args:
-        store: the tokenized corpus, or the corpora of a mixture.
-        rows: how rows are cut from the corpus.
-        corruption: chooses the tokens to mask and what replaces them.
-        seed: seed of rows and masks.
-        output_positions: the positions at which objectives need the last layer; see ``Objective.output_positions``.
         capacity: number of tokens in every batch. Batches are padded with filler, which no loss counts, so that shapes
             are static, for compiled models. None disables filler.
         characters: character ids of each token id, int16, shape (V, 50), for encoders that read characters; None for

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lmtransfer.config.types import Count, NonNegative, Positive
-from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import Activation, activation_module, truncated_normal_
 from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
@@ -29,16 +28,6 @@ class SpanBoundaryObjective(Objective):
 
     Where we differ from the published code: targets beyond the last position share the last position embedding; the
     published code omits these targets.
-
-    Args:
-        weight: weight of the loss in the total.
-        position_dim: width P of the position embeddings.
-        num_positions: number of position embeddings, one per distance from the left token.
-        activation: activation of the dense layers.
-        norm_eps: epsilon of the LayerNorms.
-
-    Raises:
-        ConfigError: ``position_dim`` or ``num_positions`` is below 1.
     """
 
     name = "sbo"
@@ -54,14 +43,11 @@ class SpanBoundaryObjective(Objective):
         *,
         weight: NonNegative = 1.0,
         position_dim: Count = 200,
-        num_positions: int = 20,
+        num_positions: Count = 20,
         activation: Activation = "gelu",
         norm_eps: Positive = 1e-12,
     ) -> None:
         super().__init__(weight=weight)
-        for name, value in (("position_dim", position_dim), ("num_positions", num_positions)):
-            if value < 1:
-                raise ConfigError(f"objective.losses.sbo.{name}={value} is not allowed: use 1 or more")
         self.norm_eps = norm_eps
         self.position = nn.Embedding(num_positions, position_dim)
         self.activation = activation_module(activation)
@@ -81,8 +67,6 @@ class SpanBoundaryObjective(Objective):
         """Compute the input of the output matrix, (M, E).
 
         Args:
-            left_MD: states of the tokens before the spans.
-            right_MD: states of the tokens after the spans.
             place_M: distance of each target from the left token, starting at 1, int64.
         """
         position_MP = self.position((place_M - 1).clamp(0, self.position.num_embeddings - 1))
@@ -92,7 +76,6 @@ class SpanBoundaryObjective(Objective):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of masked tokens."""
         return batch.num_targets
 
     @override

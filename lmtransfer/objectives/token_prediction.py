@@ -10,8 +10,7 @@ from types import MappingProxyType
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.types import NonNegative
-from lmtransfer.errors import ConfigError
+from lmtransfer.config.types import Count, NonNegative
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import truncated_normal_
 from lmtransfer.models.layers.cross_entropy import (
@@ -21,6 +20,7 @@ from lmtransfer.models.layers.cross_entropy import (
     sampled_cross_entropies,
 )
 from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.softmax import Softmax
 
 
 class TokenPrediction(Objective):
@@ -30,23 +30,18 @@ class TokenPrediction(Objective):
     separate output matrix learned in an earlier phase is discarded.
 
     Args:
-        weight: weight of the loss in the total.
-        tie_output: whether the output matrix is the token embedding.
         num_sampled: number of classes sampled for a sampled softmax in training, which is faster if the vocabulary is
             several times as large. It assumes that ids are sorted by frequency, as in most vocabularies. The classes
             are sampled for each micro-batch, like dropout masks. None, or the size of the vocabulary, gives the full
             softmax, which evaluation always uses.
-
-    Raises:
-        ConfigError: ``num_sampled`` is less than 1.
     """
 
     published_arguments = MappingProxyType({"tie_output": True})
 
-    def __init__(self, *, weight: NonNegative = 1.0, tie_output: bool = True, num_sampled: int | None = None) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0, tie_output: bool = True, num_sampled: Count | None = None) -> None:
         super().__init__(weight=weight)
         self.ties_embedding = tie_output
-        self.num_sampled = check_num_sampled(self.name, num_sampled)
+        self.num_sampled = num_sampled
 
     @override
     def bind(self, encoder: Encoder) -> None:
@@ -61,20 +56,29 @@ class TokenPrediction(Objective):
         """The output matrix."""
         return self.tied_embedding if self.ties_embedding else self.output
 
+    @property
+    def output_bias(self) -> Tensor | None:
+        """The bias of the output matrix; None for no bias."""
+        return None
+
+    def transform(self, hidden_MD: Tensor) -> Tensor:
+        """Compute the input of the output matrix: (M, D) -> (M, E)."""
+        raise NotImplementedError
+
+    def score(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the weighted sum of cross entropies and the weight of the correct predictions."""
+        hidden_ME, output_VE = self.transform(hidden_MD), self.output_embedding.weight
+        return vocabulary_loss(
+            hidden_ME, output_VE, self.output_bias, targets_M, weights_M, num_sampled=self.active_num_sampled
+        )
+
+    def softmax(self, hidden_MD: Tensor) -> Softmax:
+        """Return the distributions over the vocabulary."""
+        return Softmax(self.transform(hidden_MD), self.output_embedding.weight, self.output_bias)
+
     @override
     def output_weights(self) -> int:
         return self.entries_read(self.output_embedding.weight)
-
-
-def check_num_sampled(name: str, num_sampled: int | None) -> int | None:
-    """Return the number of sampled classes of an objective, if it is valid.
-
-    Raises:
-        ConfigError: the number is less than 1.
-    """
-    if num_sampled is not None and num_sampled < 1:
-        raise ConfigError(f"objective.losses.{name}.num_sampled={num_sampled} is not allowed: use 1 or more, or null")
-    return num_sampled
 
 
 def vocabulary_loss(
@@ -90,14 +94,8 @@ def vocabulary_loss(
     """Compute the weighted sum of cross entropies (nats) and the summed weight of the correct predictions.
 
     Args:
-        hidden_ME: input of the output matrix at the prediction positions.
-        weight_VE: output matrix.
-        bias_V: output bias, or None.
-        targets_M: target ids, int64.
-        weights_M: weight of the loss at each position (0 for unused places), float.
         num_sampled: number of classes to sample for this call, with the device's global generator, like dropout masks;
             there are then no predictions, and the second result is None. None gives the full softmax.
-        corrects_target: use ELMo's sampled loss; see ``sampled_cross_entropies``.
     """
     if num_sampled is not None:
         losses_M, _ = vocabulary_losses(

@@ -17,16 +17,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """One row of a batch.
-
-    Attributes:
-        key: description of its corpus tokens.
-        original: its tokens in the corpus, int64, shape (n,).
-        inputs: its tokens as the encoder sees them, int64, shape (n,).
-        segments: segment ids, int64, shape (n,).
-        is_hidden: True at tokens to predict, bool, shape (n,).
-        labels: labels of the whole row by name.
-    """
+    """One row of a batch."""
 
     key: str
     original: np.ndarray
@@ -55,18 +46,7 @@ def row_views(batch: PretrainingBatch) -> Iterator[RowView]:
 
 @dataclass(slots=True)
 class RowCounts:
-    """Counts over a number of rows.
-
-    Attributes:
-        rows: number of rows.
-        tokens: number of tokens, including special tokens.
-        num_special: number of special tokens, including the unknown token.
-        num_hidden: number of tokens to predict.
-        num_masked: number of tokens to predict that became [MASK].
-        num_unchanged: number of tokens to predict that stayed unchanged.
-        num_special_hidden: number of special tokens to predict; always 0 unless there is a bug.
-        labels: number of rows with each value of each label.
-    """
+    """Counts over a number of rows."""
 
     rows: int = 0
     tokens: int = 0

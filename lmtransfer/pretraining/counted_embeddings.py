@@ -23,7 +23,7 @@ from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.char_cnn import CharacterCnn
-from lmtransfer.models.token_vectors import standardize
+from lmtransfer.models.word_embeddings import standardize
 from lmtransfer.objectives.base import Objective
 from lmtransfer.randomness import derive_seed
 from lmtransfer.training import process_group

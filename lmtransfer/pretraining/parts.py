@@ -15,7 +15,7 @@ from lmtransfer.interop.added_tokens import extend_weights
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merge_saved_updates
-from lmtransfer.models.token_vectors import TokenVectors
+from lmtransfer.models.word_embeddings import TokenVectors
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.masking import Corruption
 from lmtransfer.objectives.fit import check_fit

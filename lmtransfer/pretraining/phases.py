@@ -30,7 +30,7 @@ from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.config.settings import TrainSettings, VectorSettings
 from lmtransfer.data.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError
-from lmtransfer.models.token_vectors import TokenVectors, standardize
+from lmtransfer.models.word_embeddings import TokenVectors, standardize
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads

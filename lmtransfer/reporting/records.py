@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmtransfer.reporting.results import results_table
+from lmtransfer.reporting.results import results_table, table_rows
 from lmtransfer.reporting.runs.collect import Run, collect
-from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import table_rows
-from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.scores import control_part, number
 from lmtransfer.reporting.table import PLUS_MINUS
 from lmtransfer.system.validation import leaves
 
@@ -29,11 +27,7 @@ _COST = ("seconds", "tokens", "tokens_per_second", "peak_memory", "num_parameter
 
 
 def load_records(*roots: str | Path) -> pd.DataFrame:
-    """Read the runs in some folders, ``runs`` by default, as one table; see ``records``.
-
-    Raises:
-        RunDirectoryError: a folder does not exist or may not be read, or no folder holds a run.
-    """
+    """Read the runs in some folders, ``runs`` by default, as one table; see ``records``."""
     return records(make_entries(collect(*map(Path, roots or ["runs"]))))
 
 
@@ -67,12 +61,7 @@ def records(entries: Sequence[Entry]) -> pd.DataFrame:
 
 
 def write_records(entries: Sequence[Entry], folder: Path, kind: str) -> None:
-    """Write ``records`` as CSV or Parquet, or the report's table as LaTeX, which needs the package booktabs.
-
-    Args:
-        folder: the existing folder of the report.
-        kind: a key of ``FILES``.
-    """
+    """Write ``records`` as CSV or Parquet, or the report's table as LaTeX, which needs the package booktabs."""
     import pandas as pd
 
     path = folder / FILES[kind]
@@ -87,15 +76,15 @@ def write_records(entries: Sequence[Entry], folder: Path, kind: str) -> None:
 
 
 def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a run, its control and its baselines."""
     result, metric, shared = entry.run.result, entry.metric or "", _shared(entry)
     settings = {f"config.{key}": value for key, value in leaves(dict(entry.run.config))}
     own = "control" if entry.is_control else "run"
-    sides: list[tuple[str, Any, Sequence[Run]]] = [(own, result, entry.seeds)]
-    sides += [("control", result.get("control"), entry.controls)]
-    baselines = result.get("baselines")
-    sides += [(name, node, ()) for name, node in (baselines.items() if isinstance(baselines, Mapping) else ())]
-    sides += [("majority", {"metrics": result.get("majority")}, ())]
+    sides: list[tuple[str, Mapping[str, Any], Sequence[Run]]] = [
+        (own, result, entry.seeds),
+        ("control", control_part(result), entry.controls),
+        *((name, node, ()) for name, node in (result.get("baselines") or {}).items()),
+        ("majority", {"metrics": result.get("majority")}, ()),
+    ]
     for side, node, runs in sides:
         scores = list(_scores(node, [run for run in runs if run.is_seed] or runs))
         if not scores and side == own:
@@ -106,7 +95,6 @@ def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
 
 
 def _shared(entry: Entry) -> dict[str, Any]:
-    """Return the columns that all rows of a run share."""
     return {
         "run": entry.run.key,
         "command": entry.run.command,
@@ -130,20 +118,14 @@ def _shared(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _scores(node: Any, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def _scores(node: Mapping[str, Any], runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """Yield each seed's metrics and cost in a ``result.json`` or in its part for a control or a baseline."""
-    if not isinstance(node, Mapping):
-        return
-    entries = node.get("seeds")
-    seeds = [seed for seed in entries if isinstance(seed, Mapping)] if isinstance(entries, list) else []
-    for seed in seeds or [node]:
-        metrics = seed.get("metrics")
-        values = {name: number(value) for name, value in metrics.items()} if isinstance(metrics, Mapping) else {}
-        if not any(value is not None for value in values.values()):
-            continue
-        scores = {f"metrics.{name}": value for name, value in values.items()}
-        numbers = {name: number(seed.get(name)) for name in ("seed", "pretraining_seed") if name in seed}
-        yield {**numbers, **scores, **_cost(_result_of(seed, node, runs, alone=len(seeds) < 2))}
+    seeds = node.get("seeds") or [node]
+    for seed in seeds:
+        scores = {f"metrics.{name}": number(value) for name, value in (seed.get("metrics") or {}).items()}
+        if any(value is not None for value in scores.values()):
+            names = {name: number(seed.get(name)) for name in ("seed", "pretraining_seed") if name in seed}
+            yield {**names, **scores, **_cost(_result_of(seed, node, runs, alone=len(seeds) < 2))}
 
 
 def _result_of(seed: Mapping[str, Any], node: Mapping[str, Any], runs: Sequence[Run], *, alone: bool) -> Mapping:

@@ -1,18 +1,153 @@
-"""The table of all runs, with three selections of columns, and the leaderboard over the same cells."""
+"""The tables of a report: all runs, with three selections of columns, the leaderboard, and the points of a sweep."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from lmtransfer.reporting.render.cells import difference_cells, metric_heading, metrics_cell, score_cell
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import ReportRow
-from lmtransfer.reporting.runs.scores import higher_is_better, number
-from lmtransfer.reporting.table import Cell, Group, Line, ReportTable, TableColumn
-from lmtransfer.reporting.verdict_text import detectable_text, needed_text
+from lmtransfer.reporting.runs.collect import read_run
+from lmtransfer.reporting.runs.details import RunCost, search_text
+from lmtransfer.reporting.runs.entries import Entry, distinct_names, make_entries
+from lmtransfer.reporting.runs.scores import (
+    control_part,
+    number,
+    other_metrics,
+)
+from lmtransfer.reporting.runs.sweeps import Sweep, SweepPoint, make_sweep, parse_values, value_text
+from lmtransfer.reporting.table import (
+    Cell,
+    Group,
+    Line,
+    ReportTable,
+    TableColumn,
+    difference_cells,
+    metric_heading,
+    metrics_cell,
+    plain_table,
+    print_table,
+    report_console,
+    score_cell,
+    score_text,
+)
+from lmtransfer.reporting.verdict_text import detectable_text, needed_text, short_text
+from lmtransfer.runs.result import RunResult
 from lmtransfer.system.printable import count, duration, format_metric
+from lmtransfer.verdicts.compare import correct_column
+from lmtransfer.verdicts.conditions import Condition, condition
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread
+
+_TRANSFER_ORDER = ("majority", "baseline", "control", "frozen", "bitfit", "lora", "finetuned")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """One row of the table.
+
+    Attributes:
+        entry: the run; for a baseline or a control, its run's entry with its own score.
+        run: name of the run or of the baseline, or "majority".
+        label: ``run``, with the way of transfer where comparable runs share the name.
+        other_metrics: the scores by the task's metrics other than the main one.
+        note: a remark about an unfinished or damaged run, or about its score.
+    """
+
+    entry: Entry
+    run: str
+    label: str
+    other_metrics: Mapping[str, Spread]
+    note: str = ""
+
+
+def table_rows(entries: Sequence[Entry]) -> list[ReportRow]:
+    """Build all rows: each task's baselines, controls, probes and finetuned runs, then pretraining runs."""
+    names = distinct_names(entries)
+    groups: dict[tuple[bool, str, str, float], dict[tuple[str, str], ReportRow]] = {}
+    for entry in entries:
+        place = (entry.is_pretraining, entry.task, entry.split, float(entry.num_train or "inf"))
+        rows = groups.setdefault((True, "", "", 0.0) if entry.is_pretraining else place, {})
+        if entry.majority is not None:
+            rows.setdefault(("majority", ""), _baseline(entry, "majority", "majority", condition([entry.majority])))
+        for name, scores in entry.baseline_conditions.items():
+            same = rows.get(("baseline", name))
+            # A group with other seeds has other examples.
+            if same is None or same.entry.condition is None or len(scores.scores) > len(same.entry.condition.scores):
+                rows["baseline", name] = _baseline(entry, name, "baseline", scores)
+        own = entry.control_condition
+        if own is not None and not any(other.is_control and other.condition is own for other in entries):
+            rows["control", entry.run.key] = _baseline(entry, f"{names[entry.run.key]} control", "control", own)
+        note = _note(entry)
+        rows["run", entry.run.key] = ReportRow(entry, entry.name, names[entry.run.key], entry.other_metrics, note)
+    return [row for group in sorted(groups) for row in sorted(groups[group].values(), key=_order)]
+
+
+def _order(row: ReportRow) -> tuple[int, str]:
+    transfer = row.entry.transfer
+    place = _TRANSFER_ORDER.index(transfer) if transfer in _TRANSFER_ORDER else len(_TRANSFER_ORDER)
+    return place, row.run
+
+
+def _baseline(entry: Entry, name: str, transfer: str, scores: Condition) -> ReportRow:
+    is_control, result = transfer == "control", entry.run.result
+    node = control_part(result)
+    if not is_control:
+        node = {"metrics": result.get("majority")} if transfer == "majority" else result["baselines"][name]
+    shared = replace(
+        entry,
+        run=replace(entry.run, state="finished"),
+        model=entry.model if is_control else "",
+        objective="",
+        corpus="",
+        transfer=transfer,
+        condition=scores,
+        difference=None,
+        better_baseline="",
+        baseline_difference=None,
+        pretraining_tokens=None,
+        pretraining_seconds=None,
+        num_parameters=entry.num_parameters if is_control else None,
+        tokens_per_second=None,
+        cost=RunCost(),
+    )
+    note = "; ".join(_remarks(replace(entry, condition=scores), node)) if is_control else ""
+    return ReportRow(shared, name, name, other_metrics(node, entry.metrics), note)
+
+
+def _note(entry: Entry) -> str:
+    notes = [problem for run in (entry.run, *entry.seeds, *entry.controls) for problem in run.problems]
+    notes += _remarks(entry, entry.run.result)
+    notes += [entry.without_control] if entry.without_control else []
+    weights = entry.run.result.get("weights") if entry.is_pretraining else None
+    notes += [f"weights: {weights}"] if weights else []
+    if entry.run.state == "unfinished":
+        num_finished = sum(seed.state == "finished" for seed in entry.seeds)
+        if entry.seeds:
+            notes.insert(0, f"{num_finished} of {len(entry.seeds)} seeds finished so far")
+        elif entry.run.metrics:
+            last = entry.run.metrics[-1]
+            step, loss = number(last.get("step")), number(last.get("loss"))
+            at = "at step " + ("?" if step is None else f"{step:,.0f}")
+            notes.insert(0, at + ("" if loss is None else f", loss {loss:.3f}"))
+    return "; ".join(notes)
+
+
+def _remarks(entry: Entry, result: Mapping[str, Any]) -> list[str]:
+    """List warnings about a score; ``result`` may be the control's part of a result."""
+    score, remarks = entry.score, []
+    if collapsed := int(result.get("collapsed") or 0):  # which a mean can hide
+        several = f"{collapsed} of {score.n} seeds predict" if score is not None and score.n > 1 else "predicts"
+        remarks.append(f"{several} the same label for every example")
+    remarks += result.get("undefined") or []
+    if score is not None and entry.majority is not None and entry.is_worse(score.mean, entry.majority):
+        remarks.append("worse than the majority")
+    if score is not None and entry.baseline is not None and not entry.is_worse(entry.baseline.mean, score.mean):
+        remarks.append(f"not above {entry.better_baseline}, which counts words")
+    grid = None if entry.is_pretraining else entry.run.config.get("learning_rates")
+    search = search_text(grid, result.get("learning_rate"))
+    return [*remarks, *([search] if search else [])]
+
 
 _DIFFERENCE = TableColumn("difference from control", ("difference", "({interval})"))
 
@@ -84,9 +219,9 @@ _LEADERBOARD = (
 
 def results_table(rows: Sequence[ReportRow]) -> ReportTable:
     """Build the table of a report by groups of comparable runs; ``WIDE``, ``PAGE`` and ``NARROW`` select columns."""
-    names = dict.fromkeys(row.group for row in rows)
+    names = dict.fromkeys(row.entry.group for row in rows)
     return ReportTable(
-        "All results", WIDE, tuple(_group(name, [row for row in rows if row.group == name]) for name in names)
+        "All results", WIDE, tuple(_group(name, [row for row in rows if row.entry.group == name]) for name in names)
     )
 
 
@@ -103,25 +238,21 @@ def leaderboard(entries: Sequence[Entry]) -> ReportTable | None:
 
 
 def _position(entry: Entry) -> tuple[str, str, float, float, str]:
-    """Return the sort key of an entry: its group, then its score, best first."""
     assert entry.score is not None
-    sign = -1.0 if higher_is_better(entry.metric or "", entry.run.result) else 1.0
-    value = sign * entry.score.mean
-    best = value if math.isfinite(value) else math.inf
-    return (entry.task, entry.split, float(entry.num_train or "inf"), best, entry.name)
+    score = -entry.score.mean if entry.higher_is_better else entry.score.mean
+    return (entry.task, entry.split, float(entry.num_train or "inf"), score, entry.name)
 
 
 def _group(name: str, rows: Sequence[ReportRow]) -> Group:
-    metric = next((row.metric for row in rows if row.metric), "")
+    metric = next((row.entry.metric for row in rows if row.entry.metric), "")
     return Group(tuple(map(_line, rows)), name, metric_heading(metric, of_pretraining=name == "pretraining"))
 
 
 def _line(row: ReportRow) -> Line:
-    """Build the line of a run, a control or a baseline, with the cells for all columns."""
-    entry, score, metric, cost = row.entry, row.score, row.metric, row.entry.cost
+    entry, score, metric, cost = row.entry, row.entry.score, row.entry.metric or "", row.entry.cost
     state, is_finished = entry.run.state, entry.run.state == "finished"
     has_several_seeds = score is not None and score.n > 1
-    seeds_needed = needed_text(row.difference)
+    seeds_needed = needed_text(entry.difference)
     to_baseline = difference_cells(entry.baseline_difference, metric)
     texts = {
         "run": row.run,
@@ -134,14 +265,14 @@ def _line(row: ReportRow) -> Line:
         "objective": entry.objective,
         "corpus": entry.corpus,
         "weights": " ".join(filter(None, (entry.model, entry.objective, entry.corpus))),
-        "task": "" if row.group == "pretraining" else row.group,
-        "transfer": row.transfer,
+        "task": "" if entry.is_pretraining else entry.group,
+        "transfer": entry.transfer,
         "seeds": "" if score is None else str(score.n),
         "several seeds": str(score.n) if score is not None and has_several_seeds else "",
-        "metric": metric_heading(metric, of_pretraining=row.group == "pretraining"),
+        "metric": metric_heading(metric, of_pretraining=entry.is_pretraining),
         "median": format_metric(score.median, metric) if score is not None and has_several_seeds else "",
-        "smallest detectable": detectable_text(row.difference, metric),
-        "smallest detectable for now": detectable_text(row.difference, metric) if seeds_needed else "",
+        "smallest detectable": detectable_text(entry.difference, metric),
+        "smallest detectable for now": detectable_text(entry.difference, metric) if seeds_needed else "",
         "seeds needed": seeds_needed,
         "share": cost.share_text,
         "memory": cost.memory_text,
@@ -150,7 +281,7 @@ def _line(row: ReportRow) -> Line:
     cells = {
         "mean": score_cell(score, metric),
         "other metrics": metrics_cell(row.other_metrics),
-        **difference_cells(row.difference, metric),
+        **difference_cells(entry.difference, metric),
         **{f"{name} to baseline": cell for name, cell in to_baseline.items()},
         "pretraining tokens": _number(entry.pretraining_tokens, count),
         "pretraining time": _number(entry.pretraining_seconds, duration),
@@ -159,18 +290,110 @@ def _line(row: ReportRow) -> Line:
         "cost": Cell.of_lines(cost.in_full),
         "cost in short": Cell.of_lines(cost.in_short),
         "tokens/s": _number(entry.tokens_per_second, count),
-        "pretraining FLOP": _number(_flop(entry), "{:.1e}".format),
+        "pretraining FLOP": _number(
+            None if entry.source is None else entry.source.result.get("flops"), "{:.1e}".format
+        ),
     }
     if to_baseline:
         difference = to_baseline["difference"]
         cells["difference from baseline"] = replace(difference, text=f"{entry.better_baseline}: {difference.text}")
-    kind = row.transfer if row.transfer in ("majority", "baseline", "control") else ""
+    kind = entry.transfer if entry.transfer in ("majority", "baseline", "control") else ""
     return Line({**{name: Cell(text) for name, text in texts.items()}, **cells}, kind)
-
-
-def _flop(entry: Entry) -> float | None:
-    return None if entry.source is None else number(entry.source.result.get("flops"))
 
 
 def _number(value: float | None, text: Callable[[float], str]) -> Cell:
     return Cell() if value is None else Cell(text(value), sort=value)
+
+
+def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> ReportTable:
+    """Build the table of a sweep, with a star at the best point.
+
+    Args:
+        failed: labels of the points without a run, such as ``train.steps=5,seed=1``; their lines come last.
+    """
+    of_pretraining = sweep.points[0].entries[0].is_pretraining
+    metric = metric_heading(sweep.metric, of_pretraining=of_pretraining) if sweep.metric else "metric"
+    columns = (
+        *(TableColumn(key, (f"value {place}",)) for place, key in enumerate(sweep.keys)),
+        TableColumn(metric, ("score", "star")),
+        TableColumn("seeds"),
+        TableColumn("difference from control", ("difference", "({interval})")),
+        TableColumn("verdict"),
+        TableColumn("other metrics", separator=", "),
+        TableColumn("tokens/s"),
+        TableColumn("run"),
+    )
+    lines = [_point_line(sweep, point) for point in sweep.points] + [_failed_line(sweep, label) for label in failed]
+    title = f"sweep {sweep.name}: {len(sweep.points)} points, * marks the best"
+    return ReportTable(f"Sweep {sweep.name}", columns, (Group(tuple(lines)),), title=title).without_empty()
+
+
+def _point_line(sweep: Sweep, point: SweepPoint) -> Line:
+    entry, metric, score = point.entries[0], sweep.metric or "", point.score
+    alone = len(point.entries) == 1  # each of several runs has its own difference
+    texts = {
+        **{f"value {place}": value_text(value) for place, value in enumerate(point.values)},
+        "score": entry.run.state if score is None else score_text(score, metric),
+        "star": "*" if point is sweep.best and len(sweep.points) > 1 else "",
+        "seeds": "" if score is None else str(score.n),
+        "tokens/s": "" if entry.tokens_per_second is None else count(entry.tokens_per_second),
+        "run": ", ".join(entry.run.name for entry in point.entries),
+    }
+    cells = difference_cells(entry.difference, metric) | {"other metrics": metrics_cell(entry.other_metrics)}
+    return Line({**{name: Cell(text) for name, text in texts.items()}, **(cells if alone else {})})
+
+
+def _failed_line(sweep: Sweep, label: str) -> Line:
+    """Build the line of a failed point; its label is ``key=value,key=value``."""
+    settings = parse_values(label)
+    values = {f"value {place}": settings[key] for place, key in enumerate(sweep.keys) if settings.get(key)}
+    texts = {**(values or {"value 0": label}), "score": "failed", "run": label}
+    return Line({name: Cell(text) for name, text in texts.items()})
+
+
+def drop_run_names(table: ReportTable) -> ReportTable:
+    """Drop the column of run names, which are too long for a terminal."""
+    return table.select([column for column in table.columns if column.heading != "run"])
+
+
+def print_points(command: str, run_dirs: Sequence[Path], failed: Sequence[str]) -> None:
+    """Print the table at the end of a sweep."""
+    if command == "pretrain":
+        print_table(_pretrainings(run_dirs, failed), report_console())
+    elif command in ("probe", "finetune"):
+        print_table(_transfers(run_dirs, failed), report_console())
+
+
+def _pretrainings(run_dirs: Sequence[Path], failed: Sequence[str]) -> ReportTable:
+    folder = run_dirs[0].parent
+    entries = make_entries([read_run(path, key=f"{folder.name}/{path.name}") for path in run_dirs])
+    sweep = make_sweep(folder.name, entries)
+    if sweep is not None:
+        return drop_run_names(sweep_table(sweep, failed=failed))
+    table = results_table(table_rows(entries)).select(NARROW)
+    lines = tuple(Line({"run": Cell(label), "mean": Cell("failed")}) for label in failed)
+    return replace(table, groups=(*table.groups, *([Group(lines)] if lines else [])))
+
+
+def _transfers(run_dirs: Sequence[Path], failed: Sequence[str]) -> ReportTable:
+    """Build a line per point, best first, or in the sweep's order if the tasks differ."""
+    results = [(path.name, RunResult.read(path / "result.json").values()) for path in run_dirs]
+    metrics = {str(result["main_metric"]) for _, result in results}
+    tasks = {result.get("task_fingerprint") or (result["task"], result["main_metric"]) for _, result in results}
+    is_one_task = len(tasks) == 1
+    if is_one_task:
+        results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(results[0][1]["higher_is_better"]))
+    differences = [Difference.from_values(result.get("difference")) for _, result in results]
+    corrected = iter(correct_column([difference for difference in differences if difference is not None]))
+    rows = []
+    for (label, result), difference in zip(results, differences, strict=True):
+        metric = str(result["main_metric"])
+        deviation = "" if result["deviation"] is None else format_metric(result["deviation"], metric)
+        cells = [format_metric(result["mean"], metric), deviation, str(result["n"])]
+        if difference is not None:
+            cells += [format_metric(result["control"]["mean"], metric), short_text(next(corrected), metric)]
+        rows.append([label, *([] if is_one_task else [metric]), *cells])
+    rows += [[label, *([] if is_one_task else [""]), "failed"] for label in failed]
+    mean = metrics.pop() if is_one_task else "mean"
+    headings = ["run", *([] if is_one_task else ["metric"]), mean, "deviation", "seeds", "control", "difference"]
+    return plain_table("Points", headings, rows)

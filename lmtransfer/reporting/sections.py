@@ -10,7 +10,6 @@ from pathlib import Path
 from typing_extensions import TypedDict
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.safe_files import read_json
 
@@ -30,28 +29,21 @@ class Section:
     """A question with its answer.
 
     Attributes:
-        title: the question.
         sentence: what the figure shows, and whether it is beyond chance.
-        command: the command that draws the figure.
-        figure: the figure.
+        svg: the figure; a PNG of the same name is next to it.
     """
 
     title: str
     sentence: str
     command: str
-    figure: SavedFigure
+    svg: Path
 
 
 def write_sections(sections: Sequence[Section], folder: Path) -> None:
     """Write the sections to ``sections.json``, next to the folder ``figures`` with their figures."""
     content = [
-        {
-            "title": section.title,
-            "sentence": section.sentence,
-            "command": section.command,
-            "figure": section.figure.name,
-        }
-        for section in sections
+        {"title": one.title, "sentence": one.sentence, "command": one.command, "figure": one.svg.stem}
+        for one in sections
     ]
     write_text(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
@@ -68,14 +60,11 @@ def find_sections(roots: Sequence[Path]) -> list[Section]:
         except RunDirectoryError:
             continue
         for saved in saved_sections:
-            name = Path(saved["figure"]).name
-            svg, png = (path.parent / "figures" / f"{name}.{kind}" for kind in ("svg", "png"))
-            if svg.is_file() and png.is_file():
-                figure = SavedFigure(name=name, title=saved["title"], svg=svg, png=png)
-                sections.append(Section(saved["title"], saved["sentence"], saved["command"], figure))
+            svg = path.parent / "figures" / f"{Path(saved['figure']).name}.svg"
+            if svg.is_file():
+                sections.append(Section(saved["title"], saved["sentence"], saved["command"], svg))
     return sections
 
 
 def _files(root: Path) -> list[Path]:
-    """Return the section files of a folder, of its studies, and of the studies in an output root."""
     return [path for pattern in (FILE, f"*/{FILE}", f"*/*/{FILE}") for path in root.resolve().glob(pattern)]

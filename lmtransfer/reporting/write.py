@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmtransfer.errors import RunDirectoryError
+from lmtransfer.reporting.answer import answer
 from lmtransfer.reporting.figures.scores import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.report import html_report
 from lmtransfer.reporting.page.wrong_answers import Texts
 from lmtransfer.reporting.records import write_records
-from lmtransfer.reporting.render.answer import answer
-from lmtransfer.reporting.render.cells import markdown_table, print_table
-from lmtransfer.reporting.results import NARROW, results_table
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import ReportRow, table_rows
+from lmtransfer.reporting.results import NARROW, ReportRow, drop_run_names, results_table, sweep_table, table_rows
+from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
 from lmtransfer.reporting.sections import Section
-from lmtransfer.reporting.sweep_table import drop_run_names, sweep_table
+from lmtransfer.reporting.table import markdown_table, print_table
 from lmtransfer.system.durable import ensure_folder, write_text
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
@@ -68,17 +66,9 @@ def write_report(
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``, overwriting an earlier report.
 
     Args:
-        sweeps: the sweeps among the entries.
-        folder: the report's folder, which is created if needed.
         sections: parts of the HTML page that directly follow the answer.
         texts: finds the texts of examples for the HTML page; None to show no texts.
         records: format of the records (see ``records.FILES``); None to write no records.
-
-    Returns:
-        The figures, in page order.
-
-    Raises:
-        RunDirectoryError: the folder cannot be written.
     """
     try:
         with ensure_folder(folder):
@@ -122,21 +112,20 @@ def to_json(rows: Sequence[ReportRow], sweeps: Sequence[Sweep], answer: str) -> 
 
 
 def _plain(row: ReportRow) -> dict[str, Any]:
-    """Convert a row to plain values."""
     entry = row.entry
     return {
-        "group": row.group,
+        "group": entry.group,
         "run": row.run,
         "label": row.label,
         "model": entry.model,
         "objective": entry.objective,
         "corpus": entry.corpus,
         "task": entry.task,
-        "transfer": row.transfer,
-        "metric": row.metric,
-        "score": _values(row.score),
+        "transfer": entry.transfer,
+        "metric": entry.metric or "",
+        "score": _values(entry.score),
         "other_metrics": {name: _values(score) for name, score in row.other_metrics.items()},
-        "difference": _values(row.difference),
+        "difference": _values(entry.difference),
         "better_baseline": entry.better_baseline,
         "baseline_difference": _values(entry.baseline_difference),
         "pretraining_tokens": entry.pretraining_tokens,
@@ -150,7 +139,6 @@ def _plain(row: ReportRow) -> dict[str, Any]:
 
 
 def _values(number: Spread | Difference | None) -> dict[str, Any] | None:
-    """Convert a score or a difference to plain values."""
     if not isinstance(number, Difference):
         return None if number is None else dataclasses.asdict(number)
     values = number.as_values()

@@ -204,6 +204,27 @@ class RunDirectory:
             raise RunDirectoryError(f"{path}: has no token frequencies; delete the file to score without them")
         return shares
 
+    def revision_words(self) -> dict[int, int]:
+        """Return the number of words that each revision of a pretraining run has read, to three digits, by tokens.
+
+        Raises:
+            RunDirectoryError: the run has no revisions, or its result has no number of words.
+        """
+        revisions = self.checkpoints.revisions()
+        if not revisions:
+            raise RunDirectoryError(
+                f"run={self.path} has no revisions: pretrain with train.save_at=[0,100k,1M] or train.save_at_words to "
+                "save some"
+            )
+        result = self.read_result()
+        words = result.more.get("words")
+        if not isinstance(words, int) or words < 1 or not result.tokens:
+            raise RunDirectoryError(
+                f"run={self.path}: its result has no number of words, so its revisions have none: a run of pretrain on "
+                "a single corpus has one"
+            )
+        return {tokens: int(float(f"{tokens * words / result.tokens:.3g}")) for tokens in revisions}
+
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Save the resolved configuration as plain values; only rank 0 writes."""
         if process_group.is_main():

@@ -14,9 +14,7 @@ from lmtransfer.config.component import build
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.data.stream import PlannedStream
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.activation_checkpointing import checkpoint_activations
-from lmtransfer.models.compilation import compile_blocks
-from lmtransfer.models.layers.building_blocks import keep_residual
+from lmtransfer.models.execution import checkpoint_activations, compile_blocks, keep_residual
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.hardware import Hardware, setup

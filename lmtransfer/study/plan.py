@@ -33,15 +33,11 @@ class FigureSpec:
     """One figure of a study.
 
     Attributes:
-        name: file name without suffix.
-        title: what the figure shows; by default the study's question.
         x: one of ``PLACES``, or a dotted key in the configuration of the pretraining or the transfer.
         y: ``score`` of the transfers, validation ``loss`` of pretraining, or ``layer_weights`` of a scalar mix.
         lines: what each line stands for; ``method`` is the way of transfer (frozen, finetuned, ...), ``model`` the
             family and size of the encoder.
         against: the place on the x axis with which all others are compared, as text; None for the first.
-        recipes: the recipes to show; empty for all.
-        transfers: the transfers to show; empty for all.
     """
 
     name: str
@@ -60,9 +56,7 @@ def figure_specs(
     """Read ``figures`` of a study.
 
     Args:
-        content: the study's settings.
         recipes: names of its recipes, including those that ``only`` leaves out.
-        problems: receives every problem, one line each.
     """
     figures = content.get("figures") or {}
     if not isinstance(figures, Mapping):
@@ -139,7 +133,6 @@ class StudyJob(Job):
     """One run of a study.
 
     Attributes:
-        recipe: the run's row in the table.
         stage: ``pretrain``, or the name of a transfer.
         shared: whether the run is a finished run of another study.
     """
@@ -159,15 +152,10 @@ class StudyPlan:
     """A study.
 
     Attributes:
-        name: name of the folder.
         folder: absolute path, an output root for the runs.
-        recipes: names of the rows.
-        transfers: the command of each transfer, by name.
         jobs: the jobs in running order: the pretraining of a recipe, its transfers, then the next recipe. If several
             jobs run at the same time, all pretraining comes first.
-        figures: the figures that answer its question.
         demonstration: whether its runs are too short for verdicts.
-        command: the command line of the study, for the captions of its figures.
     """
 
     name: str
@@ -181,11 +169,7 @@ class StudyPlan:
 
 
 def make_plan(cfg: DictConfig) -> StudyPlan:
-    """Build the plan from a configuration.
-
-    Raises:
-        ConfigError: lists every problem in the study's keys.
-    """
+    """Build the plan from a configuration."""
     problems = _look_ups(cfg)
     if problems:
         raise ConfigError(problems)
@@ -267,7 +251,6 @@ def _name(content: Mapping[str, Any], problems: list[str]) -> str:
 
 
 def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, list[str]]]:
-    """Return the overrides of each recipe, by stage."""
     recipes: dict[str, dict[str, list[str]]] = {}
     for recipe, node in content["recipes"].items():
         where = f"recipes.{recipe}"
@@ -299,7 +282,6 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
 
 
 def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
-    """Return the overrides common to all pretraining runs."""
     settings = content[PRETRAIN]
     budgets = [kind for kind in _BUDGETS if settings[kind] is not None]
     named = override_keys()
@@ -314,7 +296,6 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
 
 
 def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tuple[str, list[str]]]:
-    """Return the command and the overrides of each transfer."""
     transfers: dict[str, tuple[str, list[str]]] = {}
     for name, node in content["transfers"].items():
         where = f"transfers.{name}"
@@ -378,7 +359,6 @@ def _with_own(shared: Sequence[str], own: Sequence[str]) -> list[str]:
 
 
 def _split(text: str, where: str, problems: list[str]) -> list[str]:
-    """Split a text like a shell."""
     try:
         return shlex.split(text)
     except ValueError as error:

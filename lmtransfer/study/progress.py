@@ -59,7 +59,6 @@ def note_overrides(plan: StudyPlan) -> None:
 
     Raises:
         ConfigError: a run began with other overrides, or from a pretraining run that no longer exists.
-        RunDirectoryError: the saved overrides cannot be read.
     """
     ledger = read_ledger(plan.folder)
     problems = []
@@ -174,9 +173,6 @@ class JobProgress:
     """One run of a study.
 
     Attributes:
-        recipe: its row in the table.
-        stage: ``pretrain``, or the name of a transfer.
-        state: its state.
         seconds: wall-clock duration, so far or in total; None if it has not begun.
         left: estimated seconds until it ends; None if unknown.
         note: the last line of its output while it runs; the reason if it failed.
@@ -195,9 +191,6 @@ def progress_of(folder: Path) -> list[JobProgress]:
 
     The expected duration of a run is the mean duration of the finished runs of its stage; for a pretraining run with a
     time budget, it is that budget.
-
-    Raises:
-        RunDirectoryError: the folder is not that of a study, or the ledger is damaged.
     """
     ledger = read_ledger(folder) if folder.is_dir() else {}
     if not ledger:
@@ -220,7 +213,12 @@ def progress_of(folder: Path) -> list[JobProgress]:
         or (statistics.fmean(durations[job.stage]) if job.stage in durations else None)
         for job in jobs
     ]
-    return [_with_time_left(job, whole) for job, whole in zip(jobs, expected, strict=True)]
+    return [
+        job
+        if job.state in ("finished", "failed") or whole is None
+        else replace(job, left=max(0.0, whole - (job.seconds or 0.0)))
+        for job, whole in zip(jobs, expected, strict=True)
+    ]
 
 
 def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
@@ -239,7 +237,6 @@ def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
 
 
 def _job(folder: Path, stage: str, recipe: str, entry: LedgerEntry) -> JobProgress:
-    """Return the progress of a job."""
     run, before = _run_of(folder, stage, recipe, entry["overrides"]), entry.get("seconds")
     log = folder / "logs" / f"{stage}-{recipe}.log"
     if run is not None and RunDirectory(run).is_finished:
@@ -249,7 +246,7 @@ def _job(folder: Path, stage: str, recipe: str, entry: LedgerEntry) -> JobProgre
         except RunDirectoryError as error:
             return JobProgress(recipe, stage, "failed", note=str(error))
     if run is not None and writer(run) is not None and log.is_file():
-        seconds = (before or 0.0) + time.time() - _start_time(log, run)
+        seconds = (before or 0.0) + time.time() - _start_time(run)
         return JobProgress(recipe, stage, "running", seconds, note=last_message(log))
     failed = log.is_file() and "\nlmtransfer: " in "\n" + log.read_text(encoding="utf-8", errors="replace")
     if failed and not was_interrupted(log):
@@ -258,17 +255,14 @@ def _job(folder: Path, stage: str, recipe: str, entry: LedgerEntry) -> JobProgre
 
 
 def _run_of(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> Path | None:
-    """Return the run directory of a job; None if there is none yet."""
     name = next((word.partition("=")[2] for word in overrides if word.startswith("name=")), recipe)
     commands = [stage] if stage in COMMANDS else [command for command in COMMANDS if command != PRETRAIN]
     return next((run for command in commands if (run := folder / command / name).is_dir()), None)
 
 
-def _start_time(log: Path, run: Path | None) -> float:
-    """Return the time at which a run started or resumed, in seconds since the epoch."""
-    path = log if run is None else run / LOCK
+def _start_time(run: Path) -> float:
     try:
-        return path.stat().st_mtime
+        return (run / LOCK).stat().st_mtime
     except OSError:
         return time.time()
 
@@ -278,19 +272,8 @@ def _budget(overrides: Sequence[str]) -> float | None:
     return float(matches[-1][1]) if matches else None
 
 
-def _with_time_left(job: JobProgress, whole: float | None) -> JobProgress:
-    if job.state in ("finished", "failed") or whole is None:
-        return job
-    left = max(0.0, whole - (job.seconds or 0.0))
-    return replace(job, left=left)
-
-
 def watch(folder: Path, console: Console) -> list[JobProgress]:
-    """Show the progress until no run is left; if the output is not a terminal, show it once.
-
-    Returns:
-        The last progress shown.
-    """
+    """Show the progress until no run is left; if the output is not a terminal, show it once."""
     jobs = progress_of(folder)
     if not console.is_terminal:
         console.print(progress_table(jobs, folder))

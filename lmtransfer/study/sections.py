@@ -14,22 +14,31 @@ from typing import Any
 from lmtransfer.reporting.figures.kinds import draw
 from lmtransfer.reporting.figures.scores import SeriesScore, layer_panel
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, make_series, points_panel, sort_points
-from lmtransfer.reporting.render.cells import difference_text, markdown_table, metric_heading, metrics_cell, score_text
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.details import LayerWeights, read_layer_weights
-from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.scores import higher_is_better, number
+from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.sections import Section
-from lmtransfer.reporting.table import PLUS_MINUS, Cell, Group, Line, ReportTable, TableColumn
+from lmtransfer.reporting.table import (
+    PLUS_MINUS,
+    Cell,
+    Group,
+    Line,
+    ReportTable,
+    TableColumn,
+    difference_text,
+    markdown_table,
+    metric_heading,
+    metrics_cell,
+    score_text,
+)
 from lmtransfer.reporting.verdict_text import interval_text, verdict_text
 from lmtransfer.study.plan import PRETRAIN, FigureSpec, StudyPlan
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import count, format_difference, format_metric, in_percent
 from lmtransfer.system.validation import value_at
-from lmtransfer.verdicts.compare import compare_conditions
+from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
-from lmtransfer.verdicts.holm import correct_column
 
 #: Losses that are the cross entropy of each token given all preceding (or all following) tokens.
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
@@ -57,8 +66,6 @@ class StudyRow:
     """One recipe.
 
     Attributes:
-        recipe: name of the recipe.
-        pretraining: its pretraining run, if it exists yet.
         transfers: the existing runs of its transfers, by name.
     """
 
@@ -69,31 +76,28 @@ class StudyRow:
     @property
     def losses(self) -> Mapping[str, float]:
         """The validation losses and metrics, by name."""
-        metrics = {} if self.pretraining is None else self.pretraining.run.result.get("metrics", {})
-        return {name: value for name, metric in metrics.items() if (value := number(metric)) is not None}
+        metrics = {} if self.pretraining is None else self.pretraining.run.result.get("metrics") or {}
+        return {name: value for name, value in metrics.items() if value is not None}
 
     @property
-    def perplexity(self) -> tuple[str, float] | None:
-        """Name and value of the per-token perplexity, if the objective is a language model."""
-        for name in _LANGUAGE_MODELS:
-            if name in self.losses:
-                return name, math.exp(min(self.losses[name], 700.0))
-        return None
+    def perplexity(self) -> float | None:
+        """The per-token perplexity, if the objective is a language model."""
+        loss = next((self.losses[name] for name in _LANGUAGE_MODELS if name in self.losses), None)
+        return None if loss is None else math.exp(min(loss, 700.0))
 
     @property
-    def accuracy(self) -> tuple[str, float] | None:
-        """Name and value of the first accuracy among the validation metrics."""
-        accuracies = (pair for pair in self.losses.items() if pair[0].endswith("_accuracy"))
-        return next(accuracies, None)
+    def accuracy(self) -> float | None:
+        """The first accuracy among the validation metrics."""
+        return next((value for name, value in self.losses.items() if name.endswith("_accuracy")), None)
 
 
 def read_rows(plan: StudyPlan) -> list[StudyRow]:
     """Read the rows of all recipes whose runs have started."""
     if not any(job.run.is_dir() for job in plan.jobs):
         return []
-    entries = {entry.run.path: entry for entry in make_entries(collect(plan.folder))} if _has_runs(plan) else {}
-    for run in {job.run for job in plan.jobs if job.shared}:
-        entries |= {entry.run.path: entry for entry in make_entries(collect(run))}
+    folders = {job.run for job in plan.jobs if job.shared}
+    folders |= {plan.folder for job in plan.jobs if not job.shared and job.run.is_dir()}
+    entries = {entry.run.path: entry for folder in folders for entry in make_entries(collect(folder))}
     rows = []
     for recipe in plan.recipes:
         jobs = {job.stage: job.run.resolve() for job in plan.jobs if job.recipe == recipe}  # like the paths of entries
@@ -101,11 +105,6 @@ def read_rows(plan: StudyPlan) -> list[StudyRow]:
         if of_stages:
             rows.append(StudyRow(recipe, of_stages.pop(PRETRAIN, None), of_stages))
     return rows
-
-
-def _has_runs(plan: StudyPlan) -> bool:
-    """Whether one of the study's own runs has begun."""
-    return any(job.run.is_dir() for job in plan.jobs if not job.shared)
 
 
 def write_table(rows: Sequence[StudyRow], plan: StudyPlan) -> Path:
@@ -124,7 +123,6 @@ def write_table(rows: Sequence[StudyRow], plan: StudyPlan) -> Path:
 
 
 def _record(row: StudyRow, plan: StudyPlan) -> dict[str, Any]:
-    """Convert a row to plain numbers: fractions, tokens, seconds."""
     record: dict[str, Any] = {"recipe": row.recipe}
     if row.pretraining is not None:
         entry = row.pretraining
@@ -140,7 +138,7 @@ def _record(row: StudyRow, plan: StudyPlan) -> dict[str, Any]:
         }
         record |= {f"validation_{name}": value for name, value in row.losses.items()}
         if row.perplexity is not None:
-            record["validation_perplexity"] = row.perplexity[1]
+            record["validation_perplexity"] = row.perplexity
     for name, entry in row.transfers.items():
         record |= {f"{name}_metric": entry.metric}
         record |= {f"{name}_{what}": value for what, value in entry.cost.values().items()}
@@ -158,12 +156,11 @@ def _record(row: StudyRow, plan: StudyPlan) -> dict[str, Any]:
 
 
 def _verdict(name: str, difference: Difference | None) -> dict[str, Any]:
-    """Convert a difference and its verdict to plain values."""
     if difference is None:
         return {}
     return {
         f"{name}_difference": difference.delta,
-        **{f"{name}_{end}": value for end, value in _ends(difference)},
+        **dict(zip((f"{name}_low", f"{name}_high"), difference.interval or (None, None), strict=True)),
         f"{name}_standard_error": difference.standard_error,
         f"{name}_p_value": difference.corrected_p_value,
         f"{name}_scope": difference.scope,
@@ -171,11 +168,6 @@ def _verdict(name: str, difference: Difference | None) -> dict[str, Any]:
         f"{name}_seeds_needed": difference.seeds_needed,
         f"{name}_verdict": difference.verdict,
     }
-
-
-def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
-    """Return the limits of the corrected interval, by name."""
-    return zip(("low", "high"), difference.interval or (None, None), strict=True)
 
 
 def markdown(rows: Sequence[StudyRow], plan: StudyPlan) -> str:
@@ -201,7 +193,6 @@ def study_table(rows: Sequence[StudyRow], plan: StudyPlan) -> ReportTable:
 
 
 def _wide(rows: Sequence[StudyRow], plan: StudyPlan) -> list[TableColumn]:
-    """Return the columns for Markdown."""
     names = ("model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy")
     columns = [TableColumn("", ("recipe",)), *map(TableColumn, names)]
     for name in plan.transfers:
@@ -213,7 +204,6 @@ def _wide(rows: Sequence[StudyRow], plan: StudyPlan) -> list[TableColumn]:
 
 
 def _narrow(rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[TableColumn, ...]:
-    """Return the columns for a terminal."""
     return (
         TableColumn("", ("recipe",), notes=("model", "objective"), width=(15, None), is_bold=True),
         TableColumn("pretraining", ("{parameters} parameters",), notes=("{tokens} tokens", "{tokens/s} tok/s")),
@@ -232,13 +222,12 @@ def _narrow(rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[TableColumn, ...
 
 
 def _recipe(row: StudyRow) -> Line:
-    """Build a recipe's line: its pretraining, and its transfers under their names."""
     entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
     texts = {
         "recipe": row.recipe,
         "loss": format_metric(row.losses["loss"], "loss") if "loss" in row.losses else "",
-        "perplexity": "" if perplexity is None else f"{perplexity[1]:,.1f}",
-        "accuracy": "" if accuracy is None else f"{100 * accuracy[1]:.1f} %",
+        "perplexity": "" if perplexity is None else f"{perplexity:,.1f}",
+        "accuracy": "" if accuracy is None else f"{100 * accuracy:.1f} %",
     }
     if entry is not None:
         texts |= {"model": entry.model, "objective": entry.objective}
@@ -269,7 +258,6 @@ def _transfer(entry: Entry | None) -> dict[str, Cell]:
 
 
 def _difference_and_verdict(difference: Difference | None, metric: str) -> str:
-    """Format a difference with its interval and its verdict."""
     return f"{difference_text(difference, metric)} {verdict_text(difference, metric)}".strip()
 
 
@@ -299,8 +287,6 @@ class FigureLine:
     """Scores that belong together.
 
     Attributes:
-        label: what they have in common, such as the name of a transfer.
-        metric: name of the metric.
         points: (place on the x axis, entry), sorted by place.
     """
 
@@ -320,7 +306,6 @@ def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[FigureLine]:
 
 
 def _chosen(spec: FigureSpec, rows: Sequence[StudyRow]) -> Iterator[tuple[StudyRow, str, Entry]]:
-    """Yield the runs of a figure: row, name of the transfer, run."""
     for row in rows:
         if spec.recipes and row.recipe not in spec.recipes:
             continue
@@ -332,11 +317,7 @@ def _chosen(spec: FigureSpec, rows: Sequence[StudyRow]) -> Iterator[tuple[StudyR
 
 
 def line_label(spec: FigureSpec, row: StudyRow, transfer: str, entry: Entry) -> str:
-    """Return the label of the line that a run belongs to.
-
-    Args:
-        row: the recipe's row.
-    """
+    """Return the label of the line that a run belongs to."""
     labels = {"recipe": row.recipe, "task": entry.task, "method": entry.transfer, "model": entry.model}
     return labels.get(spec.lines, transfer)
 
@@ -370,9 +351,6 @@ def findings(spec: FigureSpec, lines: Sequence[FigureLine], *, demonstration: bo
     Each line is compared with itself at one place on the x axis (``against``, by default the first), and the verdicts
     of all comparisons in the figure are corrected together (Holm). The best of many places is judged with the same
     correction.
-
-    Args:
-        demonstration: whether to give numbers without verdicts.
     """
     if not lines:
         return "No run of this figure is finished yet."
@@ -391,16 +369,9 @@ def _differences(spec: FigureSpec, lines: Sequence[FigureLine]) -> list[dict[Pla
         reference = _reference(spec, line)
         base = dict(line.points)[reference]
         for place, entry in line.points:
-            if place == reference or entry.condition is None or base.condition is None:
-                continue
-            difference = compare_conditions(
-                entry.condition,
-                base.condition,
-                higher_is_better=higher_is_better(line.metric, entry.run.result),
-                majority=entry.majority,
-                baseline=entry.baseline_mean,
-            )
-            differences.append((line_number, place, difference))
+            difference = None if place == reference else entry.compare(base.condition)
+            if difference is not None:
+                differences.append((line_number, place, difference))
     corrected_differences = correct_column([difference for _, _, difference in differences])
     by_line: list[dict[Place, Difference]] = [{} for _ in lines]
     for (line_number, place, _), difference in zip(differences, corrected_differences, strict=True):
@@ -409,14 +380,13 @@ def _differences(spec: FigureSpec, lines: Sequence[FigureLine]) -> list[dict[Pla
 
 
 def _reference(spec: FigureSpec, line: FigureLine) -> Place:
-    """Return the place with which the others are compared."""
     matches = [place for place, _ in line.points if place_text(place) == spec.against]
     return matches[0] if matches else line.points[0][0]
 
 
 def _sentence(spec: FigureSpec, line: FigureLine, differences: dict[Place, Difference], *, demonstration: bool) -> str:
     means = {place: entry.score.mean for place, entry in line.points if entry.score is not None}
-    higher = higher_is_better(line.metric, line.points[0][1].run.result)
+    higher = line.points[0][1].higher_is_better
     best = (max if higher else min)(means, key=lambda place: means[place])
     unit, points = (" %", " points") if in_percent(line.metric) else ("", "")
     value = f"{format_metric(means[best], line.metric)}{unit}"
@@ -449,7 +419,6 @@ def _counting(entry: Entry, metric: str, *, higher: bool) -> str:
 
 
 def _counts(differences: dict[Place, Difference]) -> str:
-    """Say how many places differ from the reference."""
     verdicts = [difference.verdict for difference in differences.values() if difference.verdict in VERDICTS]
     if len(verdicts) < 2:
         return ""
@@ -458,7 +427,6 @@ def _counts(differences: dict[Place, Difference]) -> str:
 
 
 def _controls(line: FigureLine) -> str:
-    """Say at how many places pretraining helped."""
     differences = [entry.difference for _, entry in line.points if entry.difference is not None]
     verdicts = [difference.verdict for difference in differences if difference.verdict in VERDICTS]
     better = sum(verdict in BETTER for verdict in verdicts)
@@ -475,23 +443,18 @@ def place_text(place: Place) -> str:
 
 
 def make_sections(rows: Sequence[StudyRow], plan: StudyPlan) -> list[Section]:
-    """Draw the figures of a study with at least two finished points.
-
-    Args:
-        plan: the study, whose folder receives the figures in ``figures/``.
-    """
+    """Draw the figures of a study with at least two finished points."""
     sections = []
     for spec in plan.figures:
         content = _layer_weights(spec, rows, plan) if spec.y == "layer_weights" else _scores(spec, rows, plan)
         if content is not None:
             panel, sentence = content
             figure = draw(Chart(f"{plan.name}-{spec.name}", spec.title, (panel,)), plan.folder / "figures")
-            sections.append(Section(spec.title, sentence, plan.command, figure))
+            sections.append(Section(spec.title, sentence, plan.command, figure.svg))
     return sections
 
 
 def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: StudyPlan) -> tuple[Panel, str] | None:
-    """Build the panel of scores or losses against the place, and the sentences."""
     lines = lines_of(spec, rows)
     if sum(len(line.points) for line in lines) < 2:
         return None
@@ -503,7 +466,6 @@ def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: StudyPlan) -> tupl
 
 
 def _with_controls(lines: Sequence[FigureLine], *, has_controls: bool) -> Iterator[SeriesScore]:
-    """Yield the scores of the lines, then those of their controls."""
     for line in lines:
         yield from ((line.label, False, place, entry.score) for place, entry in line.points if entry.score is not None)
     for line in lines if has_controls else ():

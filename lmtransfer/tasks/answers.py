@@ -8,17 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LabelAnswer:
-    """One of the labels.
-
-    Attributes:
-        label: index of the label.
-        name: name of the label.
-        probabilities: probability of each label, by name; None for a baseline.
-    """
+    """One of the labels."""
 
     label: int
     name: str
-    probabilities: dict[str, float] | None = None
+    probabilities: dict[str, float] | None = None  # probability of each label, by name; None for a baseline
 
     def as_dict(self) -> dict[str, Any]:
         """Return ``label`` and ``probabilities``."""
@@ -27,13 +21,7 @@ class LabelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LabelSetAnswer:
-    """Any number of labels.
-
-    Attributes:
-        labels: indices of the labels, ascending.
-        names: their names.
-        probabilities: probability of each label of the task, by name.
-    """
+    """Any number of labels."""
 
     labels: tuple[int, ...]
     names: tuple[str, ...]
@@ -46,17 +34,11 @@ class LabelSetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceAnswer:
-    """One of the choices of an example.
-
-    Attributes:
-        choice: index of the choice.
-        text: text of the choice.
-        probabilities: share of each choice in the odds of all; empty for a baseline.
-    """
+    """One of the choices of an example."""
 
     choice: int
     text: str
-    probabilities: tuple[float, ...] = ()
+    probabilities: tuple[float, ...] = ()  # share of each choice in the odds of all; empty for a baseline
 
     def as_dict(self) -> dict[str, Any]:
         """Return ``choice``, from 0, its ``answer`` and ``probabilities``."""
@@ -76,17 +58,11 @@ class ScoreAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TagsAnswer:
-    """A tag for each word.
-
-    Attributes:
-        tags: indices of the tags.
-        names: names of the tags.
-        probabilities: probabilities of the chosen tags; None for a baseline.
-    """
+    """A tag for each word."""
 
     tags: tuple[int, ...]
     names: tuple[str, ...]
-    probabilities: tuple[float, ...] | None = None
+    probabilities: tuple[float, ...] | None = None  # probabilities of the chosen tags; None for a baseline
 
     def as_dict(self) -> dict[str, Any]:
         """Return ``tags`` and ``probabilities``."""
@@ -98,12 +74,9 @@ class SpanAnswer:
     """A span of the passage, another kind of answer, or no answer.
 
     Attributes:
-        text: the scored text of the answer; empty for no answer.
         start: first character of the answer in the passage; None if it is not a span.
-        end: one past the last character.
         score: log-probability-like score of the best span, start logit + end logit.
         null_score: the same score for "no answer here"; ``null_score`` minus ``score`` is the published "null odds".
-        kind: name of another kind of answer (yes, no, unknown), or None.
         best: text of the best span, even if the answer is of another kind.
     """
 

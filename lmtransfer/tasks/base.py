@@ -70,15 +70,7 @@ class Task(ABC):
     settings derives its model from its base's. A subclass may instead have its own constructor, with one argument per
     setting.
 
-    Args:
-        settings: the fields of ``Settings``.
-
-    Raises:
-        ConfigError: a field is missing, unknown or of the wrong type.
-
     Attributes:
-        settings: the validated settings.
-        name: the task's name in tables and ``result.json``.
         labels: the label names in order, empty for regression; every run stores them, and labels of other runs are
             matched by name.
         main_metric: name of the metric that decides; higher is better for all metrics.
@@ -89,10 +81,8 @@ class Task(ABC):
             to choose on the ``dev`` split (the result says so if ``dev`` is also the reported split).
         folds: number of folds of the training split, each scored by a run trained on the others; None to score on
             another split.
-        splits: names of the available splits.
         notes: unusual input in the splits read so far, by split.
         zero_shot: whether the task scores pretraining runs as they are, with no head and no training.
-        no_answer: whether "no answer" is a valid answer.
         baseline_name: name of the ``baseline``; None to name it after the label that it predicts for every example.
     """
 
@@ -142,12 +132,7 @@ class Task(ABC):
     def encode(
         self, examples: Sequence[Any], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
-        """Encode examples as token ids, including special tokens, in sequences of at most ``max_length`` tokens.
-
-        Args:
-            max_length: maximum sequence length in tokens, including special tokens.
-            num_segments: number of segment ids that the encoder has.
-        """
+        """Encode examples as token ids, including special tokens, in sequences of at most ``max_length`` tokens."""
 
     @abstractmethod
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[Any]:
@@ -159,12 +144,7 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, examples: Sequence[Any], answers: Iterable[Any]) -> dict[str, float]:
-        """Compute the official metrics, the main one first.
-
-        Args:
-            examples: examples with gold answers.
-            answers: one answer per example, in the same order.
-        """
+        """Compute the official metrics, the main one first."""
 
     def reader(self) -> Reader:
         """Return the reader that builds examples from user input.
@@ -189,10 +169,6 @@ class Task(ABC):
     def scored_examples(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoredExamples | None:
         """Return the answers and each example's contribution to the metrics of ``score``, for storage and comparison.
 
-        Args:
-            examples: examples with gold answers.
-            answers: one answer per example, in the same order.
-
         Returns:
             None if answers cannot be stored example by example.
         """
@@ -200,10 +176,6 @@ class Task(ABC):
 
     def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
         """Measure how well the probabilities of answers match their accuracy, as values for ``result.json``.
-
-        Args:
-            encoded: examples with gold answers.
-            outputs: the head's outputs, float32, shape (R, K).
 
         Returns:
             None if answers have no probabilities to calibrate.
@@ -231,9 +203,6 @@ class TaskGroup:
         name: name of the group.
         tasks: names of the tasks, files of ``conf/task``.
         data_root: not used; present because every task has it.
-
-    Raises:
-        ConfigError: always, because a command runs one task at a time.
     """
 
     def __init__(self, *, name: Name, tasks: Sequence[str], data_root: Folder | None = None) -> None:
@@ -250,11 +219,7 @@ class TaskWithoutHead(Task):
 
     @property
     def head(self) -> NoReturn:
-        """Unavailable, because the task has no head.
-
-        Raises:
-            ConfigError: always, because there is nothing to train.
-        """
+        """Unavailable, because the task has no head."""
         raise self._no_head()
 
     def encode(self, *_: object, **__: object) -> NoReturn:

@@ -55,7 +55,6 @@ def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExampl
     """Return a task's baselines by name; empty for tasks whose answers are not labels, numbers or tags.
 
     Args:
-        train: the training examples of all seeds.
         scored: the examples to answer; the same object if folds of the training examples are scored.
     """
     head = task.head
@@ -173,12 +172,7 @@ def _ridge(own: Any, scores_N1: np.ndarray, others: Any, value: float) -> np.nda
 
 @dataclass(frozen=True)
 class _Texts:
-    """N-gram counts of all texts; n-grams that no training example of a seed contains are dropped.
-
-    Attributes:
-        train: the training examples of all seeds.
-        scored: the examples to answer.
-    """
+    """N-gram counts of all texts; n-grams that no training example of a seed contains are dropped."""
 
     train: EncodedExamples
     scored: EncodedExamples

@@ -19,11 +19,7 @@ from lmtransfer.tokenizers.words import character_ids
 
 
 def text_capacity(num_specials: int, *, max_length: int) -> int:
-    """Return the number of text tokens that fit into an input of ``max_length`` tokens.
-
-    Raises:
-        ConfigError: ``max_length`` leaves no space beside the special tokens.
-    """
+    """Return the number of text tokens that fit into an input of ``max_length`` tokens."""
     if max_length <= num_specials:
         raise ConfigError(
             f"task.max_length={max_length}: leaves no space for text beside the {num_specials} special tokens; set "
@@ -34,60 +30,45 @@ def text_capacity(num_specials: int, *, max_length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CharacterTable:
-    """The spelling of the examples' words, including words outside the vocabulary; four bytes per token.
+    """The spelling of the examples' words, including words outside the vocabulary; four bytes per token."""
 
-    Attributes:
-        table: character ids, int16, shape (W, 50): the vocabulary's words first, then each other word once.
-        rows_T: row of each token in the table, int32.
+    table: np.ndarray  # character ids, int16, shape (W, 50): the vocabulary's words first, then each other word once
+    rows_T: np.ndarray  # row of each token in the table, int32
+
+
+class TokenRows:
+    """The tokens of examples as rows of a table of spellings, which grows by one row per word outside the vocabulary.
+
+    A token's row is its id, except for an [UNK] of a tokenizer of whole words, which has the row of its word.
     """
 
-    table: np.ndarray
-    rows_T: np.ndarray
-
-
-class CharacterRows:
-    """A table of the spellings of the examples' tokens, which grows by one row per word outside the vocabulary.
-
-    Args:
-        tokenizer: a tokenizer of whole words.
-    """
-
-    def __init__(self, tokenizer: CharacterTokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer if isinstance(tokenizer, CharacterTokenizer) else None
         self._added: dict[str, int] = {}
 
     def rows(self, ids: np.ndarray, text: str) -> np.ndarray:
-        """Return the table row of each token, int32; ``ids`` are the first tokens of ``text``."""
+        """Return the row of each token, int32; ``ids`` are the first tokens of ``text``."""
+        if self._tokenizer is None or not (ids == self._tokenizer.unk_id).any():
+            return ids
         num_unknown = int((ids == self._tokenizer.unk_id).sum())
-        return self.rows_of(ids, self._tokenizer.unknown_words(text)[:num_unknown] if num_unknown else ())
+        return self.rows_of(ids, self._tokenizer.unknown_words(text)[:num_unknown])
 
     def rows_of(self, ids: np.ndarray, unknown: Sequence[str]) -> np.ndarray:
-        """Return the table row of each token, int32.
-
-        Args:
-            ids: token ids.
-            unknown: the words of the [UNK] tokens in ``ids``, in order.
-        """
+        """Return the row of each token, int32, given the words of the [UNK] tokens in order."""
+        assert self._tokenizer is not None
         rows = ids.astype(np.int32)
         size, added = self._tokenizer.vocab_size, self._added
         rows[ids == self._tokenizer.unk_id] = [added.setdefault(word, size + len(added)) for word in unknown]
         return rows
 
-    def character_table(self, rows: Iterable[np.ndarray]) -> CharacterTable:
-        """Return the current table, and these rows end to end."""
-        return CharacterTable(
-            np.concatenate([self._tokenizer.characters, character_ids(list(self._added))]), join_arrays(rows)
-        )
-
-
-def join_arrays(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    """Join token arrays end to end, int32; return an empty array if there are none."""
-    return np.concatenate([np.zeros(0, np.int32), *arrays])
-
-
-def character_rows_of(tokenizer: Tokenizer) -> CharacterRows | None:
-    """Return the ``CharacterRows`` of a whole-word tokenizer; None for other tokenizers."""
-    return CharacterRows(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
+    def join(self, pieces: Iterable[np.ndarray]) -> tuple[np.ndarray, CharacterTable | None]:
+        """Join pieces of rows end to end, and return their token ids and spellings; None without spellings."""
+        rows_T = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int32, copy=False)
+        if self._tokenizer is None:
+            return rows_T, None
+        tokens_T = np.where(rows_T < self._tokenizer.vocab_size, rows_T, np.int32(self._tokenizer.unk_id))
+        table = np.concatenate([self._tokenizer.characters, character_ids(list(self._added))])
+        return tokens_T, CharacterTable(table, rows_T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +76,8 @@ class EncodedExamples:
     """Examples ready to be packed; five bytes per token, or nine if the words have spellings.
 
     Attributes:
-        examples: the N examples.
         owners: number of each sequence's example, ascending, int64, shape (S,).
-        tokens_T: token ids of all sequences end to end, int32.
-        segments_T: segment ids, int8.
         offsets: sequence s is ``tokens_T[offsets[s]:offsets[s + 1]]``, int64, shape (S + 1,).
-        targets: the targets, R rows.
         target_offsets: target rows of sequence s: ``target_offsets[s]`` to ``target_offsets[s + 1]``, int64, (S + 1,).
         num_truncated: number of examples truncated to ``max_length``.
         first_lengths: number of tokens in the first text of each pair, int64, shape (S,); None if the examples are
@@ -131,11 +108,7 @@ class EncodedExamples:
         return np.diff(self.offsets)
 
     def sequences_of(self, examples: np.ndarray) -> np.ndarray:
-        """Return the sequence numbers of these examples, end to end, int64.
-
-        Args:
-            examples: example numbers, int64.
-        """
+        """Return the sequence numbers of these examples, end to end, int64."""
         return ragged_places(np.searchsorted(self.owners, np.arange(len(self.examples) + 1)), examples)
 
     def target_rows(self, sequences: np.ndarray) -> np.ndarray:
@@ -149,11 +122,7 @@ class EncodedExamples:
         return targets
 
     def select(self, examples: np.ndarray) -> EncodedExamples:
-        """Return the examples with these numbers, in the given order (``num_truncated`` still counts all examples).
-
-        Args:
-            examples: example numbers, int64.
-        """
+        """Return the examples with these numbers, in the given order (``num_truncated`` still counts all examples)."""
         sequences = self.sequences_of(examples)
         where = ragged_places(self.offsets, sequences)
         per_example = np.bincount(self.owners, minlength=len(self.examples))[examples]
@@ -186,7 +155,6 @@ def ragged_places(offsets: np.ndarray, pieces: np.ndarray) -> np.ndarray:
 
     Args:
         offsets: start of each piece, and the end of the last.
-        pieces: numbers of the pieces.
     """
     lengths = np.diff(offsets)[pieces]
     new_offsets = ragged_offsets(lengths)

@@ -26,14 +26,7 @@ ClassWeights = Literal["balanced"] | tuple[float, ...]
 def weights_in_order(
     weights: Literal["balanced"] | Mapping[str, float] | None, labels: Sequence[str]
 ) -> ClassWeights | None:
-    """Return the labels' weights in order; the default weight is 1.
-
-    Args:
-        weights: the setting ``task.class_weights``.
-
-    Raises:
-        ConfigError: a name is not a label, or a weight is not a positive number.
-    """
+    """Return the labels' weights in order; the default weight is 1."""
     if weights is None or weights == "balanced":
         return weights
     by_name = {str(name): weight for name, weight in weights.items()}
@@ -49,13 +42,6 @@ def balanced_weights(labels_N: np.ndarray, *, num_labels: int) -> np.ndarray:
     """Return weights that give all labels the same total weight: N / (labels that occur * count of the label).
 
     These are the weights of scikit-learn's ``class_weight="balanced"``. A label that does not occur has weight 1.
-
-    Args:
-        labels_N: label indices of the training examples.
-        num_labels: C.
-
-    Returns:
-        float64, shape (C,).
     """
     counts_C = np.bincount(labels_N, minlength=num_labels)
     even = len(labels_N) / max(1, int((counts_C > 0).sum()))
@@ -64,25 +50,15 @@ def balanced_weights(labels_N: np.ndarray, *, num_labels: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """The specification of a head: it describes targets and outputs without building the head.
-
-    Attributes:
-        kind: name of the kind in messages, results and exports.
-        module: full name of the head's class, a ``transfer.heads.base.Head``.
-        per: whether there are logits for each sequence or for each token.
-        has_mean: whether the outputs of several heads can be averaged.
-        may_be_unreachable: whether some gold answers cannot be expressed in tokens.
-        num_labels: number of labels, or of kinds of answer other than a span; 0 if there are none.
-        pairs: whether each sequence holds two texts.
-    """
+    """The specification of a head: it describes targets and outputs without building the head."""
 
     kind: ClassVar[str]
-    module: ClassVar[str]
-    per: ClassVar[Literal["sequence", "token"]]
-    has_mean: ClassVar[bool] = False
-    may_be_unreachable: ClassVar[bool] = False
+    module: ClassVar[str]  # full name of the head's class, a ``transfer.heads.base.Head``
+    per: ClassVar[Literal["sequence", "token"]]  # whether there are logits for each sequence or for each token
+    has_mean: ClassVar[bool] = False  # whether the outputs of several heads can be averaged
+    may_be_unreachable: ClassVar[bool] = False  # whether some gold answers cannot be expressed in tokens
 
-    num_labels: int = 0
+    num_labels: int = 0  # number of labels, or of kinds of answer other than a span; 0 if there are none
     pairs: bool = False
 
     def predictions(self, outputs: np.ndarray) -> np.ndarray | None:
@@ -114,12 +90,7 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClassificationSpec(HeadSpec):
-    """One of C labels per sequence; outputs are the C logits.
-
-    Attributes:
-        class_weights: weights of the labels in the training loss; None if all are 1.
-        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1.
-    """
+    """One of C labels per sequence; outputs are the C logits."""
 
     kind: ClassVar[str] = "classification"
     module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.ClassificationHead"
@@ -127,7 +98,7 @@ class ClassificationSpec(HeadSpec):
     has_mean: ClassVar[bool] = True
 
     class_weights: ClassWeights | None = None
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.0  # share of each training target that is spread evenly over all labels, 0 to 1
 
     def predictions(self, outputs: np.ndarray) -> np.ndarray:
         """Return the label with the highest logit."""
@@ -245,9 +216,6 @@ class SpanSpec(HeadSpec):
 
     Outputs are [start, end, score, null score, and the log odds of each other kind against a span]. Start and end are
     tokens of the sequence, or -1 if no span is legal.
-
-    Attributes:
-        max_answer_tokens: maximum length of a legal answer; None for any length.
     """
 
     kind: ClassVar[str] = "span"
@@ -255,7 +223,7 @@ class SpanSpec(HeadSpec):
     per: ClassVar[Literal["sequence", "token"]] = "token"
     may_be_unreachable: ClassVar[bool] = True
 
-    max_answer_tokens: int | None = None
+    max_answer_tokens: int | None = None  # maximum length of a legal answer; None for any length
 
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
         """Yield how often each other kind is the gold answer."""

@@ -29,16 +29,12 @@ class InputFile:
     """A file with user input, or input from a pipe.
 
     Attributes:
-        name: name of the input in messages.
         lines: the lines with their numbers, from 1, without line ends; one is in memory at a time.
         path: the file; None if the input can be read only once, as from a pipe.
-        file_format: format of the input, one of the ``Reader.formats``.
         columns: the user's column names, by setting: ``text_column``, ``text_pair_column``, ``id_column``.
         delimiter: the character between the columns of a table; None to decide as in ``TableLayout``.
-        encoding_errors: what to do with bytes that are not UTF-8.
         stops: whether the first invalid line stops the command.
         refuse: called for each invalid example with one message, which has ``file:line``.
-        notes: counts unusual input.
     """
 
     name: str
@@ -88,7 +84,6 @@ class InputFile:
         """Yield one example per row of JSON or parquet.
 
         Args:
-            columns: the columns to read, besides ``id``.
             example_of: builds the example from the row and its name, which is its ``id`` or its number; raises
                 DataError with the reason if it cannot.
         """
@@ -127,14 +122,10 @@ class _RefusedRows(BadRows):
 class Reader(ABC):
     """A reader, which builds examples from user input.
 
-    Args:
-        kind: short name of the task's kind, for messages.
-
     Attributes:
         formats: supported file formats; every reader supports ``text``, with one example per line.
         file_only: formats that can be read from a file but not from a pipe.
         json_format: format of a file whose name ends in ``.json``; None if the name does not decide.
-        has_columns: whether users may name columns.
     """
 
     formats: ClassVar[tuple[str, ...]]
@@ -146,12 +137,7 @@ class Reader(ABC):
         self.json_format: str | None = None
 
     def read(self, source: InputFile) -> Iterator[LocatedExample]:
-        """Yield the examples of an input, each as soon as it is read.
-
-        Raises:
-            DataError: an example is invalid and errors stop the command, or a table lacks the columns.
-            ConfigError: the user names columns, but the input has none.
-        """
+        """Yield the examples of an input, each as soon as it is read."""
         column_settings = [*source.columns, *(["delimiter"] if source.delimiter else [])]
         if column_settings and not (self.has_columns and source.file_format != "text"):
             raise ConfigError(
@@ -163,11 +149,6 @@ class Reader(ABC):
 
     def parse_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
         """Build the example of one line.
-
-        Args:
-            line: the line without its end.
-            where: ``file:line``, for notes.
-            notes: counts unusual input.
 
         Raises:
             ValueError: the line is not a valid example.
@@ -187,9 +168,6 @@ class Reader(ABC):
 
 def two_texts(line: str, kind: str) -> tuple[str, str]:
     """Split a line into two texts, at ``[SEP]`` with white space around it, or at a tab.
-
-    Args:
-        kind: name of the texts, for the message.
 
     Raises:
         ValueError: the line does not hold exactly two texts.

@@ -1,4 +1,4 @@
-"""Checks of the labels in a training split, for tasks that do not list their labels."""
+"""Checks of label names, also of those in a training split, for tasks that do not list their labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.errors import DataError
+from lmtransfer.errors import ConfigError, DataError
 
 #: Maximum number of characters in a label; a longer text is not a label.
 LONGEST = 200
@@ -15,17 +15,24 @@ _MOST_CHARACTERS, _MOST_LABELS = 40, 20
 _MANY = 20
 
 
+def check_names(labels: Sequence[str]) -> tuple[str, ...]:
+    """Check that there are at least two different names, and return them."""
+    if len(labels) < 2 or len(set(labels)) != len(labels):
+        raise ConfigError(f"task.labels=[{list_labels(labels)}]: there must be at least two different names")
+    return tuple(labels)
+
+
+def check_training_file(splits: Sequence[str], task: str, *, items: str = "labels") -> None:
+    """Check that a task that lists no labels has a training file from which to read them."""
+    if "train" not in splits:
+        raise ConfigError(
+            f"task.labels=null: the {items} are read from the training file, but task {task} has none; list them in "
+            "task.labels=[...], or set task.files.train= to a file"
+        )
+
+
 def check_label(label: str, where: str, column: str) -> None:
-    """Check that a text can be a label.
-
-    Args:
-        label: the label as the file writes it.
-        where: ``file:line``, for messages.
-        column: the setting that names the column of labels.
-
-    Raises:
-        DataError: the text is too long for a label, or has white space at its ends.
-    """
+    """Check that a text can be a label (``column``: the setting that names the column of labels)."""
     if len(label) > LONGEST:
         raise DataError(
             f"{where}: the label {quote_label(label)} has {len(label):,} characters, but a label may have at most "
@@ -42,13 +49,7 @@ def check_labels(labels: Mapping[str, int], *, origin: str, items: str, column: 
     """Check that there are at least two labels, and that the column looks like a label column.
 
     Args:
-        labels: the labels in the data, with their counts.
-        origin: file or hub split.
         items: name of the labeled items, in the plural.
-        column: the setting that names the label column, with its value.
-
-    Raises:
-        DataError: there are fewer than two labels, or more than one label for every two items.
     """
     if not labels:
         raise DataError(f"{origin}: has no labeled {items}, so there are no training examples; use another file")
@@ -66,13 +67,7 @@ def check_labels(labels: Mapping[str, int], *, origin: str, items: str, column: 
 
 
 def to_nfc(label: str, where: str, notes: Notes | None = None) -> str:
-    """Convert a label to Unicode form NFC, because the files of a set may write the same label in several forms.
-
-    Args:
-        label: the label as written.
-        where: ``file:line``, or the setting.
-        notes: counts the labels in other forms.
-    """
+    """Convert a label to Unicode form NFC, because the files of a set may write the same label in several forms."""
     if label.isascii() or unicodedata.is_normalized("NFC", label):
         return label
     if notes is not None:

@@ -1,110 +1,91 @@
-"""Tasks trained in one language and scored in several: names of files and metrics, and checks."""
+"""Tasks trained in one language and scored in several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import ConfigError
+from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 
 #: Stands for a language code in the name of a file.
 PLACE = "{language}"
 
 
 def check_languages(languages: Sequence[str]) -> tuple[str, ...]:
-    """Check the codes of the scored languages, and return them.
-
-    Raises:
-        ConfigError: there are none, or one occurs twice.
-    """
+    """Check the codes of the scored languages, and return them."""
     if not languages or len(set(languages)) != len(languages):
         raise ConfigError(f"task.languages=[{', '.join(languages)}]: list each language once, such as [en, de]")
     return tuple(languages)
 
 
-def check_all_present(languages: Sequence[str], present: set[str], *, origin: str) -> None:
-    """Check that a file has examples in all scored languages.
-
-    Raises:
-        DataError: a language is missing.
-    """
-    missing = [language for language in languages if language not in present]
-    if missing:
-        raise DataError(
-            f"{origin}: no rows in {', '.join(missing)} (task.languages), only in {', '.join(sorted(present))}; use a "
-            "file with all languages, or correct task.languages"
-        )
-
-
-def metric_name(language: str, metric: str) -> str:
-    """Return the name of a metric over the examples of one language, such as ``language/de/accuracy``."""
-    return f"language/{language}/{metric}"
-
-
 def scores_by_language(
-    languages: Sequence[str | None], metric: str, score: Callable[[Sequence[int]], Mapping[str, float]]
+    score: Callable[[Sequence[Any], list[Any]], dict[str, float]],
+    examples: Sequence[Any],
+    answers: Iterable[Any],
+    languages: Sequence[str | None],
+    *,
+    metric: str,
 ) -> dict[str, float]:
-    """Score the examples of each language; empty if no language is known.
+    """Score all examples, and the main metric for the examples of each language, as ``language/de/accuracy``.
 
     Args:
+        score: computes all metrics.
         languages: language of each example; None if unknown.
-        metric: name of the main metric.
-        score: scores the examples with these numbers.
+        metric: the main metric.
     """
-    return {
-        metric_name(code, metric): score([row for row, own in enumerate(languages) if own == code])[metric]
-        for code in dict.fromkeys(languages)
-        if code is not None
-    }
+    answer_list = list(answers)
+    scores = score(examples, answer_list)
+    for code in dict.fromkeys(languages):
+        if code is not None:
+            rows = [row for row, own in enumerate(languages) if own == code]
+            own_scores = score([examples[row] for row in rows], [answer_list[row] for row in rows])
+            scores[f"language/{code}/{metric}"] = own_scores[metric]
+    return scores
 
 
-def language_classes(languages: Sequence[str | None]) -> tuple[np.ndarray, tuple[str, ...]] | None:
-    """Return the languages as classes of examples, so that two runs are also compared language by language.
+def with_languages(
+    predictions: ScoredExamples, languages: Sequence[str | None], items: Sequence[Hashable]
+) -> ScoredExamples:
+    """Return predictions whose classes are the languages, so that two runs are also compared language by language.
+
+    All translations of an example are in one group, because they do not vary independently. If a language is unknown,
+    nothing changes.
 
     Args:
-        languages: language of each example.
-
-    Returns:
-        The class of each example, int64, and the names of the classes; None if a language is unknown.
-    """
-    names = tuple(dict.fromkeys(language for language in languages if language is not None))
-    if None in languages:
-        return None
-    return np.array([names.index(language) for language in languages if language is not None], dtype=np.int64), names
-
-
-def groups_of_translations(groups: np.ndarray, items: Sequence[Hashable]) -> np.ndarray:
-    """Put all translations of an example into one group, because they do not vary independently.
-
-    Args:
-        groups: group number of each example, int64, shape (N,).
         items: identity of the original of each example, such as its question number; equal for all its translations.
-
-    Returns:
-        Group number of each example, int64, shape (N,).
     """
+    names = list(dict.fromkeys(languages))
+    if None in names:
+        return predictions
     first: dict[Hashable, int] = {}
-    return np.array([first.setdefault(item, group) for item, group in zip(items, groups.tolist(), strict=True)],
-                    dtype=np.int64)  # fmt: skip
+    groups = zip(items, predictions.clusters.tolist(), strict=True)
+    return replace(
+        predictions,
+        clusters=np.array([first.setdefault(item, group) for item, group in groups], dtype=np.int64),
+        classes=np.array([names.index(language) for language in languages], dtype=np.int64),
+        class_names=tuple(map(str, names)),
+    )
 
 
 def places_in_languages(languages: Sequence[str | None], gold: Sequence[object]) -> list[Hashable]:
     """Return each example's index within its language, which identifies translations in parallel files.
 
-    Args:
-        languages: language of each example.
-        gold: gold answer of each example. If these differ between languages, the files are not parallel.
-
-    Returns:
-        The indices; if the files are not parallel, a distinct number for each example.
+    If the gold answers differ between languages, the files are not parallel, and each example gets its own number.
     """
     columns: dict[str | None, list[object]] = {}
-    places = []
+    places: list[Hashable] = []
     for language, answer in zip(languages, gold, strict=True):
         column = columns.setdefault(language, [])
         places.append(len(column))
         column.append(answer)
     answers = list(columns.values())
-    parallel = all(column == answers[0] for column in answers[1:])
-    return list(places) if parallel else list(range(len(places)))
+    return places if all(column == answers[0] for column in answers[1:]) else list(range(len(places)))
+
+
+def file_lists(files: Mapping[str, str | Sequence[str] | None]) -> dict[str, list[str]]:
+    """Return the names of the files of each split as lists."""
+    return {split: [names] if isinstance(names, str) else list(names or ()) for split, names in files.items()}

@@ -1,4 +1,4 @@
-"""The settings of tasks: how examples are used, and where they come from.
+"""The settings of tasks: how examples are used, and where they come from, in folders or on the hub.
 
 Each task class has its own ``Settings`` model, composed of these models and the task's own fields. A task is
 constructed with the fields as keyword arguments, which are also the keys of ``_target_`` nodes in a config.
@@ -6,18 +6,172 @@ constructed with the fields as keyword arguments, which are also the keys of ``_
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import pydantic
 
 from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
+from lmtransfer.data.corpora.hub import check_dataset_folder
+from lmtransfer.data.files import describe_splits, find_data
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, delimiter_of
 from lmtransfer.data.text_lines import EncodingErrors
-from lmtransfer.tasks.places import HubSource, LocatedFiles
+from lmtransfer.errors import ConfigError, DataError
 
 #: A column name, or several possible names, of which the first that the file has is used.
 ColumnNames: TypeAlias = str | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """A task's data set on the hub; ``splits`` has the hub's name of each split that it calls otherwise."""
+
+    name: str
+    config: str | None = None
+    splits: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.config})" if self.config else self.name
+
+    def origin(self, split: str) -> str:
+        """Describe a split, for messages."""
+        return f"{self} {self.splits.get(split, split)}"
+
+    def load(self, split: str, *, places: str, columns: Sequence[str] = (), advice: str = "") -> Any:
+        """Load the table of a split: ``column_names``, ``features``, and each column by name.
+
+        Args:
+            places: where a file has already been searched for, for the message.
+            columns: the columns that it must have.
+            advice: what to do if one is missing, for the message.
+
+        Raises:
+            DataError: the split can neither be loaded nor found in the cache, a local folder names files outside it, or
+                a column is missing.
+        """
+        import datasets  # imported here because the import is slow and tasks with files do not need it
+        from datasets.exceptions import DatasetGenerationError
+
+        if Path(self.name).is_dir():
+            check_dataset_folder(Path(self.name))
+        try:
+            table = datasets.load_dataset(self.name, self.config, split=self.splits.get(split, split))
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise DataError(
+                f"no file {places}, and the datasets name {self} could not be loaded: {reason}. Either set data_root= "
+                "(or LMTRANSFER_DATA) to a folder that contains the files, or load the data set once with network "
+                "access; from then on it is read from the cache"
+            ) from None
+        missing = [column for column in columns if column not in table.column_names]
+        if missing:
+            raise DataError(
+                f"{self.origin(split)}: no column {', '.join(missing)}; the columns are "
+                f"{', '.join(table.column_names)}{advice}"
+            )
+        return table
+
+
+class LocatedFiles:
+    """One file per split, searched for below ``data_root`` and then below the working directory, or else the hub.
+
+    If the plain file is missing, its ``.gz``, ``.xz`` or ``.zst`` form is used. A file may also be a
+    ``datasets.save_to_disk`` folder.
+
+    Args:
+        files: possible file names of each split, tried in order; messages show the first. A split without a name has no
+            file.
+        task: the task's name, for messages.
+        hub: the data set for splits without a local file; None if only files are used.
+        has_folds: whether folds of the training split can replace the task's dev split, for messages.
+    """
+
+    def __init__(
+        self,
+        *,
+        files: Mapping[str, Sequence[str]],
+        data_root: str | None,
+        task: str,
+        hub: HubSource | None = None,
+        has_folds: bool = False,
+    ) -> None:
+        empty = [split for split, names in files.items() if "" in names]
+        if empty:
+            raise ConfigError([f"task.{split}, task.files.{split}: is empty; set a file or null" for split in empty])
+        self._files = {split: tuple(names) for split, names in files.items() if names}
+        self._folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
+        self._task, self._has_folds = task, has_folds
+        self.hub = hub
+        self.splits = tuple(dict.fromkeys([*self._files, *(hub.splits if hub else ())]))
+
+    def find(self, split: str) -> Path | None:
+        """Find the file of a split; None if it is not on this machine."""
+        paths = (path for name in self._files.get(split, ()) for path in self._paths(name))
+        return next((file for file in map(find_data, paths) if file is not None), None)
+
+    def locate(self, split: str) -> Path | HubSource:
+        """Find the file of a split, or else the data set on the hub.
+
+        Raises:
+            DataError: the split does not exist, or its file is not on this machine and there is no data set.
+        """
+        path = self.find(split)
+        if path is not None:
+            return path
+        if self.hub is None or split not in self.splits:
+            raise self.missing_error(split)
+        return self.hub
+
+    def origin(self, split: str) -> str:
+        """Return the file or hub split from which a split is read; raises the errors of ``locate``."""
+        source = self.locate(split)
+        return source.origin(split) if isinstance(source, HubSource) else str(source)
+
+    def _paths(self, name: str) -> list[Path]:
+        """Return the paths to search for a file; a single one if its name is absolute."""
+        return list(dict.fromkeys(folder / name for folder in self._folders))
+
+    def places(self, split: str) -> str:
+        """List the paths to search for a split's file, for messages."""
+        if split not in self._files:
+            return "(none configured)"
+        return " or ".join(map(str, self._paths(self._files[split][0])))
+
+    def missing_error(self, split: str) -> DataError:
+        """Return the error for a missing file, if there is no other source either."""
+        if self.hub is not None:
+            return DataError(f"split={split}: task {self._task} has the splits {', '.join(self.splits)}")
+        if split not in self._files:
+            folds = ", or set task.folds=5 to score each fifth of the training file with a run trained on the rest"
+            folds *= self._has_folds and split == "dev" and "train" in self._files
+            return DataError(
+                f"split={split}: task {self._task} has files for {', '.join(self._files) or 'no split'}; set "
+                f"task.{split}= or task.files.{split}= to a file{folds}"
+            )
+        file = self._files[split][0]
+        problem = f"task {self._task}, split {split}: no file {self.places(split)}"
+        for path in self._paths(file):
+            if path.is_dir():
+                problem_with_folder = describe_splits(path) or "is a folder; name a file in it"
+                return DataError(f"{problem}: {path} {problem_with_folder} (task.{split}=)")
+            names = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
+            similar = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
+            if similar:
+                problem += f". Did you mean {Path(file).with_name(similar[0])}?"
+                break
+        problem, folder = problem if problem.endswith("?") else f"{problem}.", Path(file).parent
+        if folder == Path():
+            return DataError(
+                f"{problem} Set task.{split}= or task.files.{split}= to the path of the file, from the folder where "
+                "the command was started or from data_root= (LMTRANSFER_DATA)"
+            )
+        return DataError(
+            f"{problem} Set data_root= or LMTRANSFER_DATA to the folder that contains {folder}, or "
+            f"task.files.{split}= to the file itself"
+        )
 
 
 class _Settings(pydantic.BaseModel):
@@ -69,8 +223,26 @@ class FileSettings(_Settings):
         return {split: (file,) if isinstance(file, str) else tuple(file or ()) for split, file in files.items()}
 
     def located_files(self, *, task: str) -> LocatedFiles:
-        """Locate the files for the task with this name."""
-        return LocatedFiles(files=self.file_names(), data_root=self.data_root, task=task)
+        """Locate the data of the task with this name.
+
+        Raises:
+            ConfigError: there is neither a file nor a data set on the hub.
+        """
+        hub = self.hub_source() if isinstance(self, HubDatasetSettings) else None
+        located = LocatedFiles(
+            files=self.file_names(),
+            data_root=self.data_root,
+            task=task,
+            hub=hub,
+            has_folds="folds" in type(self).model_fields,
+        )
+        if not located.splits:
+            also = isinstance(self, HubDatasetSettings)
+            raise ConfigError(
+                f"task.files is empty{' and task.hub is null' * also}: set a file for each split "
+                f"(task.files.train=...){', or a datasets name with its splits' * also}"
+            )
+        return located
 
 
 class HubDatasetSettings(_Settings):

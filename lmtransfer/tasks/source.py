@@ -28,11 +28,8 @@ class TaskBatch:
     """One micro-batch of sequences.
 
     Attributes:
-        packed: tokens of the sequences, end to end, followed by a filler sequence.
-        targets: the targets.
         target_owners_R: sequence in the batch of each row of targets, int64.
         rows: number of each sequence within its encoded set.
-        keys: ids of the sequences' examples.
         first_lengths: number of tokens in the first text of each pair, on the host; None if the examples are single
             texts.
         features: a frozen encoder's output for the sequences (see ``transfer.features``), or None to run the encoder.
@@ -98,11 +95,7 @@ class FeatureRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SequencePlan:
-    """The sequences of an epoch.
-
-    Attributes:
-        lengths: number of tokens in each sequence, int64, shape (S,).
-    """
+    """The sequences of an epoch."""
 
     lengths: np.ndarray
 
@@ -111,8 +104,6 @@ class TaskSource(Source):
     """A source that yields every sequence once per epoch.
 
     Args:
-        encoded: the encoded examples.
-        features: a frozen encoder's features of the same sequences, or None.
         few_sizes: whether to fill batches up to one of a few sizes, for compiled models; at most a fifth of the tokens
             is filler.
     """

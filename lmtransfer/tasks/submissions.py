@@ -24,7 +24,6 @@ class GlueTable:
     """The format of a task's predictions for GLUE.
 
     Attributes:
-        file: name of the file.
         label_names: GLUE's spelling of each of our label names; None if the prediction is a score.
     """
 
@@ -61,10 +60,6 @@ def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
 
     Args:
         split: the split; MNLI has separate files for splits that end in ``mismatched`` and for others.
-        labels: the task's label names.
-
-    Raises:
-        ConfigError: the task is not in GLUE, or has other labels.
     """
     table = _TABLES.get(f"{task}_mismatched" if split.endswith("mismatched") else task)
     if table is None:
@@ -83,7 +78,6 @@ def glue_lines(table: GlueTable, answers: Iterable[LabelAnswer | ScoreAnswer]) -
     """Yield the lines of the file, without line ends.
 
     Args:
-        table: format of the file.
         answers: answers to all rows of the published test file, in order.
     """
     yield "index\tprediction"
@@ -103,14 +97,7 @@ def _prediction(table: GlueTable, answer: LabelAnswer | ScoreAnswer, index: int)
 
 
 def check_complete(ids: Sequence[str], split: str) -> None:
-    """Check that no row of a split was left out, because GLUE counts rows.
-
-    Args:
-        ids: ids of the examples, in order; ``split:number`` for examples without their own names.
-
-    Raises:
-        DataError: a row is missing.
-    """
+    """Check that no row of a split was left out, because GLUE counts rows."""
     for place, name in enumerate(ids):
         number = name.removeprefix(f"{split}:")
         if number != name and number != str(place):
@@ -121,11 +108,7 @@ def check_complete(ids: Sequence[str], split: str) -> None:
 
 
 def squad_predictions(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict[str, str]:
-    """Return the answer to each question by its id; empty for no answer.
-
-    Raises:
-        DataError: two questions have the same id.
-    """
+    """Return the answer to each question by its id; empty for no answer."""
     predictions = {name: answer.text for name, answer in zip(ids, answers, strict=True)}
     if len(predictions) != len(ids):
         raise DataError(

@@ -18,15 +18,10 @@ def sample_stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str)
     ``purpose``.
 
     Args:
-        labels: label indices, shape (N,).
-        size: number of examples to choose, at most N.
         purpose: name of the choice, so that two choices with one seed are independent.
 
     Returns:
         Ascending example numbers, int64, shape (size,).
-
-    Raises:
-        ValueError: ``size`` exceeds N.
     """
     if size > len(labels):
         raise ValueError(f"{size} examples were requested, but only {len(labels)} exist")
@@ -57,18 +52,11 @@ def training_parts(
     held-out part therefore contain the other's.
 
     Args:
-        labels: label indices of the whole training split, shape (N,).
-        num_train: size of the subset, or None for all.
-        dev_from_train: fraction of the subset to hold out, or None for no held-out part.
         groups: group of each example; all examples of a group are in the same part, and group "" is never held out.
             None if each example is its own group.
 
     Returns:
         Ascending example numbers of the training part and of the held-out part, int64.
-
-    Raises:
-        ConfigError: ``num_train`` exceeds the number of examples, the held-out part would be empty, or the training
-            part would lack a label.
     """
     examples = np.arange(len(labels))
     num_labels = len(np.unique(labels))
@@ -129,15 +117,7 @@ FOLDS = "folds"
 
 
 def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | None) -> None:
-    """Check the setting before any data is read.
-
-    Args:
-        folds: number of folds; None without cross-validation.
-        num_train: size of the subset of the training split.
-
-    Raises:
-        ConfigError: there is a dev split or a subset, or there are fewer than two folds.
-    """
+    """Check the setting before any data is read."""
     if folds is None:
         return
     if folds < 2:
@@ -166,13 +146,6 @@ def fold_of(
     Args:
         class_indices: label index of each example, shape (N,); -1 if the task has no labels to stratify by.
         groups: group of each example; each example of group "" is its own group.
-        names: names of the labels, for messages.
-
-    Returns:
-        Fold of each example, 0 to folds - 1, int64, shape (N,).
-
-    Raises:
-        ConfigError: there are more folds than groups with a label.
     """
     units: dict[str, list[int]] = {}
     for row, group in enumerate(groups):

@@ -37,66 +37,40 @@ class Targets(Generic[Values]):
 
 @dataclass(frozen=True, slots=True)
 class LabelTargets(Targets[Values]):
-    """A label for each sequence.
+    """A label for each sequence."""
 
-    Attributes:
-        labels: int64; -1 if hidden.
-    """
-
-    labels: Values
+    labels: Values  # int64; -1 if hidden
 
 
 @dataclass(frozen=True, slots=True)
 class LabelSetTargets(Targets[Values]):
-    """A set of labels for each sequence.
+    """A set of labels for each sequence."""
 
-    Attributes:
-        labels: int8, shape (R, C): 1 if the sequence has the label, otherwise 0; -1 in the whole row if hidden.
-    """
-
-    labels: Values
+    labels: Values  # int8, shape (R, C): 1 if the sequence has the label, otherwise 0; -1 in the whole row if hidden
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreTargets(Targets[Values]):
-    """A number for each sequence.
+    """A number for each sequence."""
 
-    Attributes:
-        scores: float32; NaN if hidden.
-    """
-
-    scores: Values
+    scores: Values  # float32; NaN if hidden
 
 
 @dataclass(frozen=True, slots=True)
 class TagTargets(Targets[Values]):
-    """A tag for each word, in the order of the text; int64.
+    """A tag for each word, in the order of the text; int64."""
 
-    Attributes:
-        first: the word's first token, counted from the first token of the sequence.
-        counts: number of tokens in the word.
-        tags: tag of the word; -1 if hidden.
-    """
-
-    first: Values
-    counts: Values
-    tags: Values
+    first: Values  # the word's first token, counted from the first token of the sequence
+    counts: Values  # number of tokens in the word
+    tags: Values  # tag of the word; -1 if hidden
 
 
 @dataclass(frozen=True, slots=True)
 class SpanTargets(Targets[Values]):
-    """A span of the passage for each sequence, or another kind of answer; int64, tokens counted in the sequence.
+    """A span of the passage for each sequence, or another kind of answer; int64, tokens counted in the sequence."""
 
-    Attributes:
-        start: first token of the answer; -1 if this sequence does not contain it or if hidden.
-        end: last token of the answer, or -1 in the same cases.
-        kind: index of another kind of answer than a span; -1 for a span or no answer.
-        first: first token where an answer may be.
-        stop: one past the last token where an answer may be.
-    """
-
-    start: Values
-    end: Values
-    kind: Values
-    first: Values
-    stop: Values
+    start: Values  # first token of the answer; -1 if this sequence does not contain it or if hidden
+    end: Values  # last token of the answer, or -1 in the same cases
+    kind: Values  # index of another kind of answer than a span; -1 for a span or no answer
+    first: Values  # first token where an answer may be
+    stop: Values  # one past the last token where an answer may be

@@ -25,18 +25,16 @@ class Encoding:
     """One text as tokens, without added special tokens.
 
     Attributes:
-        ids: token ids, int32, shape (n,).
         offsets: character span [start, end) of each token in the original text, int32, shape (n, 2). The spans are
             monotone and together cover every character except white space. A span may be empty if normalization turned
             one character into several tokens.
-        word_starts: True if a token begins a word, bool, shape (n,).
         characters: character ids of each token, int16, shape (n, 50), if tokens are whole words and the tokenizer
             provides characters; else None.
     """
 
-    ids: np.ndarray
+    ids: np.ndarray  #: token ids, int32, shape (n,)
     offsets: np.ndarray
-    word_starts: np.ndarray
+    word_starts: np.ndarray  #: True if a token begins a word, bool, shape (n,)
     characters: np.ndarray | None = None
 
 
@@ -93,11 +91,7 @@ class Tokenizer(ABC):
         """Decode ids to text; special tokens are written in brackets."""
 
     def piece(self, token_id: int) -> str:
-        """Return the piece of an id for display, ``[unused9]`` for padding of the vocabulary.
-
-        Raises:
-            ValueError: ``token_id`` is not in the vocabulary.
-        """
+        """Return the piece of an id for display, ``[unused9]`` for padding of the vocabulary."""
         if not 0 <= token_id < self.vocab_size:
             raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
         return self._piece(int(token_id)) if token_id < self.num_pieces else f"[unused{token_id}]"
@@ -174,10 +168,6 @@ def trim_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Callabl
     """Remove white space from the beginning and end of spans; int32, shape (n, 2).
 
     A span with only white space becomes empty, at its end: the position where the next word begins.
-
-    Args:
-        spans: spans of the text's tokens, shape (n, 2).
-        is_blank: whether a character counts as white space.
     """
     trimmed = []
     for start, end in spans:
@@ -194,10 +184,6 @@ def extend_spans(text: str, spans: np.ndarray, *, is_blank: Callable[[str], bool
 
     Normalization drops accents and merges characters, so some characters between two tokens may be in no span. They
     are added to the token before them, or, if they follow white space, to the token after them.
-
-    Args:
-        spans: spans of the text's tokens, int32, shape (n, 2).
-        is_blank: whether a character counts as white space.
     """
     spans = np.maximum.accumulate(spans, axis=0)
     covered_to = 0

@@ -37,15 +37,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class ByteBpeTokenizer(Tokenizer):
-    """A byte-level model of the ``tokenizers`` library as a ``Tokenizer``.
-
-    Args:
-        model: the serialized tokenizer (the bytes of ``byte_bpe.json``).
-        training: counts and settings of its training, for information; not part of the fingerprint.
-
-    Raises:
-        CheckpointError: ``model`` is not a byte-level tokenizer, or its first pieces are not the four special tokens.
-    """
+    """A byte-level model of the ``tokenizers`` library as a ``Tokenizer``."""
 
     kind = "byte_bpe"
     model_file = "byte_bpe.json"

@@ -37,17 +37,11 @@ _JOINERS = "\u200c\u200d"
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A word in a text.
-
-    Attributes:
-        start: index of its first character.
-        end: index after its last character.
-        place: index of the word in the list.
-    """
+    """A word in a text."""
 
     start: int
     end: int
-    place: int
+    place: int  #: index of the word in the list
 
 
 class WordFinder:
@@ -60,10 +54,6 @@ class WordFinder:
     words next to them, and a word that begins and ends with them is found between any characters.
 
     Args:
-        words: the words, without white space.
-        folds_case: whether to ignore case.
-        drops_accents: whether to ignore accents.
-        splits_chinese: whether each Chinese character is a word.
         keeps_marks: whether ``drops_accents`` concerns only accents of letters with case.
     """
 
@@ -181,14 +171,9 @@ def _joins(character: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WordList:
-    """Words to add to a tokenizer.
+    """Words to add to a tokenizer."""
 
-    Attributes:
-        words: the words, without duplicates and without words that are single tokens already.
-        notes: messages on skipped words in the file, with the reason.
-    """
-
-    words: tuple[str, ...]
+    words: tuple[str, ...]  #: the words, without duplicates and without words that are single tokens already
     notes: tuple[str, ...]
 
 
@@ -196,12 +181,6 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
     """Read words from a UTF-8 file, one per line; blank lines are ignored.
 
     Words that are equal for the tokenizer count as one word, for example "Covid" and "covid" if it lower-cases.
-
-    Args:
-        base: the tokenizer to extend.
-
-    Raises:
-        DataError: the file cannot be read, a line is not a single word, or no word is left.
     """
     lines = _lines(Path(path))
     specials = {base.piece(int(i)) for i in np.flatnonzero(base.is_special)}
@@ -288,14 +267,6 @@ class ExtendedTokenizer(Tokenizer):
 
     The first added word has the id ``base.num_pieces``, so unused rows of the base's embedding are used first. If they
     are not enough, ``vocab_size`` grows: by the exact number for a published base, otherwise to a multiple of 64.
-
-    Args:
-        base: the tokenizer without the added words.
-        words: the added words, in the order of their ids.
-
-    Raises:
-        CheckpointError: a word is repeated or empty, contains white space, or is the name of a special token; or the
-            base is a vocabulary of whole words, whose model reads every word by its characters.
     """
 
     kind = "extended"
@@ -337,15 +308,7 @@ class ExtendedTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: Path, *, load_base: Callable[[Path], Tokenizer]) -> ExtendedTokenizer:
-        """Load a tokenizer written by ``save``.
-
-        Args:
-            folder: folder with the added words and, in a subfolder, the base.
-            load_base: reads a tokenizer of any kind.
-
-        Raises:
-            CheckpointError: a file is missing or unreadable, or has a wrong checksum, or the base is another tokenizer.
-        """
+        """Load a tokenizer written by ``save``."""
         model, description = read_model(folder, cls.model_file)
         base = load_base(Path(folder) / BASE_FOLDER)
         if base.fingerprint != description.get("base"):

@@ -37,11 +37,7 @@ _LOADERS: Mapping[str, Callable[[Path], Tokenizer]] = {
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer saved in ``folder`` (such as ``tokenizer/`` in a run directory).
-
-    Raises:
-        CheckpointError: ``folder`` has no tokenizer, or it is damaged or of a kind that this version cannot read.
-    """
+    """Load the tokenizer saved in ``folder`` (such as ``tokenizer/`` in a run directory)."""
     folder = Path(folder)
     kind = read_description(folder)["kind"]
     if kind not in _LOADERS:

@@ -41,11 +41,7 @@ def padded_size(num_pieces: int) -> int:
 
 
 def write_model(folder: Path, file: str, model: bytes, description: Mapping[str, Any]) -> None:
-    """Write ``file`` and ``tokenizer.json`` to ``folder`` (created if missing).
-
-    Args:
-        description: the ``kind`` and other entries of ``tokenizer.json``.
-    """
+    """Write ``file`` and ``tokenizer.json`` to ``folder`` (created if missing)."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / file).write_bytes(model)
@@ -54,11 +50,7 @@ def write_model(folder: Path, file: str, model: bytes, description: Mapping[str,
 
 
 def read_model(folder: Path, file: str) -> tuple[bytes, Description]:
-    """Read the model file and the description written by ``write_model``.
-
-    Raises:
-        CheckpointError: a file is missing or unreadable, or ``file`` does not have the recorded checksum.
-    """
+    """Read the model file and the description written by ``write_model``."""
     description = read_description(folder)
     path = Path(folder) / file
     model = read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)
@@ -72,11 +64,7 @@ def read_model(folder: Path, file: str) -> tuple[bytes, Description]:
 
 
 def read_description(folder: Path) -> Description:
-    """Read ``tokenizer.json`` in ``folder``.
-
-    Raises:
-        CheckpointError: the file is missing or is not a JSON object.
-    """
+    """Read ``tokenizer.json`` in ``folder``."""
     path = Path(folder) / DESCRIPTION_FILE
     if not path.exists():
         raise CheckpointError(f"{path}: is missing, so this folder has no tokenizer")

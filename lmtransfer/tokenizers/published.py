@@ -55,21 +55,15 @@ class PublishedModel:
     """A library tokenizer without special tokens around text, truncation or padding; no text yields a special token.
 
     Attributes:
-        library: the tokenizer.
-        piece_kind: the kind of its pieces.
-        pieces: the token of each id, as written in the file; ids may be missing.
         texts: the UTF-8 text of each token that is not special, with a space at the beginning of a word.
-        unk: the unknown token, if there is one.
-        added_ids: ids of ordinary tokens that are matched before text is split.
-        has_normalizer: whether it normalizes text, so that a character may be dropped.
     """
 
     library: tokenizers.Tokenizer
     piece_kind: PieceKind
-    pieces: dict[int, str]
+    pieces: dict[int, str]  #: the token of each id, as written in the file; ids may be missing
     texts: dict[int, bytes]
     unk: str | None
-    added_ids: frozenset[int]
+    added_ids: frozenset[int]  #: ids of ordinary tokens that are matched before text is split
     has_normalizer: bool
 
 
@@ -79,11 +73,7 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
     Its truncation, padding and post-processor (which adds ``[CLS]`` and ``[SEP]``) are removed.
 
     Args:
-        model: the file's content.
         specials: tokens that no text may encode to, in addition to the file's special tokens.
-
-    Raises:
-        CheckpointError: ``model`` is not a ``tokenizer.json``, or its pieces are of no kind in ``PieceKind``.
     """
     try:
         described = json.loads(model)
@@ -259,19 +249,12 @@ def _first_line(error: BaseException) -> str:
 class PublishedTokenizer(Tokenizer):
     """A tokenizer of the ``tokenizers`` library as a ``Tokenizer``.
 
-    ``pad_id`` is None if the vocabulary has no pad token. ``missing_roles`` contains the roles among cls, sep, mask and
-    unk without a separate token. These roles share the token of another role: GPT-2 has only ``<|endoftext|>`` for all
-    four.
+    Roles in ``missing_roles`` share the token of another role: GPT-2 has only ``<|endoftext|>`` for all four.
 
     Args:
-        model: the bytes of a ``tokenizer.json``.
         specials: the token of each role that has one: "cls", "sep", "mask", "unk", "pad". Roles may share a token.
         vocab_size: rows of the embedding; None for the number of ids. It is not rounded up, so that exported tensors
             have the published shapes.
-        training: information on its origin; not part of the fingerprint.
-
-    Raises:
-        CheckpointError: ``model`` cannot be read, lacks a token of ``specials``, or has more ids than ``vocab_size``.
     """
 
     kind = "published"
@@ -346,11 +329,7 @@ class PublishedTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> PublishedTokenizer:
-        """Load a tokenizer written by ``save``.
-
-        Raises:
-            CheckpointError: a file is missing or unreadable, or ``published.json`` does not have the recorded checksum.
-        """
+        """Load a tokenizer written by ``save``."""
         model, description = read_model(folder, cls.model_file)
         specials, size = description.get("specials"), description.get("vocab_size")
         if not isinstance(specials, dict) or not isinstance(size, int):

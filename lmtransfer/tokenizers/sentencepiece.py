@@ -29,15 +29,7 @@ _VERSION = 1  # increase it when the same spm.model would give other ids or word
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A sentencepiece model as a ``Tokenizer``.
-
-    Args:
-        model: the serialized sentencepiece model (the bytes of ``spm.model``).
-        training: counts and settings of its training, for information; not part of the fingerprint.
-
-    Raises:
-        CheckpointError: ``model`` is not a sentencepiece model, or its first pieces are not the four special tokens.
-    """
+    """A sentencepiece model as a ``Tokenizer``."""
 
     kind = "sentencepiece"
     model_file = "spm.model"

@@ -39,23 +39,13 @@ _UNUSABLE = re.compile("[\u2585\ud800-\udfff]")
 
 @dataclass(slots=True)
 class LineCounts:
-    """Counts of the lines in a corpus and in its sample.
-
-    Attributes:
-        lines_seen: number of input lines.
-        lines_empty: number of lines without text.
-        lines_split: number of lines longer than 4,096 characters, which were cut at white space.
-        pieces_seen: number of lines and parts of cut lines, from which the sample is taken.
-        pieces_used: number of lines and parts of cut lines in the sample.
-        characters_seen: number of characters in ``pieces_seen``.
-        characters_used: number of characters in the sample.
-    """
+    """Counts of the lines in a corpus and in its sample."""
 
     lines_seen: int = 0
     lines_empty: int = 0
-    lines_split: int = 0
-    pieces_seen: int = 0
-    pieces_used: int = 0
+    lines_split: int = 0  #: number of lines longer than 4,096 characters, which were cut at white space
+    pieces_seen: int = 0  #: number of lines and parts of cut lines, from which the sample is taken
+    pieces_used: int = 0  #: number of lines and parts of cut lines in the sample
     characters_seen: int = 0
     characters_used: int = 0
 
@@ -71,11 +61,6 @@ def sample_lines(
 
     Each line gets a random key. The lines with the smallest keys are kept, as many as both caps allow. Only the sample
     and one line are in memory.
-
-    Args:
-        lines: the corpus, one sentence or paragraph per line.
-        max_sentences: maximum number of lines in the sample.
-        max_characters: maximum number of characters in the sample.
     """
     counts = LineCounts()
     heap: list[tuple[float, int, str]] = []  # (-key, index, line): the largest key on top
@@ -123,15 +108,7 @@ def _cut(text: str) -> Iterator[str]:
 
 
 class TokenizerTrainer(ABC):
-    """A trainer of vocabularies; the result depends only on the settings and the lines.
-
-    Attributes:
-        provides_characters: whether its tokenizer provides characters, for models that read characters.
-        vocab_size: maximum number of pieces, including special tokens.
-        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
-        max_characters: maximum number of characters to train on; limits memory and time.
-        seed: seed of the sample.
-    """
+    """A trainer of vocabularies; the result depends only on the settings and the lines."""
 
     provides_characters: ClassVar[bool] = False
 
@@ -154,9 +131,6 @@ class TokenizerTrainer(ABC):
         """Train on ``lines`` (sentences or paragraphs), save to ``folder``, and return the tokenizer.
 
         The counts of used and skipped lines are in the tokenizer's ``training`` and in ``tokenizer.json``.
-
-        Raises:
-            DataError: there is no text, or too little text for the settings.
         """
         sample, counts = sample_lines(
             lines, max_sentences=self.max_sentences, max_characters=self.max_characters, seed=self.seed
@@ -171,26 +145,10 @@ class TokenizerTrainer(ABC):
 
     @abstractmethod
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> Tokenizer:
-        """Train a tokenizer on a sample.
-
-        Args:
-            sample: the lines, at least one.
-            counts: counts of the lines, for messages.
-
-        Raises:
-            DataError: there is too little text for the settings.
-        """
+        """Train a tokenizer on a sample."""
 
     def check(self, problems: Sequence[str] = (), **least: int) -> None:
-        """Raise if a setting is out of range.
-
-        Args:
-            problems: further problems to report.
-            least: smallest values of further settings, by name.
-
-        Raises:
-            ConfigError: settings are invalid; the message lists all problems.
-        """
+        """Raise if a setting is out of range."""
         values = vars(self)
         own_problems = [
             f"tokenizer.{name}={values[name]}: must be at least {lowest}"
@@ -227,18 +185,6 @@ class ByteBpeTrainer(TokenizerTrainer):
     """A trainer of byte-level vocabularies (Radford et al. 2019, section 2.2).
 
     The result depends only on the settings and the lines.
-
-    Args:
-        vocab_size: number of pieces, including the four special tokens and the 256 bytes.
-        lowercase: fold case; the published vocabularies do not.
-        min_frequency: merge only pairs that occur at least this often.
-        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
-        max_characters: maximum number of characters to train on; limits memory and time.
-        allow_fewer: create fewer pieces if the text does not support ``vocab_size``; if False, that is an error.
-        seed: seed of the sample.
-
-    Raises:
-        ConfigError: a value is out of range.
     """
 
     def __init__(
@@ -303,19 +249,6 @@ class WordPieceTrainer(TokenizerTrainer):
     The result depends only on the settings and the lines. Pieces are created by merging the most frequent neighbors,
     as in the ``tokenizers`` library. This differs from Google's own trainer, which weights pairs by likelihood and was
     never published.
-
-    Args:
-        vocab_size: number of pieces, including the four special tokens.
-        lowercase: fold case and drop the accents of letters with case, as in BERT's uncased models.
-        max_alphabet: maximum number of different characters that get pieces; words with a rarer character are [UNK].
-        min_frequency: merge only pairs that occur at least this often.
-        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
-        max_characters: maximum number of characters to train on; limits memory and time.
-        allow_fewer: create fewer pieces if the text does not support ``vocab_size``; if False, that is an error.
-        seed: seed of the sample.
-
-    Raises:
-        ConfigError: a value is out of range.
     """
 
     def __init__(
@@ -414,18 +347,6 @@ class WordTokenizerTrainer(TokenizerTrainer):
     """A trainer of vocabularies of the most frequent words.
 
     The result depends only on the settings and the lines. A text with fewer different words gives a smaller vocabulary.
-
-    Args:
-        vocab_size: maximum number of words, including the four special tokens.
-        lowercase: fold case.
-        min_frequency: drop words that occur less often than this in the sample.
-        max_sentences: maximum number of lines to count words in; a seeded sample of a larger corpus.
-        max_characters: maximum number of characters to count words in; limits memory (about 4 bytes per character) and
-            time.
-        seed: seed of the sample.
-
-    Raises:
-        ConfigError: a value is out of range.
     """
 
     provides_characters = True
@@ -484,20 +405,6 @@ class SentencePieceTrainer(TokenizerTrainer):
 
     The result depends only on the settings and the lines. Lines are sampled here, because sentencepiece's own sampling
     ignores its seed. Training runs in a single thread, because its sums depend on the number of threads.
-
-    Args:
-        kind: ``unigram`` (Kudo, "Subword Regularization", ACL 2018) or ``bpe`` (Sennrich et al., ACL 2016).
-        vocab_size: number of pieces, including the four special tokens.
-        lowercase: fold case (and then NFKC); otherwise NFKC only.
-        character_coverage: share of the text's characters that get a piece; the other characters are [UNK].
-        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
-        max_characters: maximum number of characters to train on; limits memory (about 20 bytes per character) and time.
-        byte_fallback: encode unknown characters with 256 byte pieces instead of [UNK].
-        allow_fewer: create fewer pieces if the text does not support ``vocab_size``; if False, that is an error.
-        seed: seed of the sample.
-
-    Raises:
-        ConfigError: a value is out of range.
     """
 
     def __init__(

@@ -48,11 +48,6 @@ class WordPieceTokenizer(Tokenizer):
     Args:
         pieces: the vocabulary in the order of its ids, with ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``. ``[PAD]``,
             ``[unused1]`` and other reserved pieces are allowed and never occur.
-        lowercase: fold case, and drop the accents of letters with case.
-        training: information on its training; not part of the fingerprint.
-
-    Raises:
-        CheckpointError: a special token is missing, or a piece is repeated or empty, or contains white space.
     """
 
     kind = "wordpiece"

@@ -56,11 +56,6 @@ class WordTokenizer(CharacterTokenizer):
 
     Args:
         words: the vocabulary without its special tokens, the most frequent word first.
-        lowercase: whether to fold the case of text first.
-        training: counts and settings of its training, for information; not part of the fingerprint.
-
-    Raises:
-        CheckpointError: a word is repeated or empty, or contains white space.
     """
 
     kind = "words"

@@ -17,8 +17,7 @@ from lmtransfer.data.stream import evaluation_batches
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.learner import ComposedEncoder

@@ -1,4 +1,4 @@
-"""The comparison of two conditions: the verdict on their difference, or the reason why there is no verdict."""
+"""The comparison of two conditions: the verdict on their difference, alone or in a column, or why there is none."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lmtransfer.verdicts.conditions import Condition
-from lmtransfer.verdicts.difference import LEVEL, Difference, Scope, Verdict
-from lmtransfer.verdicts.spread import interval_around, two_sided_p_value
-from lmtransfer.verdicts.variance import Estimate, estimate_difference, estimate_score
+from lmtransfer.verdicts.difference import LEVEL, VERDICTS, Difference, Scope, Verdict
+from lmtransfer.verdicts.spread import two_sided_p_value
+from lmtransfer.verdicts.variance import Estimate, estimate_difference
 
 
 def compare_conditions(
@@ -21,11 +21,10 @@ def compare_conditions(
     baseline: float | None = None,
     settings_differ: bool = False,
 ) -> Difference:
-    """Compare two conditions and judge their difference alone; ``holm.correct_column`` judges a whole column together.
+    """Compare two conditions and judge their difference alone; ``correct_column`` judges a whole column together.
 
     Args:
         condition: the pretrained condition, or one of two groups.
-        control: the condition without pretraining, or the other group.
         majority: the score of always predicting the most common label, if known.
         baseline: the score of the better word-count baseline, if known.
         settings_differ: whether anything but the weights differs.
@@ -57,12 +56,7 @@ def compare_conditions(
 
 
 def add_verdict(difference: Difference, *, excludes_zero: bool, equivalent: bool = False) -> Difference:
-    """Add the verdict to a difference.
-
-    Args:
-        excludes_zero: whether the interval excludes 0.
-        equivalent: whether two one-sided tests show that the difference is within the margin.
-    """
+    """Add the verdict to a difference."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
     unclear: Verdict = "equivalent" if equivalent else "no difference shown"
     return replace(difference, verdict=unclear if not excludes_zero else _better(difference) if gain > 0 else "worse")
@@ -73,19 +67,8 @@ def _better(difference: Difference) -> Verdict:
 
 
 def _is_below(condition: Condition, others: Sequence[float | None], *, higher_is_better: bool) -> bool:
-    """Whether the mean score is worse than any of the others."""
     mean, sign = condition.spread.mean, 1.0 if higher_is_better else -1.0
     return any(sign * mean < sign * other for other in others if other is not None)
-
-
-def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the limits of a condition's mean score at ``1 - level``, over its seeds and, if known, its examples.
-
-    Returns:
-        The lower and the upper limit; None with a single seed.
-    """
-    estimate = estimate_score(condition)
-    return interval_around(estimate.value, estimate.standard_error, estimate.degrees_of_freedom, level)
 
 
 def _p_value(estimate: Estimate) -> float | None:
@@ -136,3 +119,55 @@ def _verdict_scope(condition: Condition, control: Condition) -> Scope:
     """Return the scope of a verdict, from the side with fewer checkpoints; random weights do not count."""
     fewest = min((num for num in (_num_pretrainings(condition), _num_pretrainings(control)) if num), default=3)
     return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"
+
+
+def correct_column(differences: Sequence[Difference], *, margins: Sequence[float | None] = ()) -> list[Difference]:
+    """Correct the verdicts of the comparisons in a column and return the comparisons in the same order.
+
+    If there is no true difference at all, at most 5 % of columns contain any "better" or "worse", however the
+    comparisons depend on each other. The smallest of m p values is tested at 0.05 / m, the next at 0.05 / (m - 1) and
+    so on, up to the first that fails; this p value and all larger ones are tested at the level of the first failure.
+    An interval at ``level`` therefore excludes 0 exactly if Holm's procedure finds a difference. The module
+    ``difference`` describes the tests at such small levels. Comparisons without a p value (one seed, collapsed, ...)
+    do not change and do not count.
+
+    "equivalent" is tested in the same way, with the p values ``Difference.equivalence_p_value``: at most 5 % of columns
+    contain an "equivalent" whose true difference is at least the margin.
+
+    Args:
+        margins: for each difference the size below which the difference does not matter, in the metric's unit, or None
+            for no test: "no difference shown" becomes "equivalent" if two one-sided tests show that the difference is
+            smaller.
+    """
+    results = list(differences)
+    if margins:
+        results = [replace(result, margin=margin) for result, margin in zip(results, margins, strict=True)]
+    places = [place for place, difference in enumerate(results) if difference.verdict in VERDICTS]
+    equivalent = _equivalent_places(results, places)
+    if len(places) < 2:
+        for place in equivalent:
+            results[place] = add_verdict(
+                results[place], excludes_zero=results[place].verdict in ("better", "worse"), equivalent=True
+            )
+        return results
+    ranked = sorted((results[place].tail_probability or 0.0, place) for place in places)
+    level, corrected_p_value, failed = LEVEL, 0.0, False
+    for rank, (chance, place) in enumerate(ranked):
+        num_left = len(ranked) - rank
+        corrected_p_value = max(corrected_p_value, min(1.0, num_left * chance))
+        if not failed:
+            level = LEVEL / num_left
+            failed = chance > level
+        result = replace(results[place], level=level, num_comparisons=len(ranked), corrected_p_value=corrected_p_value)
+        results[place] = add_verdict(result, excludes_zero=not failed, equivalent=place in equivalent)
+    return results
+
+
+def _equivalent_places(differences: Sequence[Difference], places: Sequence[int]) -> set[int]:
+    """Return the indices at which Holm's procedure shows that the difference is within its margin."""
+    equivalent: set[int] = set()
+    for rank, place in enumerate(sorted(places, key=lambda place: differences[place].equivalence_p_value)):
+        if differences[place].equivalence_p_value > LEVEL / (len(places) - rank):
+            break
+        equivalent.add(place)
+    return equivalent

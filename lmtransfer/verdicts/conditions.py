@@ -47,13 +47,6 @@ class Examples:
     ids: np.ndarray
     clusters: np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        num = self.scores.shape[-1]
-        if self.scores.ndim != 2 or self.ids.shape != (num,):
-            raise ValueError(f"scores have shape {self.scores.shape}, but ids have shape {self.ids.shape}")
-        if self.clusters is not None and self.clusters.shape != (num,):
-            raise ValueError(f"clusters have shape {self.clusters.shape}, but there are {num} examples")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Condition:
@@ -99,31 +92,6 @@ class Condition:
 def condition(
     values: Sequence[float], *, seeds: Sequence[int | str] | None = None, pretraining: str | None = None
 ) -> Condition:
-    """Build a condition for one checkpoint.
-
-    Args:
-        values: one score for each seed.
-        seeds: seeds of finetuning; 0, 1, ... by default.
-        pretraining: the checkpoint; None for random weights.
-    """
+    """Build a condition for one checkpoint."""
     seeds = range(len(values)) if seeds is None else seeds
     return Condition(tuple(Score(value, seed, pretraining) for value, seed in zip(values, seeds, strict=True)))
-
-
-def condition_from_summary(summary: Spread, *, pretraining: str | None = None, collapsed: int = 0) -> Condition:
-    """Build a condition, which is never paired, from the mean, the deviation and the number of seeds alone.
-
-    Evenly spaced values with the same mean and deviation replace the unknown scores; an unpaired comparison needs no
-    more than that.
-
-    Args:
-        summary: mean, deviation and number of the scores.
-        pretraining: the checkpoint; None for random weights.
-        collapsed: number of scores whose run predicts the same label for every example.
-    """
-    n = summary.n if summary.deviation is not None else 1
-    steps = np.arange(n) - (n - 1) / 2
-    scale = 0.0 if n == 1 else (summary.deviation or 0.0) / float(np.std(steps, ddof=1))
-    values = summary.mean + scale * steps
-    scores = tuple(Score(float(value), f"unknown {place}", pretraining) for place, value in enumerate(values))
-    return Condition(scores, collapsed=collapsed, design=None)

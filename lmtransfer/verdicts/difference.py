@@ -9,17 +9,19 @@ each with the deviation and the degrees of freedom of its part (Behrens 1929, Fi
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
+import pydantic
+from scipy import special
 
-from lmtransfer.verdicts.power import combine, deviations, seeds_needed, smallest_detectable
-from lmtransfer.verdicts.spread import critical_value, interval_around, two_sided_p_value
+from lmtransfer.verdicts.spread import combine, critical_value, interval_around, two_sided_p_value
 from lmtransfer.verdicts.variance import VariancePart
 
 #: With at least this many degrees of freedom, the estimated variance of a part is taken as exact.
@@ -50,6 +52,8 @@ NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all 
 LEVEL = 0.05
 #: The power for which the smallest detectable difference and the number of seeds are reported.
 POWER = 0.8
+#: The largest number of seeds considered.
+MAX_SEEDS = 1000
 
 
 def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
@@ -71,7 +75,7 @@ def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
         estimates[-2:] = [(error**2, df)]
     variances, probabilities = np.full(1, exact_variance), np.ones(1)
     for variance, df in estimates:
-        nodes, weights = deviations(df, _NODES)
+        nodes, weights = _deviations(df)
         variances = (variances[:, None] + variance / np.square(nodes)).ravel()
         probabilities = (probabilities[:, None] * np.array(weights)).ravel()
     tails = [math.erfc(place) for place in (abs(difference) / np.sqrt(2 * variances)).tolist()]
@@ -83,7 +87,6 @@ def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
     """Return the difference that is exceeded by chance with probability ``level``: half the width of an interval.
 
     Args:
-        level: above 0 and below 1.
         parts: as for ``chance``.
     """
     error, _ = combine(parts)
@@ -98,12 +101,7 @@ def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) -> float:
-    """Return the degrees of freedom, at least 1, of the t distribution that has the same quantile at this level.
-
-    Args:
-        level: above 0 and below 1.
-        parts: as for ``chance``.
-    """
+    """Return the degrees of freedom, at least 1, of the t distribution that has the same quantile at this level."""
     error, _ = combine(parts)
     quantile = reach(level, parts) / error
     low, high = 1.0, max(1.0, max(df for _, df in parts))
@@ -113,6 +111,58 @@ def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) ->
         middle = math.sqrt(low * high)
         low, high = (middle, high) if critical_value(level, middle) > quantile else (low, middle)
     return high
+
+
+@functools.lru_cache(maxsize=256)
+def _deviations(degrees_of_freedom: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return nodes and weights to integrate over the estimated deviation of a variable with true deviation 1.
+
+    The estimate is sqrt(chi-squared / df), with the density s^(df - 1) exp(-df s^2 / 2) / Z.
+    """
+    width = 10 / math.sqrt(2 * degrees_of_freedom)
+    low, high = max(0.0, 1 - width), 1 + width
+    places, weights = np.polynomial.legendre.leggauss(_NODES)
+    roots = (places + 1) / 2  # more nodes near 0, where a small estimate reaches far into the tail
+    nodes = low + (high - low) * roots**2
+    log_density = (degrees_of_freedom - 1) * np.log(nodes) - degrees_of_freedom * nodes**2 / 2
+    probabilities = weights * roots * np.exp(log_density - log_density.max())
+    probabilities /= probabilities.sum()
+    return tuple(nodes.tolist()), tuple(probabilities.tolist())
+
+
+def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, level: float) -> float:
+    """Return the true difference that a t test finds with probability ``POWER``, with the right sign."""
+    reach = critical_value(level, degrees_of_freedom)
+    return standard_error * float(special.nctdtrinc(degrees_of_freedom, 1 - POWER, reach))
+
+
+def seeds_needed(
+    difference: float,
+    num_seeds: int,
+    seed_parts: Sequence[tuple[float, float]],
+    example_parts: Sequence[tuple[float, float]],
+    *,
+    level: float,
+) -> int | None:
+    """Return the number of seeds needed to find a true difference with probability ``POWER``, all else being equal.
+
+    Args:
+        num_seeds: the current number of seeds, at least 2.
+        seed_parts: variance and degrees of freedom of each part of the variance that more seeds reduce.
+        example_parts: the same for each part that more seeds do not reduce: the examples.
+
+    Returns:
+        At least 2; None if ``MAX_SEEDS`` would not be enough.
+    """
+
+    def is_enough(count: int) -> bool:
+        parts = [(v * num_seeds / count, df * (count - 1) / (num_seeds - 1)) for v, df in seed_parts]
+        error, degrees = combine([*parts, *example_parts])
+        return error == 0 or difference >= smallest_detectable(error, degrees, level=level)
+
+    if difference <= 0 or not is_enough(MAX_SEEDS):
+        return None
+    return bisect.bisect_left(range(MAX_SEEDS), True, lo=2, key=is_enough)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +246,7 @@ class Difference:
         df = self.degrees_of_freedom
         if self.num_comparisons > 1:
             df = degrees_in_the_tail(self.level, self._variances)
-        return smallest_detectable(self.standard_error, df, level=self.level, chance=POWER)
+        return smallest_detectable(self.standard_error, df, level=self.level)
 
     @property
     def seeds_needed(self) -> int | None:
@@ -206,14 +256,18 @@ class Difference:
         """
         if self.p_value is None:
             return None
-        seeds = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source != "examples")
-        example_parts = tuple(
-            (part.variance, part.degrees_of_freedom) for part in self.parts if part.source == "examples"
-        )
         num_seeds = min((num for num in self.num_seeds if num), default=0)
         if not num_seeds:
             return None
-        return seeds_needed(abs(self.delta), num_seeds, seeds, example_parts, level=self.level, chance=POWER)
+        seeds, examples = (
+            [
+                (part.variance, part.degrees_of_freedom)
+                for part in self.parts
+                if (part.source == "examples") == of_examples
+            ]
+            for of_examples in (False, True)
+        )
+        return seeds_needed(abs(self.delta), num_seeds, seeds, examples, level=self.level)
 
     @property
     def tail_probability(self) -> float | None:
@@ -237,35 +291,13 @@ class Difference:
         return tuple((part.variance, part.degrees_of_freedom) for part in self.parts)
 
     @classmethod
-    def from_values(cls, values: Any) -> Difference | None:
-        """Read a difference that ``as_values`` wrote; None for anything else."""
-        if not isinstance(values, Mapping):
+    def from_values(cls, values: Mapping[str, Any] | None) -> Difference | None:
+        """Read a difference that ``as_values`` wrote."""
+        if values is None:
             return None
-        try:
-            verdict, scope = values["verdict"], values["scope"]
-            if verdict not in get_args(Verdict) or scope not in get_args(Scope):
-                return None
-            return cls(
-                delta=float(values["difference"]),
-                verdict=verdict,
-                scope=scope,
-                standard_error=_number(values["standard_error"]),
-                degrees_of_freedom=_number(values["degrees_of_freedom"]),
-                p_value=_number(values["p_value"]),
-                paired=bool(values["paired"]),
-                num_seeds=_pair(values["num_seeds"]),
-                num_pretrainings=_pair(values["num_pretrainings"]),
-                parts=tuple(VariancePart.from_values(part) for part in values["parts"]),
-                notes=tuple(map(str, values["notes"])),
-                higher_is_better=bool(values["higher_is_better"]),
-                is_below=values.get("is_below") is True,
-                num_comparisons=int(values["num_comparisons"]),
-                level=float(values["level"]),
-                corrected_p_value=_number(values["corrected_p_value"]),
-                margin=_number(values.get("margin")),
-            )
-        except (KeyError, TypeError, ValueError):
-            return None
+        names = {entry.name for entry in dataclasses.fields(cls)}
+        own = {name: value for name, value in values.items() if name in names}
+        return pydantic.TypeAdapter(cls).validate_python(own | {"delta": values["difference"]})
 
     def as_values(self) -> dict[str, Any]:
         """Convert to JSON values for ``result.json``, a table or ``report.json``, in the metric's unit."""
@@ -291,12 +323,3 @@ class Difference:
             "margin": self.margin,
             "notes": list(self.notes),
         }
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _pair(values: Any) -> tuple[int, int]:
-    first, second = values
-    return int(first), int(second)

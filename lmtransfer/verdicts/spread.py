@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,7 @@ class Spread:
     """One metric over the seeds of a run.
 
     Attributes:
-        mean: arithmetic mean, in the metric's unit.
-        median: the median, in the metric's unit.
         deviation: sample standard deviation (n - 1 in the denominator); None with a single seed.
-        n: number of seeds.
         values: the value of each seed, in the order of the seeds, if known.
     """
 
@@ -29,14 +27,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Compute mean, median and sample deviation of values, one for each seed.
-
-    Args:
-        values: at least one value.
-
-    Raises:
-        ValueError: ``values`` is empty.
-    """
+    """Compute mean, median and sample deviation of values, one for each seed."""
     if not values:
         raise ValueError("a spread needs at least one value")
     deviation = statistics.stdev(values) if len(values) > 1 else None
@@ -50,24 +41,14 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def two_sided_p_value(t: float, degrees_of_freedom: float) -> float:
-    """Return the probability of a value further from 0 than ``t``.
-
-    Args:
-        t: a statistic; the result for infinity is 0.
-        degrees_of_freedom: above 0, not necessarily whole.
-    """
+    """Return the probability of a value further from 0 than ``t``."""
     if degrees_of_freedom <= 0:
         raise ValueError(f"degrees_of_freedom={degrees_of_freedom}: must be above 0")
     return float(2 * special.stdtr(degrees_of_freedom, -abs(t)))
 
 
 def critical_value(level: float, degrees_of_freedom: float) -> float:
-    """Return the t that |t| exceeds with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom.
-
-    Args:
-        level: above 0 and below 1.
-        degrees_of_freedom: above 0, not necessarily whole.
-    """
+    """Return the t that |t| exceeds with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom."""
     if not 0 < level < 1:
         raise ValueError(f"level={level}: must be between 0 and 1")
     return float(-special.stdtrit(degrees_of_freedom, level / 2))
@@ -104,3 +85,15 @@ def expected_best(
         sum(scores[place] * ((j / n) ** k - ((j - 1) / n) ** k) for j, place in enumerate(ranked, start=1))
         for k in range(1, n + 1)
     ]
+
+
+def combine(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the standard error of a sum of parts and its degrees of freedom, at least 1 (Satterthwaite 1946).
+
+    Args:
+        parts: variance and degrees of freedom of each independent part; if all variances are 0, the degrees of freedom
+            are those of the first part.
+    """
+    total = sum(variance for variance, _ in parts)
+    weighted = sum(variance * variance / degrees for variance, degrees in parts)
+    return math.sqrt(total), max(1.0, total * total / weighted if weighted > 0 else parts[0][1])

@@ -14,14 +14,14 @@ Shape letters: ``R`` rows, ``P`` pretrainings, ``F`` finetuning seeds, ``N`` exa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from lmtransfer.verdicts.conditions import Condition, Examples
-from lmtransfer.verdicts.power import combine
+from lmtransfer.verdicts.spread import combine
 
 Key = frozenset[int | str]
 
@@ -87,7 +87,6 @@ def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Conditio
     """Arrange the scores of a condition in rows; also return notes on scores that were left out.
 
     Args:
-        condition: the condition with its scores.
         examples: the contribution of each example to each score, shape (S, N), or None.
     """
     values = np.array([score.value for score in condition.scores])
@@ -126,13 +125,7 @@ def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Conditio
 def pair_rows(
     one: Condition, other: Condition, rows: ConditionRows, others: ConditionRows
 ) -> tuple[ConditionRows, ConditionRows, list[str]] | None:
-    """Pair the rows that two conditions share, in the same order; None if the design does not pair them.
-
-    Args:
-        one: the first condition.
-        rows: the rows of ``one``.
-        others: the rows of ``other``.
-    """
+    """Pair the rows that two conditions share, in the same order; None if the design does not pair them."""
     if one.design is None or one.design != other.design:
         return None
     if rows.is_nested != others.is_nested:
@@ -156,26 +149,11 @@ class VariancePart:
         source: "pretraining" (with the effect of the finetuning seeds, if each pretraining has its own), "finetuning"
             (with the effect of an example in one run), or "examples".
         variance: the part's contribution to the variance of the mean or difference, in the metric's unit squared.
-        degrees_of_freedom: degrees of freedom of the estimated contribution.
     """
 
     source: Source
     variance: float
     degrees_of_freedom: float
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> VariancePart:
-        """Build a part from a mapping of its values.
-
-        Raises:
-            KeyError: an entry is missing.
-            TypeError: an entry, or the whole mapping, has the wrong type.
-            ValueError: the source is unknown, or a number is below 0 or not finite.
-        """
-        source, variance, df = values["source"], float(values["variance"]), float(values["degrees_of_freedom"])
-        if source not in get_args(Source) or not 0 <= variance < math.inf or not 0 < df < math.inf:
-            raise ValueError(f"this is not a part of a variance: {values}")
-        return cls(source, variance, df)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +179,6 @@ class Estimate:
     has_spread: bool
     num_seeds: tuple[int, int]
     notes: tuple[str, ...]
-
-
-def estimate_score(condition: Condition) -> Estimate:
-    """Estimate the mean score of a condition."""
-    examples, notes = _usable_examples(condition)
-    if condition.constant:
-        row = constant_row(condition, None if examples is None else examples.scores)
-        return _constant_estimate(row, None if examples is None else examples.clusters, notes)
-    rows, more = lay_out(condition, None if examples is None else examples.scores)
-    sides = [rows]
-    return _estimate(sides, sides, None if examples is None else examples.clusters, [*notes, *more], paired=False)
 
 
 def estimate_difference(condition: Condition, control: Condition) -> Estimate:
@@ -265,7 +232,6 @@ def _difference_with_constant(
 
 
 def _constant_estimate(row: ConditionRows, clusters: np.ndarray | None, notes: list[str]) -> Estimate:
-    """Return the estimate for a single constant row: only the choice of examples varies."""
     value = float(row.values[0])
     if row.examples is None:
         return Estimate(value, None, None, (), False, False, (0, 0), tuple(notes))
@@ -287,9 +253,6 @@ def _estimate(
     Args:
         independent: one or two sets of rows (a condition, or paired differences).
         sides: the conditions themselves.
-        clusters: clusters of the examples, shape (N,), or None.
-        notes: what could not be estimated.
-        paired: whether the rows are paired differences.
     """
     counts = [len(rows.keys) for rows in sides]
     num_seeds = (counts[0], counts[-1])
@@ -319,7 +282,6 @@ def _estimate(
 
 
 def _pretraining_part(table: np.ndarray) -> VariancePart:
-    """Return the part of pretraining that is not in the spread of the finetuning seeds; ``table`` has shape (P, F)."""
     num, seeds = table.shape
     means = table.mean(axis=1)
     residuals = table - means[:, None] - table.mean(axis=0) + table.mean()

@@ -14,8 +14,7 @@ from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.targets import LabelTargets, SpanTargets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 
 from .setting import Setting

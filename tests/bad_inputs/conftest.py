@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
-from support.bad_input import PRETRAIN, SECRET, Answer
+from support.bad_input import FT, PRETRAIN, SECRET, Answer
 
 from lmtransfer import cli
 
@@ -22,17 +21,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (world / "texts" / "a.txt").write_text("\n".join(f"{line}.{'' if row % 6 else chr(10)}"
                                                      for row, line in enumerate(lines)))  # fmt: skip
     (world / "t.tsv").write_text("label\ttext\n" + "good\tbal bam\nbad\tkit kis\n" * 20)
-    before = Path.cwd()
-    os.chdir(world)
-    os.environ["LMTRANSFER_CACHE"], kept = str(world / "cache"), os.environ.get("LMTRANSFER_CACHE")
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(world)
+        patch.setenv("LMTRANSFER_CACHE", str(world / "cache"))
         assert cli.main([*PRETRAIN[:-1], "name=base"]) == 0
-    finally:
-        os.chdir(before)
-        if kept is None:
-            del os.environ["LMTRANSFER_CACHE"]
-        else:
-            os.environ["LMTRANSFER_CACHE"] = kept
     return world
 
 
@@ -44,6 +36,27 @@ def world(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "w" / "cache"))
     monkeypatch.setenv("SECRET", SECRET)
     return tmp_path / "w"
+
+
+@pytest.fixture(scope="session")
+def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same folder with a run of a task, ``runs/finetune/ft``, of two seeds with a choice of rates."""
+    world = tmp_path_factory.mktemp("trained")
+    shutil.copytree(base, world, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(world)
+        patch.setenv("LMTRANSFER_CACHE", str(world / "cache"))
+        assert cli.main([*FT[:-1]]) == 0
+    return world
+
+
+@pytest.fixture
+def task_world(trained: Path, world: Path) -> Path:
+    """A folder to do harm to, with that run."""
+    shutil.copytree(trained / "runs/finetune", world / "runs/finetune")
+    for path in (world / "runs/finetune").rglob("config.yaml"):
+        path.write_text(path.read_text().replace(str(trained), str(world)))
+    return world
 
 
 @pytest.fixture

@@ -53,16 +53,13 @@ def everything(world: Path) -> set[str]:
 
 # No room. No file may get longer than so many bytes, which is what a write meets on a full disk.
 FULL: dict[str, tuple[Case, tuple[int, ...]]] = {
-    "prepare": (Case((*PREPARE, "corpus.path=texts", "cache_dir=c"), ("cache_dir", "c/")), (0, 400, 3000)),
-    "prepare_workers": (Case((*PREPARE, "corpus.path=texts", "cache_dir=c", "num_workers=2"), ("cache_dir",)), (400,)),
-    "pretrain": (Case(PRETRAIN, ("runs/pretrain/x",)), (0, 100, 1000, 10_000)),
-    "finetune": (Case((*FINETUNE, "learning_rates=null"), ("runs/finetune/x",), TABLE), (0, 100, 1000, 10_000)),
-    "evaluate": (Case(("evaluate", RUN, "eval_tokens=64", "name=e"), ("runs/evaluate/e",)), (0, 100, 300)),
-    "predict": (Case((*PREDICT, "output=p.jsonl"), ("output=p.jsonl",), MASKS), (0, 1000, 20_000)),
-    "export": (Case((*EXPORT, "to=e"), ("to=", "/e")), (0, 1000, 10_000)),
-    "export_deep": (Case((*EXPORT, "to=e/f/g"), ("to=", "/e/f/g")), (0,)),
-    "report": (Case(("report", "runs", "to=o", "figures=false"), ("to=o",)), (0, 500)),
-    "report_figures": (Case(("report", "runs", "to=o"), ("to=o",)), (1000,)),
+    "prepare": (Case((*PREPARE, "corpus.path=texts", "cache_dir=c"), ("cache_dir", "c/")), (0, 3000)),
+    "pretrain": (Case(PRETRAIN, ("runs/pretrain/x",)), (0, 1000, 10_000)),
+    "finetune": (Case((*FINETUNE, "learning_rates=null"), ("runs/finetune/x",), TABLE), (100, 10_000)),
+    "evaluate": (Case(("evaluate", RUN, "eval_tokens=64", "name=e"), ("runs/evaluate/e",)), (0, 300)),
+    "predict": (Case((*PREDICT, "output=p.jsonl"), ("output=p.jsonl",), MASKS), (0, 20_000)),
+    "export": (Case((*EXPORT, "to=e"), ("to=", "/e")), (0, 10_000)),
+    "report": (Case(("report", "runs", "to=o", "figures=false"), ("to=o",)), (500,)),
     "study": (Case(("study", "-cd", "mine", "study=own"), ("study.json",), {"mine/study/own.yaml": OWN_STUDY}), (0,)),
     "inspect": (
         Case(("inspect", *PRETRAIN[1:-1], "measure=false", "cache_dir=c"), ("cache_dir",)),
@@ -114,7 +111,6 @@ def test_room_is_found_wanting_where_a_file_is_flushed(
     monkeypatch.setattr(os, "fsync", fail)
     for case in (
         Case((*EXPORT, "to=e"), ("to=", "/e")),
-        Case(("evaluate", RUN, "eval_tokens=64", "name=e"), ("output_root=runs", "space")),
         Case((*PREPARE, "corpus.path=texts", "cache_dir=c"), ("cache_dir", "space")),
         Case(PRETRAIN, ("runs/pretrain/x",)),
     ):
@@ -128,63 +124,25 @@ LOCKED: dict[str, tuple[dict[str, int], Case]] = {
         {"a.txt": 0},
         Case((*PREPARE, "corpus.path=a.txt"), ("a.txt", "denied"), {"a.txt": b"bal bam\n"}),
     ),
-    "unreadable_gz": ({"a.txt.gz": 0}, Case((*PREPARE, "corpus.path=a.txt"), ("a.txt.gz",), {"a.txt.gz": b"\x1f\x8b"})),
-    "unreadable_folder": ({"texts": 0}, Case((*PREPARE, "corpus.path=texts"), ("texts",))),
-    "unreadable_parquet": (
-        {"a.parquet": 0},
-        Case((*PREPARE, "corpus.path=a.parquet"), ("a.parquet",), {"a.parquet": b"PAR1"}),
-    ),
     "unreadable_task": ({"t.tsv": 0}, Case(FINETUNE, ("t.tsv", "denied"))),
-    "unreadable_input": ({"in.txt": 0}, Case(PREDICT, ("in.txt", "denied"), {"in.txt": b"bal\n"})),
-    "unreadable_words": (
-        {"w.txt": 0},
-        Case((*PRETRAIN, "tokenizer.add=w.txt"), ("w.txt", "denied"), {"w.txt": b"bal\n"}),
-    ),
     "unreadable_config": ({"runs/pretrain/base/config.yaml": 0}, Case(PREDICT, ("config.yaml",), MASKS)),
     "unreadable_weights": (
         {"runs/pretrain/base/checkpoints/best/model.safetensors": 0},
         Case(PREDICT, ("model.safetensors", "denied"), MASKS),
     ),
-    "unreadable_tokenizer": ({"runs/pretrain/base/tokenizer": 0}, Case(PREDICT, ("tokenizer",), MASKS)),
     "unreadable_run": ({"runs/pretrain/base": 0}, Case(PREDICT, ("run=", "denied"), MASKS)),
     "locked_root": ({"ro": 0o555}, Case((*PRETRAIN, "output_root=ro"), ("ro/pretrain", "output_root"), LOCKED_FOLDER)),
-    "locked_root_study": (
-        {"ro": 0o555},
-        Case(
-            ("study", "-cd", "mine", "study=own", "output_root=ro"),
-            ("output_root=ro", "denied"),
-            LOCKED_FOLDER | {"mine/study/own.yaml": OWN_STUDY},
-        ),
-    ),
     "locked_root_evaluate": (
         {"ro": 0o555},
         Case(("evaluate", RUN, "eval_tokens=64", "output_root=ro"), ("ro/evaluate",), LOCKED_FOLDER),
-    ),
-    "locked_root_finetune": (
-        {"ro": 0o555},
-        Case((*FINETUNE, "output_root=ro"), ("ro/finetune",), TABLE | LOCKED_FOLDER),
-    ),
-    "locked_cache": (
-        {"ro": 0o555},
-        Case((*PREPARE, "corpus.path=texts", "cache_dir=ro/c"), ("cache_dir", "ro/c"), LOCKED_FOLDER),
     ),
     "locked_output": (
         {"ro": 0o555},
         Case((*PREDICT, "output=ro/p.jsonl"), ("output=ro/p.jsonl",), MASKS | LOCKED_FOLDER),
     ),
-    "locked_export": ({"ro": 0o555}, Case((*EXPORT, "to=ro/e"), ("to=", "ro/e"), LOCKED_FOLDER)),
     "locked_report": ({"ro": 0o555}, Case(("report", "runs", "to=ro/o"), ("to=ro/o",), LOCKED_FOLDER)),
     "unreadable_runs": ({"runs": 0}, Case(("report", "runs", "to=o"), ("runs=runs: ", "permission"))),
-    "runs_not_to_be_listed": ({"runs": 0o311}, Case(("report", "runs", "to=o"), ("runs=runs: ", "permission"))),
     "runs_not_to_be_entered": ({"runs": 0o644}, Case(("report", "runs", "to=o"), ("runs=runs: ", "permission"))),
-    "unreadable_above": (
-        {"runs": 0},
-        Case(("report", "runs/pretrain", "to=o"), ("runs=runs/pretrain: ", "permission")),
-    ),
-    "unreadable_side": (
-        {"runs/pretrain": 0},
-        Case(("compare", "runs/pretrain", "texts", "to=o"), ("runs=runs/pretrain: ", "permission")),
-    ),
     "unreadable_configs": (
         {"mine/model/own.yaml": 0},
         Case((*PRETRAIN, "-cd", "mine", "model=own"), ("own.yaml", "denied"), {"mine/model/own.yaml": b"dim: 8\n"}),
@@ -218,61 +176,28 @@ def test_what_is_locked_is_named(name: str, world: Path, answer: Answer) -> None
 # Paths that nothing can have.
 PATHS: dict[str, Case] = {
     "long.name": Case((*PRETRAIN[:-1], f"name={LONG}"), ("name:", "300 bytes")),
-    "long.name_in_a_new_root": Case((*PRETRAIN[:-1], f"name={LONG}", "output_root=new"), ("name:", "300 bytes")),
     "long.output_root": Case((*PRETRAIN, f"output_root={LONG}"), (f"output_root={LONG[:100]}", "long")),
-    "long.to": Case((*EXPORT, f"to={LONG}"), ("to=", "too long")),
-    "long.run": Case(("predict", f"run={LONG}", "text=a"), ("run=", "too long")),
-    "long.input": Case(("predict", RUN, f"input={LONG}"), ("input=", "too long")),
     "long.output": Case((*PREDICT, f"output={LONG}"), ("output=", "too long"), MASKS),
     "long.task": Case((*FINETUNE, f"task.train={LONG}"), ("task.train=",)),
-    "long.words": Case((*PRETRAIN, f"tokenizer.add={LONG}"), (LONG[:100], os.strerror(errno.ENAMETOOLONG))),
-    "long.config_dir": Case((*PRETRAIN, "-cd", LONG), (LONG[:100],)),
-    "long.whole_path": Case((*EXPORT, "to=" + "d/" * 3000), ("to=", "too long")),
     **{
         f"nul.{key}": Case((*words, f"{key}=a\0b"), (f"{key}=", "NUL"))
-        for key, words in (
-            ("corpus.path", PREPARE),
-            ("cache_dir", (*PREPARE, "corpus.path=texts")),
-            ("output_root", PRETRAIN),
-            ("run", ("predict", "text=a")),
-            ("task.train", FINETUNE),
-        )
+        for key, words in (("corpus.path", PREPARE), ("task.train", FINETUNE))
     },
-    "nul.name": Case((*PRETRAIN[:-1], "name=a\0b"), ("name:",)),
     "nul.config_dir": Case((*PRETRAIN, "-cd", "a\0b"), ("--config-dir",)),
-    "nul.list": Case((*PREPARE, "corpus.path=[texts,'a\0b']"), ("corpus.path[1]=", "NUL")),
     **{
         f"home.{words[0]}.{key}": Case((*words, f"{key}=~nobody99/x"), (f"{key}=~nobody99/x", "'nobody99'"))
         for key, words in (
-            ("corpus.path", PREPARE),
             ("cache_dir", (*PREPARE, "corpus.path=texts")),
-            ("output_root", PRETRAIN),
             ("run", ("evaluate",)),
-            ("task.dev", FINETUNE),
             ("output_root", ("study", "study=tiny")),
         )
     },
-    "home.list": Case((*PREPARE, "corpus.path=[texts,'~nobody99/x']"), ("corpus.path[1]=~nobody99/x",)),
     "home.published": Case(("predict", "run=hf:~nobody99/x", "text=a"), ("run=", "'nobody99'")),
     **{
         f"empty.{key}": Case((*words, f"{key}="), (f"{key}=: ",))
-        for key, words in (
-            ("corpus.path", PREPARE),
-            ("cache_dir", (*PREPARE, "corpus.path=texts")),
-            ("output_root", PRETRAIN),
-            ("run", ("predict", "text=a")),
-            ("task.train", FINETUNE),
-            ("runs", ("report",)),
-        )
+        for key, words in (("cache_dir", (*PREPARE, "corpus.path=texts")), ("runs", ("report",)))
     },
-    "empty.list": Case((*PREPARE, "corpus.path=[texts,'']"), ("corpus.path[1]=",)),
     "file.as_root": Case((*PRETRAIN, "output_root=t.tsv"), ("t.tsv", "output_root")),
-    "file.as_cache": Case((*PREPARE, "corpus.path=texts", "cache_dir=t.tsv"), ("cache_dir",)),
-    "file.above_to": Case((*EXPORT, "to=t.tsv/e"), ("to=", "t.tsv")),
-    "file.above_report": Case(("report", "runs", "to=t.tsv/o"), ("to=t.tsv/o",)),
-    "file.above_output": Case((*PREDICT, "output=t.tsv/p"), ("output=t.tsv/p",), MASKS),
-    "gone.cache_above": Case((*PREPARE, "corpus.path=texts", "cache_dir=/proc/nonexistent/c"), ("cache_dir",)),
-    "gone.root_above": Case((*PRETRAIN, "output_root=/proc/nonexistent/r"), ("/proc/nonexistent", "output_root")),
     "gone.export_above": Case((*EXPORT, "to=/proc/nonexistent/e"), ("to=/proc/nonexistent/e",)),
 }
 
@@ -288,13 +213,11 @@ def test_a_path_that_cannot_be_is_refused(name: str, world: Path, answer: Answer
 @pytest.mark.parametrize(
     "words",
     [
-        (*PREPARE, "corpus.path=loop"),
         (*PREPARE, "corpus.path=texts/loop.txt"),
         (*PREPARE, "corpus.path=texts", "cache_dir=loop"),
         (*PRETRAIN, "output_root=loop"),
         (*EXPORT, "to=loop"),
         ("predict", "run=loop", "text=a"),
-        ("predict", RUN, "input=loop"),
         ("report", "loop"),
     ],
 )
@@ -334,7 +257,6 @@ def test_an_empty_variable_is_no_folder(world: Path, answer: Answer, monkeypatch
     [
         ((*PREPARE, "corpus.path=texts"), ("HOME", "cache_dir=", "LMTRANSFER_CACHE")),
         (PRETRAIN, ("HOME", "cache_dir=", "LMTRANSFER_CACHE")),
-        (("inspect", *PRETRAIN[1:-1]), ("HOME", "LMTRANSFER_CACHE")),
         ((*PREPARE, "corpus.path=~/texts"), ("corpus.path=~/texts", "HOME")),
         ((*PRETRAIN, "output_root=~"), ("output_root=~", "HOME")),
     ],
@@ -373,13 +295,11 @@ def test_a_current_folder_that_is_gone_is_named(world: Path, answer: Answer, mon
 @pytest.mark.parametrize(
     "error",
     [
-        MemoryError(),
         MemoryError("Unable to allocate 7.28 TiB for an array with shape (1000000000000,) and data type int64"),
         RuntimeError(
             "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
             "allocate 16777216000 bytes. Error code 12 (Cannot allocate memory)"
         ),
-        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
         RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"),
     ],
 )
@@ -432,20 +352,14 @@ def test_a_terminal_of_few_letters_shows_all_in_ascii(world: Path, monkeypatch: 
 
 SHELL: dict[str, tuple[str, int, str]] = {
     "ascii_list": ("PYTHONIOENCODING=ascii {} list models", 0, ""),
-    "latin_list": ("PYTHONIOENCODING=latin-1 {} list", 0, ""),
     "no_utf8_list": ("LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 {} list tasks", 0, ""),
-    "no_stderr": ("{} list models 2>&-", 0, ""),
     "no_streams": ("{} list models <&- >&- 2>&-", 0, ""),
     "no_stdout": ("{} list models >&-", 0, ""),
     "full_stdout": ("{} list models > /dev/full", 2, "standard output: "),
     "full_help": ("{} pretrain --help > /dev/full", 2, "standard output: "),
-    "full_page": ("{} --help > /dev/full", 2, "standard output: "),
     "full_stderr": ("{} nothing 2> /dev/full", 2, ""),
-    "world_size_empty": ("WORLD_SIZE= {} list models", 0, ""),
     "world_size_word": ("WORLD_SIZE=many {} list models", 0, ""),
-    "rank_word": ("RANK=first {} list models", 0, ""),
     "no_folder": ("mkdir g; cd g; rmdir ../g; {} list models", 2, "(cd)"),
-    "no_temporary_folder": ("TMPDIR=/nonexistent {} list models", 0, ""),
 }
 
 
@@ -470,17 +384,12 @@ def test_a_process_starts_in_an_odd_world(name: str, tmp_path: Path) -> None:
 
 LARGE = (*PRETRAIN[:4], "model=bert_base", *PRETRAIN[7:])
 SLOW_SHELL: dict[str, tuple[str, int, str]] = {
-    "train_no_stderr": (f"{{}} {' '.join(PRETRAIN)} 2>&-", 0, ""),
     "train_no_streams": (f"{{}} {' '.join(PRETRAIN)} <&- >&- 2>&-", 0, ""),
-    "predict_full": (f"{{}} {' '.join(PREDICT)} > /dev/full", 2, "standard output: "),
     "predict_no_stdin": (f"{{}} predict {RUN} input=- <&-", 2, "input=-: "),
     "predict_ascii": (f"PYTHONIOENCODING=ascii {{}} predict {RUN} text='b\u00f6l [MASK]'", 0, "b\\u00f6l"),
-    "inspect_latin": (f"PYTHONIOENCODING=latin-1 {{}} inspect {' '.join(PRETRAIN[1:-1])} measure=false", 0, ""),
-    "report_backend": ("MPLBACKEND=nope {} report runs to=o", 0, ""),
     "world_size_word": (f"WORLD_SIZE=many {{}} {' '.join(PRETRAIN)}", 2, "WORLD_SIZE=many"),
     "world_size_alone": (f"WORLD_SIZE=2 {{}} {' '.join(PRETRAIN)}", 2, "torchrun"),
     "little_memory": (f"ulimit -v 1500000; {{}} {' '.join(LARGE)}", 2, "memory"),
-    "study_ascii": ("LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 {} study -cd mine study=own", 0, ""),
 }  # fmt: skip
 
 
@@ -582,9 +491,7 @@ def test_a_file_keeps_what_it_held_where_there_is_no_room(tmp_path: Path) -> Non
     [
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0"),
-        ({"WORLD_SIZE": "-1"}, "WORLD_SIZE=-1"),
         ({"RANK": "1.5"}, "RANK=1.5"),
-        ({"LOCAL_RANK": "x"}, "LOCAL_RANK=x"),
         ({"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE=0"),
         ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR"),
     ],

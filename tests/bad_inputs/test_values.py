@@ -20,19 +20,13 @@ from lmtransfer.errors import ConfigError
 #: Values out of bounds, by key.
 BOUNDS = {
     "model.dim": ("-8", "0", "1e12", "nan"),
-    "model.hidden_dim": ("0",),
     "model.num_layers": ("-1", "0", "1e9"),
-    "model.num_heads": ("0", "-1"),
     "model.dropout": ("1.5", "-0.1", "nan", "1"),
-    "model.attention_dropout": ("2",),
-    "model.max_length": ("-1", "0"),
     "objective.max_length": ("0", "-5"),
     "objective.mask_prob": ("0", "1.5", "nan"),
-    "tokenizer.vocab_size": ("-3", "0"),
     "optimizer.learning_rate": ("0", "-1", "nan", "inf", "1e400"),
     "optimizer.weight_decay": ("-1", "nan"),
     "schedule.warmup_fraction": ("1.5", "-1"),
-    "train.eval_tokens": ("-1", "0"),
     "train.batch_tokens": ("0", "-1"),
     "train.max_grad_norm": ("nan", "inf", "-1"),
     "seed": ("-1", "99999999999999999999", "18446744073709551616"),
@@ -41,10 +35,7 @@ BOUNDS = {
     "corpus.name": ("../x", "a//b"),
     "objective.losses.mlm.weight": ("-1", "nan"),
     "train.num_workers": ("-1", "100000"),
-    "train.save_every": ("0",),
-    "train.eval_every": ("0",),
     "train.log_every": ("0", "null"),
-    "train.patience": ("0",),
     "train.micro_batch_tokens": ("0",),
     "hardware.threads": ("0", "100000"),
 }
@@ -56,34 +47,24 @@ CASES: dict[str, Case] = {
         for key, value in (
             ("model.dim", "1e12"),
             ("optimizer.learning_rate", "nan"),
-            ("train.batch_tokens", "0"),
-            ("seed", "99999999999999999999"),
             ("corpus.name", "../x"),
-            ("hardware.threads", "100000"),
         )
     },
     **{
         f"bounds.adamw.{key}={value}": Case(
             (*NOWHERE, f"optimizer.{key}={value}", "optimizer=adamw"), (f"optimizer.{key}",)
         )
-        for key, value in (("betas", "[0.9,1.0]"), ("betas", "[-1,0.9]"), ("eps", "0"), ("weight_decay", "-1"))
+        for key, value in (("betas", "[0.9,1.0]"), ("eps", "0"))
     },
     "bounds.seconds=inf": Case((*NOWHERE, "train.steps=null", "train.seconds=inf"), ("train.seconds",)),
-    "bounds.seconds=nan": Case((*NOWHERE, "train.steps=null", "train.seconds=nan"), ("train.seconds",)),
-    "bounds.seconds=-1": Case((*NOWHERE, "train.steps=null", "train.seconds=-1"), ("train.seconds",)),
     "bounds.epochs=0": Case((*NOWHERE, "train.steps=null", "train.epochs=0"), ("train.epochs",)),
-    "bounds.epochs=1e300": Case((*NOWHERE, "train.steps=null", "train.epochs=1e300"), ("train.epochs",)),
-    "bounds.seconds=1e300": Case((*NOWHERE, "train.steps=null", "train.seconds=1e300"), ("train.seconds",)),
-    "bounds.finetune_seed": Case((*FINETUNE, "seed=99999999999999999999"), ("seed:",)),
     "bounds.finetune_rate": Case((*FINETUNE, "optimizer.learning_rate=nan", "learning_rates=null"), ("learning_rate",)),
-    "bounds.rows_longer_than_model": Case((*NOWHERE, "objective.max_length=9999"), ("objective.max_length=9999",)),
     # 22: settings that exclude each other
     "both.warmups": Case(
         (*NOWHERE, "schedule.warmup_steps=5", "schedule.warmup_fraction=0.5"),
         ("schedule.warmup_steps=5", "schedule.warmup_fraction=0.5"),
     ),
     "both.models": Case((*NOWHERE, "model=gpt_mini"), ("model=bert_tiny", "model=gpt_mini")),
-    "both.objectives": Case((*NOWHERE, "objective=lm"), ("objective=mlm", "objective=lm")),
     # 24: a start that fails leaves nothing
     **{
         f"start.batch_tokens={value}": Case((*PRETRAIN, f"train.batch_tokens={value}"), ("train.batch_tokens",))
@@ -95,22 +76,17 @@ CASES: dict[str, Case] = {
     "start.not_finite": Case(
         (*PRETRAIN, "train.steps=50", "optimizer.learning_rate=1e38"), ("optimizer.learning_rate",)
     ),
-    "start.long_name": Case((*PRETRAIN, f"name={'n' * 300}"), ("name:", "300 bytes")),
     # 24: no text
     "text.empty": Case((*PREPARE, "corpus.path=a.txt"), ("a.txt", "empty"), {"a.txt": b""}),
-    "text.blank": Case((*PREPARE, "corpus.path=a.txt"), ("a.txt", "blank"), {"a.txt": b" \n\n \t\n" * 9}),
     "text.empty_jsonl": Case((*PREPARE, "corpus.path=a.jsonl"), ("a.jsonl", "empty"), {"a.jsonl": b""}),
     **{
         f"text.binary{name}": Case((*PREPARE, f"corpus.path=a{name}"), (f"a{name}", what), {f"a{name}": content})
         for name, content, what in (
             (".docx", b"PK\x03\x04\x14\x00\x06\x00word/document.xml", "ZIP"),
-            (".doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(64), "Office"),
             (".pdf", b"%PDF-1.7\nstream\nhello there\n", "PDF"),
-            (".rtf", b"{\\rtf1\\ansi hello there}\n", "RTF"),
             (".bin", bytes(range(7)) * 3 + bytes(500), "binary"),
             (".txt", "hello there".encode("utf-16-le") + b"\n\0", "UTF-16"),
             (".gzip", b"\x1f\x8b\x08\x00" + bytes(20), "gzip"),
-            (".png", b"\x89PNG\r\n\x1a\n" + bytes(20), "image"),
         )
     },
     "text.binary_replaced": Case(

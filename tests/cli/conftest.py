@@ -17,7 +17,7 @@ from lmtransfer.config import main_help, paths
 from lmtransfer.config.settings import COMMANDS, Settings, TrainSettings
 from lmtransfer.config.sweep import sweep_name
 from lmtransfer.launch import command
-from lmtransfer.reporting import sweep_table
+from lmtransfer.reporting import results
 
 FILES = {
     "toy.yaml": """
@@ -93,10 +93,6 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
         path = found.conf / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(text).lstrip())
-    hydra_pages = found.conf / "hydra" / "help"
-    hydra_pages.mkdir(parents=True)
-    page = paths.conf_dir() / "hydra" / "help" / "lmtransfer.yaml"
-    (hydra_pages / page.name).write_text(page.read_text())
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -104,7 +100,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(main_help, "commands", lambda: {"toy": "A toy", "other": "Another"})
     monkeypatch.setattr(command, "module_of", lambda command: module)
-    monkeypatch.setattr(sweep_table, "print_points", found.print_points)
+    monkeypatch.setattr(results, "print_points", found.print_points)
     monkeypatch.setitem(COMMANDS, "toy", ToySettings)  # type: ignore[misc]
     return found
 

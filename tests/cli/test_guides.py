@@ -48,12 +48,7 @@ def test_every_link_leads_to_a_file_and_a_heading(path: Path) -> None:
         target = (path.parent / file).resolve() if file else path
         assert target.is_file(), link
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_about_help_name_subjects(path: Path) -> None:
-    named = re.findall(r"lmtransfer help ([a-z]+)", path.read_text(encoding="utf-8"))
-    assert set(named) <= {*main_help.subjects(), *main_help.commands()}
+    assert set(re.findall(r"lmtransfer help ([a-z]+)", text)) <= {*main_help.subjects(), *main_help.commands()}
 
 
 def test_help_lists_the_guides_in_reading_order(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,23 +60,20 @@ def test_help_lists_the_guides_in_reading_order(capsys: pytest.CaptureFixture[st
     assert all(len(line) <= 120 for line in out.splitlines())
 
 
-@pytest.mark.parametrize("subject", main_help.subjects())
-def test_help_prints_a_guide_as_it_is_to_a_pipe(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["help", subject]) == 0
-    assert capsys.readouterr().out.rstrip() == (main_help.GUIDES / f"{subject}.md").read_text(encoding="utf-8").rstrip()
-
-
-@pytest.mark.parametrize("subject", main_help.subjects())
-def test_help_formats_a_guide_for_a_terminal(subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_prints_each_guide_as_it_is_to_a_pipe_and_formatted_for_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "90")
-    out = Terminal()
-    main_help.show_guide(subject, out)
-    shown = out.getvalue()
-    assert "```" not in shown
-    assert "](" not in shown
-    assert ".md)" not in shown
-    assert all(len(line) <= 90 for line in shown.splitlines())
+    for subject in main_help.subjects():
+        text = (main_help.GUIDES / f"{subject}.md").read_text(encoding="utf-8")
+        assert main(["help", subject]) == 0
+        assert capsys.readouterr().out.rstrip() == text.rstrip()
+        out = Terminal()
+        main_help.show_guide(subject, out)
+        shown = out.getvalue()
+        assert not {part for part in ("```", "](", ".md)") if part in shown}
+        assert all(len(line) <= 90 for line in shown.splitlines())
 
 
 def test_a_link_names_the_command_that_shows_its_guide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,6 @@ def saved(run: Path) -> int | None:
 @pytest.mark.parametrize(
     ("signals", "workers"),
     [
-        ([signal.SIGHUP], 1),
         ([signal.SIGTERM], 0),
         ([signal.SIGINT] * 4, 0),
         ([signal.SIGINT, signal.SIGHUP], 1),
@@ -156,8 +155,7 @@ def test_an_evaluation_ends_calmly_whenever_it_is_stopped(
     assert "Traceback" not in shown.read_text()
 
 
-@pytest.mark.parametrize("streams", [("stderr",), ("stdout", "stderr")])
-@pytest.mark.parametrize("also", [None, signal.SIGINT])
+@pytest.mark.parametrize(("streams", "also"), [(("stderr",), None), (("stdout", "stderr"), signal.SIGINT)])
 def test_a_reader_that_goes_away_costs_no_step(
     streams: tuple[str, ...], also: signal.Signals | None, start: Start, world: Path
 ) -> None:
@@ -202,7 +200,7 @@ pretrain: {corpus: text, steps: 100000, words: [%s]}
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_run_of_a_study_saves_and_ends_with_it(number: signal.Signals, start: Start, world: Path) -> None:
     words = [word for word in SETTINGS if not word.startswith(("corpus=", "train.s", "model=", "objective="))]
     (world / "mine" / "study").mkdir(parents=True)

@@ -26,19 +26,13 @@ def test_everything_there_is_is_listed_with_its_first_line(capsys: pytest.Captur
             assert summary(path.read_text(encoding="utf-8")) in shown
 
 
-@pytest.mark.parametrize("words", [["models"], ["what=models"], ["model"]])
-def test_one_kind(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["models"], ["what=models"], ["model"], ["models", "trackers"]])
+def test_chosen_kinds(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", *words]) == 0
     shown = capsys.readouterr().out
     assert "bert_mini" in shown
+    assert ("trackers (" in shown) == ("trackers" in words)
     assert "corpora" not in shown
-
-
-def test_several_kinds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["list", "models", "corpora"]) == 0
-    shown = capsys.readouterr().out
-    assert "bert_mini" in shown
-    assert "imdb_unsup" in shown
 
 
 def test_a_kind_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:

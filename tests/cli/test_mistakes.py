@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from lmtransfer import cli
 from lmtransfer.cli import main
 from lmtransfer.errors import CheckpointError, Interrupted
+from lmtransfer.system import interrupts, optional
 
 
 @pytest.mark.parametrize(
@@ -19,23 +22,15 @@ from lmtransfer.errors import CheckpointError, Interrupted
         (["tyo"], ["'tyo'", "'toy'", "toy, other"]),
         (["seed=1"], ["lmtransfer <command> seed=1"]),
         (["-m", "toy"], ["lmtransfer <command> -m"]),
-        (["toy", "--multrun"], ["--multrun", "'--multirun'"]),
         (["toy", "--model", "large"], ["--model", "model=large"]),
-        (["toy", "--batch-size=3"], ["--batch-size", "batch_size=3"]),
         (["toy", "--max-steps", "4"], ["--max-steps", "train.steps=4"]),
         (["toy", "max_steps=4"], ["max_steps=4: ", "'train.steps'"]),
-        (["toy", "train.num_steps=4"], ["train.num_steps=4: ", "'train.steps'"]),
         (["toy", "model.hidden_size=4"], ["model.hidden_size=4: ", "'model.dim'"]),
         (["toy", "+model=[1,2]"], ["model=1: ", "model=2: ", "large, small"]),
         (["toy", "model=1e3"], ["model=1e3: ", "large, small"]),
         (["toy", "quick"], ["'quick'", "key=value", "lmtransfer toy --help"]),
-        (["toy", "trian.steps=5"], ["trian.steps=5: ", "'train.steps'"]),
         (["toy", "train.stpes=5"], ["train.stpes=5: ", "'train.steps'", "seconds, steps"]),
-        (["toy", "sede=1"], ["sede=1: ", "'seed'"]),
-        (["toy", "modle=large"], ["modle=large: ", "'model'"]),
         (["toy", "model=lareg"], ["model=lareg: ", "'large'", "large, small"]),
-        (["toy", "model=3"], ["model=3: ", "large, small"]),
-        (["toy", "experiment=quikc"], ["experiment=quikc: ", "'quick'"]),
         (["toy", "model.dmi=3"], ["model.dmi=3: ", "'model.dim'"]),
         (["toy", "train.steps=[1"], ["train.steps=[1: ", "key=value", "[a,b]"]),
         (["toy", "seed=1,2"], ["seed=1,2: ", " -m "]),
@@ -160,3 +155,44 @@ def test_other_ranks_are_silent_about_what_all_find(
     toy.behave = fail
     result = lmtransfer("toy")
     assert (result.code, result.out, result.err) == (2, "", "lmtransfer (rank 1): only here\n")
+
+
+def test_serve_without_its_packages_names_the_extra_before_the_run_is_opened(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(optional, "find_spec", lambda package: None)
+    assert main(["serve", "run=runs/nothing"]) == 2
+    assert "lmtransfer[serve]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "code", "said"),
+    [
+        (signal.SIGINT, ImportError("numpy cannot be loaded twice"), 130, "lmtransfer: interrupted\n"),
+        (signal.SIGTERM, CheckpointError("bad file"), 143, "lmtransfer: interrupted\n"),
+        (signal.SIGINT, Interrupted("the same command goes on"), 75, "lmtransfer: the same command goes on\n"),
+        (None, CheckpointError("bad file"), 2, "lmtransfer: bad file\n"),
+    ],
+    ids=["Ctrl-C in an import", "SIGTERM in a file", "a command that says how to go on", "no signal"],
+)
+def test_an_error_that_a_signal_led_to_is_told_as_the_signal(
+    number: signal.Signals | None,
+    error: Exception,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def dispatched(words: list[str]) -> int:
+        try:
+            if number is not None:
+                interrupts._stop(number, None)
+        except interrupts.Stopped:
+            raise error from None
+        raise error
+
+    for name, value in (("stopped_at", -interrupts._PATIENCE), ("stopped_by", None), ("decided", False)):
+        monkeypatch.setattr(interrupts._Ending, name, value)
+    monkeypatch.setattr(cli, "_dispatch", dispatched)
+    assert cli.main(["list"]) == code
+    assert capsys.readouterr().err == said

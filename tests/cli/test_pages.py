@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from lmtransfer.config import main_help, paths
 from lmtransfer.config.command_help import leading_comment, summary
 
-CONFIGS = sorted(path for path in paths.conf_dir().rglob("*.yaml") if "hydra" not in path.parts)
 COMMANDS = list(main_help.commands())
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(paths.conf_dir())))
-def test_every_config_starts_with_what_it_is(path: Path) -> None:
-    line = summary(path.read_text(encoding="utf-8"))
-    assert len(line) > 5, f"{path.name}: the first line should say what it is, its source and its cost"
+def test_every_config_starts_with_what_it_is_its_source_and_its_cost() -> None:
+    configs = [path for path in paths.conf_dir().rglob("*.yaml")]
+    assert [path.name for path in configs if len(summary(path.read_text(encoding="utf-8"))) <= 5] == []
+    assert configs
 
 
 @pytest.mark.parametrize("command", COMMANDS)

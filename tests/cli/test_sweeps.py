@@ -42,15 +42,6 @@ def test_groups_paths_and_names_can_be_swept(lmtransfer: Any, toy: Any) -> None:
     assert [cfg["init"] for cfg in toy.configs[2:4]] == ["runs/a/seed=1", "runs/a-seed=1"]
 
 
-def test_a_command_knows_whether_it_is_in_a_sweep(lmtransfer: Any, toy: Any) -> None:
-    seen = []
-    toy.behave = lambda cfg: seen.append(in_sweep())
-    lmtransfer("toy", "-m", "seed=1,2")
-    lmtransfer("toy")
-    assert seen == [True, True, False]
-    assert not in_sweep()
-
-
 def test_failed_points_do_not_stop_the_others_and_are_listed(lmtransfer: Any, toy: Any) -> None:
     def fail(cfg: Any) -> None:
         if cfg.seed == 1:
@@ -106,6 +97,7 @@ def test_an_interruption_stops_the_whole_sweep(error: BaseException, lmtransfer:
 
     toy.behave = interrupt
     result = lmtransfer("toy", "-m", "seed=1,2,3")
+    assert not in_sweep()
     assert result.code == 75
     assert [cfg["seed"] for cfg in toy.configs] == [1, 2]
     assert "sweep was interrupted" in result.err
@@ -161,35 +153,19 @@ def test_a_terminal_shows_all_points_after_each(lmtransfer: Any, toy: Any, monke
 
 
 @pytest.mark.parametrize(
-    ("launcher", "package"),
-    [
-        ("submitit_slurm", "hydra-submitit-launcher"),
-        ("ray", "hydra-ray-launcher"),
-    ],
-)
-def test_a_launcher_that_is_not_installed_names_its_package(
-    launcher: str, package: str, lmtransfer: Any, toy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Plugins.instance()  # installed launchers are registered
-    monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{launcher}.yaml", raising=False)
-    result = lmtransfer("toy", "-m", "seed=1,2", f"hydra/launcher={launcher}")
-    assert result.code == 2
-    assert f"hydra/launcher={launcher}" in result.err
-    assert f"pip install {package}\n" in result.err
-    assert toy.configs == []
-
-
-@pytest.mark.parametrize(
     ("word", "named"),
     [
         ("hydra/launcher=joblob", ("joblib", "basic")),
         ("hydra.launcher.n_jobs=2", ("hydra.launcher.n_jobs", "hydra/launcher=joblib")),
         ("hydra.sweep.dir=here", ("hydra.sweep.dir", "output_root")),
+        ("hydra/launcher=ray", ("hydra/launcher=ray", "pip install hydra-ray-launcher\n")),
     ],
 )
 def test_a_wrong_launcher_or_setting_of_it_is_one_message(
-    word: str, named: tuple[str, ...], lmtransfer: Any, toy: Any
+    word: str, named: tuple[str, ...], lmtransfer: Any, toy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    Plugins.instance()  # installed launchers are registered
+    monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], "ray.yaml", raising=False)
     result = lmtransfer("toy", "-m", "seed=1,2", word)
     assert result.code == 2
     assert result.err.count("\n") == 1

@@ -21,7 +21,7 @@ from support.saved_encoder import load_encoder
 from lmtransfer.config import paths
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.inference.answering import MaskAnswers
+from lmtransfer.inference.fill_mask import open_mask_filler
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.runs.predictions import read_predictions
@@ -150,7 +150,7 @@ def test_a_masked_run_is_scored_either_way(world: Path) -> None:
 def test_masks_are_filled_alike_alone_and_among_others(world: Path) -> None:
     saved, hardware = open_saved("runs/pretrain/bert", key="run"), setup(device="cpu", precision="fp32")
     texts = ("ba [MASK] da", "[MASK] [MASK]", "fe gi [MASK]")
-    filled = MaskAnswers(saved, 3, hardware)
+    filled = open_mask_filler(saved, 3, hardware)
     together = filled.lines([TextExample(id=str(i), text=text, text_pair=None) for i, text in enumerate(texts)])
     assert [(line["id"], line["text"]) for line in together] == [(str(i), text) for i, text in enumerate(texts)]
     assert [len(line["masks"]) for line in together] == [1, 2, 1]
@@ -167,8 +167,8 @@ def test_what_cannot_answer_says_what_can(world: Path) -> None:
         _evaluate("run=runs/pretrain/electra")
     hardware = setup(device="cpu", precision="fp32")
     with refuses(ConfigError, "(lm)", "[MASK]", "objective=", "plm", "mlm_nsp"):
-        MaskAnswers(open_saved("runs/pretrain/gpt", key="run"), 3, hardware)
+        open_mask_filler(open_saved("runs/pretrain/gpt", key="run"), 3, hardware)
     saved = open_saved("runs/pretrain/bert", key="run")
     saved.config["task"] = {"name": "sst2"}
     with refuses(RunDirectoryError, str(saved.path), "runs/pretrain/<name>"):
-        MaskAnswers(saved, 3, hardware)
+        open_mask_filler(saved, 3, hardware)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -26,16 +28,24 @@ RUN = [
 ]
 
 
+SAID = "said.txt"
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A world with a run of folds, two seeds and the control, and what the command said."""
     folder = tmp_path_factory.mktemp("world")
     make_world(folder)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as said:
+        patch.chdir(folder)
+        patch.setenv("LMTRANSFER_CACHE", str(folder / "cache"))
+        assert lmtransfer("finetune", *RUN, "seeds=2", "control=true", "baseline=true", "name=cv") == 0
+    (folder / SAID).write_text(said.getvalue())
     return folder
 
 
-def test_folds_give_one_result_with_a_control(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("finetune", *RUN, "seeds=2", "control=true", "baseline=true", "name=cv") == 0
-    said = capsys.readouterr().out
+def test_folds_give_one_result_with_a_control(world: Path) -> None:
+    said = Path(SAID).read_text()
     assert "fold 3 of 3" in said
     assert "lmtransfer evaluate" not in said
     found = result("runs/finetune/cv")
@@ -65,8 +75,7 @@ def test_folds_give_one_result_with_a_control(world: Path, capsys: pytest.Captur
 
 def test_a_fold_is_answered_by_the_run_that_has_not_seen_it(world: Path) -> None:
     """Each fold's run, asked anew about the whole file, gives the kept answers to its own fold."""
-    assert lmtransfer("finetune", *RUN, "name=cv") == 0
-    run = Path("runs/finetune/cv")
+    run = Path("runs/finetune/cv/seed-0")
     whole = read_predictions(run / "predictions/folds.parquet").examples
     texts = [line.split("\t")[0] for line in Path("data/train.tsv").read_text().splitlines()[1:]]
     division = fold_of(whole.gold, texts, folds=3, seed=0, names=whole.labels)
@@ -81,22 +90,23 @@ def test_a_fold_is_answered_by_the_run_that_has_not_seen_it(world: Path) -> None
     assert not np.concatenate(elsewhere).all()
 
 
-def test_probing_with_folds_gives_the_same_with_and_without_kept_features(world: Path) -> None:
+def test_probing_with_folds_and_without_a_held_out_part(world: Path) -> None:
     words = [word for word in RUN if not word.startswith("optimizer")]
-    assert lmtransfer("probe", *words, "optimizer.learning_rate=0.05", "control=true", "seeds=2", "name=cv") == 0
+    words += ["optimizer.learning_rate=0.05", "checkpoint=last", "task.dev_from_train=null"]
+    assert lmtransfer("probe", *words, "control=true", "name=cv") == 0
     found = result("runs/probe/cv")
-    assert found["n"] == 2
-    assert found["control"]["n"] == 2
+    assert len(found["folds"]) == len(result("runs/probe/cv/control")["folds"]) == 3
 
 
 def test_a_killed_run_goes_on_with_the_fold_it_was_in(world: Path) -> None:
-    assert lmtransfer("finetune", *RUN, "name=cv") == 0
-    run, expected = Path("runs/finetune/cv"), result("runs/finetune/cv")
+    run, expected = Path("runs/finetune/cv/seed-0"), result("runs/finetune/cv/seed-0")
     (run / "result.json").unlink()
+    Path("runs/finetune/cv/result.json").unlink()
     shutil.rmtree(run / "predictions")
     shutil.rmtree(run / "folds/fold-1")
     before = (run / "folds/fold-0/result.json").stat().st_mtime_ns
-    assert lmtransfer("finetune", *RUN, "name=cv", "resume=true") == 0
+    words = ["seeds=2", "control=true", "baseline=true", "name=cv", "resume=true"]
+    assert lmtransfer("finetune", *RUN, *words) == 0
     found = result(run)
     assert found["metrics"] == expected["metrics"]
     assert found["folds"] == expected["folds"]
@@ -112,9 +122,9 @@ def test_other_kinds_of_tasks(kind: str, world: Path) -> None:
         sets = [["kind"] * int(label) + ["long"] * (len(text) > 30) for text, label in rows]
         lines = ["text\tlabels", *(f"{row[0]}\t{','.join(labels)}" for row, labels in zip(rows, sets, strict=True))]
     Path("data/own.tsv").write_text("\n".join(lines) + "\n")
-    words = [f"task={kind}", "task.train=data/own.tsv", *RUN[-7:], "name=cv"]
+    words = [f"task={kind}", "task.train=data/own.tsv", *RUN[-7:], "name=own"]
     assert lmtransfer("finetune", *words) == 0
-    found = result("runs/finetune/cv")
+    found = result("runs/finetune/own")
     assert found["num_scored"] == 120
     assert len(found["folds"]) == 3
 
@@ -140,7 +150,6 @@ def test_refusals(words: list[str], names: tuple[str, ...], world: Path, capsys:
 
 
 def test_a_run_of_folds_has_no_single_model(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("finetune", *RUN, "seeds=2", "checkpoint=last", "task.dev_from_train=null", "name=cv") == 0
     for command in (
         ["predict", "run=runs/finetune/cv", "text=good"],
         ["evaluate", "run=runs/finetune/cv", "split=test"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 import statistics
 from pathlib import Path
 from typing import Any
@@ -159,6 +158,7 @@ def test_a_trained_probe_on_few_labels_trains_its_head_long_enough(world: Path) 
     words.append("transfer.fit=trainer")
     assert lmtransfer(*words, "name=default") == 0
     assert result("runs/probe/default")["steps"] == 600
+    assert "layer_weights" not in result("runs/probe/default")  # of a single layer
     assert lmtransfer(*words, "train.epochs=10", "name=given") == 0
     assert result("runs/probe/given")["steps"] == 10
     assert lmtransfer(*words, "train.min_steps=null", "seeds=2", "name=old") == 0
@@ -169,10 +169,9 @@ def test_a_trained_probe_on_few_labels_trains_its_head_long_enough(world: Path) 
 def test_weights_and_smoothing_shape_training_and_not_the_measured_loss(world: Path) -> None:
     for name, words in {"plain": [], "shaped": ["task.class_weights=balanced", "task.label_smoothing=0.2"]}.items():
         assert lmtransfer("finetune", *QUICK, *words, "train.micro_batch_tokens=64", f"name={name}") == 0
-        found = result(f"runs/finetune/{name}")
-        assert lmtransfer("evaluate", f"run=runs/finetune/{name}", "split=dev", "hardware=exact", "name=again") == 0
-        assert result("runs/evaluate/again")["metrics"] == pytest.approx(found["metrics"], abs=1e-6)
-        shutil.rmtree("runs/evaluate/again")
+    found = result("runs/finetune/shaped")
+    assert lmtransfer("evaluate", "run=runs/finetune/shaped", "split=dev", "hardware=exact", "name=again") == 0
+    assert result("runs/evaluate/again")["metrics"] == pytest.approx(found["metrics"], abs=1e-6)
     assert _losses("runs/finetune/plain") != _losses("runs/finetune/shaped")
 
 
@@ -199,17 +198,17 @@ def test_layer_weights_are_those_of_the_checkpoint_with_mean_and_deviation(
     world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["transfer.layers=mix", "optimizer.learning_rate=0.1", "name=p"]
-    assert lmtransfer("probe", *QUICK, *words, "seeds=3", "control=true") == 0
+    assert lmtransfer("probe", *QUICK, *words, "seeds=2", "control=true") == 0
     assert "layer weights: embeddings 0." in capsys.readouterr().out
     found = result("runs/probe/p")
     for part, folder in ((found, "runs/probe/p"), (found["control"], "runs/probe/p/control")):
-        learned = [_learned(f"{folder}/seed-{seed}") for seed in range(3)]
+        learned = [_learned(f"{folder}/seed-{seed}") for seed in range(2)]
         for seed, (gamma, weights) in enumerate(learned):
             of_seed = result(f"{folder}/seed-{seed}")["layer_weights"]
             assert of_seed == {"gamma": pytest.approx(gamma), "weights": pytest.approx(weights)}
             assert sum(of_seed["weights"]) == pytest.approx(1)
             assert len(of_seed["weights"]) == 3
-        assert len({gamma for gamma, _ in learned}) == 3
+        assert len({gamma for gamma, _ in learned}) == 2
         joint = part["layer_weights"]
         assert joint["gamma"] == pytest.approx(statistics.fmean(gamma for gamma, _ in learned))
         assert joint["deviation"]["gamma"] == pytest.approx(statistics.stdev(gamma for gamma, _ in learned))
@@ -225,11 +224,9 @@ def test_layer_weights_are_those_of_the_checkpoint_with_mean_and_deviation(
     assert f"layer weights: embeddings {weights[0]:.2f} \u00b1 " in (world / "runs/report/report.html").read_text()
 
 
-def test_one_run_has_weights_without_deviation_and_no_mixture_none(world: Path) -> None:
-    assert lmtransfer("probe", *QUICK, "transfer.layers=mix", "name=one") == 0
+def test_one_run_has_weights_without_deviation(world: Path) -> None:
+    assert lmtransfer("probe", *QUICK, "transfer.layers=mix", "train.epochs=1", "name=one") == 0
     assert result("runs/probe/one")["layer_weights"]["deviation"] is None
-    assert lmtransfer("probe", *QUICK, "name=none") == 0
-    assert "layer_weights" not in result("runs/probe/none")
 
 
 def test_gradual_unfreezing_leaves_the_embeddings_until_their_time(world: Path) -> None:
@@ -245,6 +242,7 @@ def test_gradual_unfreezing_leaves_the_embeddings_until_their_time(world: Path) 
 
 def test_layer_wise_rates_leave_the_logged_rate_alone(world: Path) -> None:
     words = ["schedule=constant", "optimizer.learning_rate=0.01"]
+    words.append("train.epochs=1")
     for name, more in (("even", []), ("decay", ["transfer.layer_decay=0.5"])):
         assert lmtransfer("finetune", *QUICK, *words, *more, f"name={name}") == 0
     logged = [

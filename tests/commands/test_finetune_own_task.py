@@ -22,8 +22,8 @@ from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.targets import LabelTargets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.tasks.text.example import encode_texts
+from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.heads.sequences import ClassificationHead
 
@@ -99,7 +99,7 @@ class IsLong(Task):
         return TextReader("classification", owner=self.name)
 '''
 YAML = "# Is a text long?\n_target_: own_tasks.IsLong\nname: is_long\nnum_train: null\n"
-QUICK = ["-cd", "mine", "task=is_long", "hardware=exact", "init=runs/pretrain/base", "train.epochs=12"]
+QUICK = ["-cd", "mine", "task=is_long", "hardware=exact", "init=runs/pretrain/base"]
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +120,10 @@ def test_one_class_and_one_yaml_are_all_that_a_task_takes(
 
     assert lmtransfer("inspect", "-cd", "mine", "task=is_long", "init=runs/pretrain/base") == 0
     assert "label long" in capsys.readouterr().out
-    assert lmtransfer("probe", *QUICK, "name=probe", "control=true", "seeds=2") == 0
+    quick = ["train.epochs=1", "baseline=null"]
+    assert lmtransfer("probe", *QUICK, *quick, "name=probe", "control=true", "seeds=2") == 0
     assert result("runs/probe/probe")["difference"] is not None
-    assert lmtransfer("finetune", *QUICK, "optimizer.learning_rate=0.01", "name=own") == 0
+    assert lmtransfer("finetune", *QUICK, "train.epochs=12", "optimizer.learning_rate=0.01", "name=own") == 0
     found = result("runs/finetune/own")
     assert "  margin 0." in capsys.readouterr().err  # its own loss
     assert found["mean"] > 0.75  # the majority has 63 %

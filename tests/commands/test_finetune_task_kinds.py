@@ -16,6 +16,10 @@ from support.html_pages import parsed
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     make_task_world(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("LMTRANSFER_CACHE", str(folder / "cache"))
+        assert lmtransfer("finetune", *FILES["text_pair"], *QUICK[:3], "train.epochs=1", "name=first") == 0
     return folder
 
 
@@ -35,7 +39,7 @@ METRICS = {
 }
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "multi_label"])
 def test_each_kind_is_learnt_and_scored(kind: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("finetune", *FILES[kind], *QUICK, "transfer.pooling=mean", "name=ft") == 0
     found = result("runs/finetune/ft")
@@ -54,7 +58,7 @@ def test_each_kind_is_learnt_and_scored(kind: str, world: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("kind", FILES)
 def test_probing_and_caching_give_the_same(kind: str, world: Path) -> None:
-    words = [*FILES[kind], *QUICK[:3], "train.epochs=2", "control=true", "transfer.layers=mix", "name=probe"]
+    words = [*FILES[kind], *QUICK[:3], "train.epochs=1", "transfer.layers=mix", "name=probe"]
     assert lmtransfer("probe", *words) == 0
     found = result("runs/probe/probe")
     assert 0 <= found["metrics"][METRICS[kind]] + 1 <= 2
@@ -74,19 +78,15 @@ def test_tasks_can_be_inspected(kind: str, world: Path, capsys: pytest.CaptureFi
         assert "windows" in said
 
 
-def test_a_finetuned_run_is_a_start_for_another_task(world: Path) -> None:
-    assert lmtransfer("finetune", *FILES["text_pair"], *QUICK[:3], "train.epochs=1", "name=first") == 0
+def test_a_finetuned_run_is_a_start_for_another_task_and_scores_no_other_kind(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [*FILES["tagging"], "hardware=exact", "train.epochs=1", "init=runs/finetune/first", "name=second"]
     assert lmtransfer("finetune", *words) == 0
     assert result("runs/finetune/second")["task"] == "tagging"
-
-
-def test_another_kind_of_task_is_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("finetune", *FILES["text_pair"], *QUICK[:3], "train.epochs=1", "name=ft") == 0
-    capsys.readouterr()
-    assert lmtransfer("evaluate", "run=runs/finetune/ft", *FILES["tagging"], "split=dev", "name=x") == 2
+    assert lmtransfer("evaluate", "run=runs/finetune/first", *FILES["tagging"], "split=dev", "name=x") == 2
     said = capsys.readouterr().err
-    assert all(name in said for name in ("runs/finetune/ft", "text_pair (a classification task)", "tagging")), said
+    assert all(name in said for name in ("runs/finetune/first", "text_pair (a classification task)", "tagging")), said
 
 
 def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,6 +96,11 @@ def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys:
     assert found["labels"] == ["kind", "unkind"]
     assert {"micro_f1", "macro_f1", "average_precision", "loss"} == found["metrics"].keys()
     assert any(part["source"] == "examples" for part in found["difference"]["parts"])
+    assert found["metrics"]["micro_f1"] > max(0.8, found["majority"]["micro_f1"])
+    run = "run=runs/finetune/sets/seed-0"
+    assert lmtransfer("evaluate", run, "split=dev", "hardware=exact", "name=again") == 0
+    of_seed = result("runs/finetune/sets/seed-0")["metrics"]
+    assert result("runs/evaluate/again")["metrics"] == pytest.approx(of_seed, abs=1e-6)
     capsys.readouterr()
     texts = {"good film bad": ["kind", "unkind"], "good film good": ["kind"]}
     for ensemble in ("false", "true"):
@@ -166,7 +171,7 @@ def test_languages_have_scores_of_their_own(world: Path, capsys: pytest.CaptureF
         content = "\n".join(["language\tgold_label\tsentence1\tsentence2", *lines]) + "\n"
         (folder / f"xnli.{split}.tsv").write_text(content)
     words = ["task=xnli", "task.languages=[en,xx]", "data_root=data", *QUICK, "transfer.pooling=mean"]
-    assert lmtransfer("finetune", *words, "seeds=2", "control=true", "name=ft") == 0
+    assert lmtransfer("finetune", *words, "seeds=2", "name=ft") == 0
     found = result("runs/finetune/ft")
     english, other = (found["metrics"][f"language/{code}/accuracy"] for code in ("en", "xx"))
     assert english > 0.8 > other

@@ -24,7 +24,7 @@ from lmtransfer.pretraining.continued import InheritedHeads
 pytest.importorskip("transformers")
 
 QUICK = [*TASK, "hardware=exact", "baseline=null", "train.epochs=1", "optimizer.learning_rate=0.01"]
-QUICK += ["transfer.pooling=mean"]
+QUICK += ["transfer.pooling=mean", "task.num_train=20"]
 TEXT = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3"]
 SENTENCE = ["the", "film", "was", "very", "[MASK]", "."]
 
@@ -131,7 +131,8 @@ def test_it_is_measured_on_text(world: Path, capsys: pytest.CaptureFixture[str])
     assert lmtransfer("evaluate", "run=hf:bert", "hardware=exact") == 2
     said = capsys.readouterr().err
     assert all(name in said for name in ("imported", "corpus=text", "corpus.path=")), said
-    assert lmtransfer("evaluate", "run=hf:bert", *TEXT, "corpus.name=films", "hardware=exact", "name=e") == 0
+    words = [*TEXT, "corpus.name=films", "hardware=exact", "eval_tokens=200", "name=e"]
+    assert lmtransfer("evaluate", "run=hf:bert", *words) == 0
     metrics = result("runs/evaluate/e")["metrics"]
     assert set(metrics) >= {"loss", "mlm", "nsp"}
     assert lmtransfer("inspect", "init=hf:bert", *TEXT, "objective.max_length=16", "measure=false") == 0
@@ -217,7 +218,6 @@ def test_mistakes_are_answered_and_leave_nothing_behind(world: Path, capsys: pyt
             path.unlink() if text is None else path.write_text(text)
 
     published = json.loads(Path("bert/config.json").read_text())
-    Path("empty").mkdir()
     broken("torn", config__json="{")
     broken("strange", config__json=json.dumps(published | {"model_type": "strange"}))
     broken("mute", vocab__txt=None)
@@ -225,9 +225,7 @@ def test_mistakes_are_answered_and_leave_nothing_behind(world: Path, capsys: pyt
     broken("larger", config__json=json.dumps(published | {"vocab_size": 500}))
     broken("cut", model__safetensors="abc")
     for words, names in (
-        (["source=none/at/all"], ("source=none/at/all", "config.json")),
         (["source=bert/config.json"], ("source=bert/config.json: ",)),
-        (["source=empty"], ("source=empty", "config.json")),
         (["source=torn"], ("torn/config.json",)),
         (["source=strange"], ("model_type=strange",)),
         (["source=mute"], ("vocab.txt",)),
@@ -236,8 +234,6 @@ def test_mistakes_are_answered_and_leave_nothing_behind(world: Path, capsys: pyt
         (["source=cut"], ("cut/model.safetensors",)),
         (["source=bert", "tokenizer.add=none.txt"], ("none.txt",)),
         (["source=bert", "name=../up"], ("name:", "'../up'")),
-        (["source=bert", "model=bert_tiny"], ("model=bert_tiny",)),
-        ([], ("source: ",)),
     ):
         assert lmtransfer("import", *words) == 2, words
         said = capsys.readouterr().err

@@ -6,41 +6,30 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from fakes.objectives import NumberTokenizer, bert, random_documents, store_of
 from fakes.texts import made_up_documents, write_text
-from rich.console import Console
 
 from lmtransfer.cli import main
 from lmtransfer.config import paths
 from lmtransfer.config.config_files import primary_config
-from lmtransfer.inference.inspection.cost import StepCost, measurable_rows, measure, parameter_counts
-from lmtransfer.inference.inspection.pretraining import render_row, render_strip
-from lmtransfer.inference.inspection.tables import format_duration
-from lmtransfer.objectives.corruption.masking import TokenMasking
-from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.pairs import SentencePairs
-from lmtransfer.objectives.rows.stream import LanguageStream
-from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.objectives.views import RowView
-from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.optim.optimizers import AdamW
-from lmtransfer.training.precision import Precision
 
-TOKENIZER = NumberTokenizer()
 SMALL = ["model.num_layers=2", "model.dim=16", "model.num_heads=2", "model.hidden_dim=32", "hardware.threads=1"]
 TEXT = ["corpus=text", "corpus.path=a.txt", "corpus.name=mine", "tokenizer.vocab_size=60", "hardware.precision=fp32"]
 Output = Callable[..., str]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def inspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Output:
+def inspect(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Output:
     """Run the command on 300 made-up documents and return what it prints."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(cache))
     monkeypatch.setenv("COLUMNS", "160")
     threads = torch.get_num_threads()
     documents = made_up_documents(300)
@@ -130,7 +119,7 @@ def test_a_budget_is_told_in_hours_of_gpus(inspect: Output) -> None:
 
 def test_epochs_differ_and_repeat(inspect: Output) -> None:
     def rows(epoch: int) -> str:
-        output = inspect("measure=false", f"epoch={epoch}", "rows=1", "strips=0")
+        output = inspect("measure=false", f"epoch={epoch}", "rows=1", "strips=0", "sample=50")
         _, first_row = re.split(r"(?=tokens \d+:\d+)", output, maxsplit=1)
         return first_row[: first_row.index(f"epoch {epoch}")]
 
@@ -152,7 +141,6 @@ def test_without_measuring_there_are_parameters_only(inspect: Output) -> None:
         (["model=gpt_mini"], ("objective=mlm", "bidirectional", "model.attention", "causal")),
         (["objective.max_length=300"], ("objective.max_length=300", "model.max_length")),
         (["rows=-1", "sample=0"], ("rows: -1", "10,000")),
-        (["rows=many"], ("rows", "'many'")),
         (["row=2"], ("rows",)),
         (["train.batch_tokens=32"], ("train.batch_tokens=32",)),
     ],
@@ -179,82 +167,3 @@ def test_the_words_of_a_pretrain_command_can_be_given() -> None:
     files = [(paths.conf_dir() / f"{name}.yaml").read_text() for name in ("pretrain", "inspect")]
     defaults = [re.findall(r"^ {2}- (\w+: \w+)", text, re.MULTILINE) for text in files]
     assert defaults[0] == [choice for choice in defaults[1] if choice != "task: null"]
-
-
-def view(original: list[int], inputs: list[int], hidden: list[int], segments: list[int] | None = None) -> RowView:
-    is_hidden = np.isin(np.arange(len(original)), hidden)
-    return RowView("k", np.array(original), np.array(inputs), np.array(segments or [0] * len(original)), is_hidden, {})
-
-
-def test_marks_say_what_is_hidden_without_colours() -> None:
-    row = view([1, 10, 11, 12, 13, 14, 2], [1, 3, 11, 40, 13, 14, 2], [1, 3, 5])
-    assert render_row(row, TOKENIZER).plain == "[CLS] {10}|11 {12>40}|13 {14=} [SEP]"
-    assert render_strip(row, TOKENIZER).plain == "|#.#.#|"
-    pair = view([1, 10, 2, 11, 12, 2], [1, 10, 2, 11, 12, 2], [], [0, 0, 0, 1, 1, 1])
-    assert render_row(pair, TOKENIZER).plain == "[CLS] 10 [SEP]\n11 12 [SEP]"
-
-
-def test_marks_have_colours_where_there_are_any() -> None:
-    row = view([1, 10, 2], [1, 3, 2], [1])
-    console = Console(force_terminal=True, color_system="standard", width=80)
-    with console.capture() as captured:
-        console.print(render_row(row, TOKENIZER))
-    assert "\x1b[1;31m{10}" in captured.get()
-
-
-def measured(tmp_path: Path, rows: int) -> tuple[StepCost, PretrainingLearner]:
-    source = PretrainingSource(
-        store=store_of(tmp_path / f"s{rows}", random_documents(200)),
-        rows=LanguageStream(max_length=32, tokenizer=TOKENIZER),
-        corruption=TokenMasking(tokenizer=TOKENIZER),
-        seed=0,
-        output_positions=("masked",),
-    )
-    learner = PretrainingLearner(bert(), [MaskedLanguageModel()])
-    hardware = Hardware(device=torch.device("cpu"), precision=Precision(), reason="", threads=1, compile=False)
-    batch = source.build(0, source.plan(0), range(rows))
-    assert measurable_rows(batch, learner, torch.device("cpu")) == rows
-    return measure(learner, AdamW(learner=learner), batch, hardware=hardware, seed=0), learner
-
-
-def test_memory_is_counted_and_scales(tmp_path: Path) -> None:
-    cost, learner = measured(tmp_path, 8)
-    trainable = sum(p.numel() for p in learner.parameters() if p.requires_grad)
-    assert cost.weight_bytes == 4 * sum(p.numel() for p in learner.parameters())
-    assert cost.gradient_bytes == 4 * trainable
-    assert cost.state_bytes == pytest.approx(8 * trainable, rel=0.02)  # two moments, and step counts
-    assert cost.tokens == 256
-    double, _ = measured(tmp_path, 16)
-    assert double.activation_bytes == pytest.approx(2 * cost.activation_bytes, rel=0.05)
-    # At the least, the inputs of a layer's four products over 256 tokens: 16, 16, 16 and 32 wide.
-    assert cost.activation_bytes > 4 * 256 * 80
-    assert cost.peak_bytes(512) == cost.peak_bytes(0) + 2 * cost.activation_bytes
-
-
-def test_time_is_linear_in_tokens() -> None:
-    cost = StepCost(
-        tokens=100,
-        pass_seconds=2.0,
-        update_seconds=0.5,
-        weight_bytes=0,
-        gradient_bytes=0,
-        state_bytes=0,
-        activation_bytes=0,
-    )
-    assert cost.step_seconds(300) == 6.5
-    assert [format_duration(s) for s in (3.25, 119, 120, 7200, 200_000)] == [
-        "3.2 seconds",
-        "119.0 seconds",
-        "2.0 minutes",
-        "2.0 hours",
-        "2.3 days",
-    ]
-
-
-def test_parameters_are_counted_once_each() -> None:
-    learner = PretrainingLearner(bert(), [MaskedLanguageModel()])
-    counts = parameter_counts(learner)
-    assert counts["in all"] == sum(p.numel() for p in learner.parameters())
-    assert counts["in all"] == sum(count for part, count in counts.items() if part != "in all")
-    assert counts["embeddings"] == 16 * (96 + 64 + 2)
-    assert counts["head of mlm"] == 16 * 16 + 16 + 2 * 16 + 96

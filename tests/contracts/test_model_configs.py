@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
-from support.models import CONFIGS, VOCABULARY, pack, rows_of, small_encoder
+from support.models import CONFIGS, DISTINCT, VOCABULARY, pack, rows_of, small_encoder
 from support.refusals import refuses
 from torch import nn
 
@@ -29,28 +29,24 @@ _DEVIATIONS = {
 _SCALED = ("gpt", "gpt2", "bi_gpt", "modern")
 
 
-def test_there_are_configs() -> None:
-    assert len(CONFIGS) >= 8
-
-
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_full_size_builds_and_declares_itself(path: Path) -> None:
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    assert first.startswith("# ")
+    assert len(first) > 30
+    with torch.device("meta"):
+        node = OmegaConf.create({"model": group_config("model", path.stem, [path.parents[1]])}).model
+        encoder = build(node, vocab_size=VOCABULARY)
+    assert isinstance(encoder, Encoder)
+    assert encoder.dim == node.dim
+    assert encoder.vocab_size == VOCABULARY
+    if encoder.token_embedding is not None:
+        assert encoder.token_embedding.weight.shape[0] == VOCABULARY
+
+
+@pytest.mark.parametrize("path", DISTINCT, ids=lambda path: path.stem)
 class TestModel:
-    """One model config."""
-
-    def test_first_line_says_what_it_is(self, path: Path) -> None:
-        first = path.read_text(encoding="utf-8").splitlines()[0]
-        assert first.startswith("# ")
-        assert len(first) > 30
-
-    def test_full_size_builds_and_declares_itself(self, path: Path) -> None:
-        with torch.device("meta"):
-            node = OmegaConf.create({"model": group_config("model", path.stem, [path.parents[1]])}).model
-            encoder = build(node, vocab_size=VOCABULARY)
-        assert isinstance(encoder, Encoder)
-        assert encoder.dim == node.dim
-        assert encoder.vocab_size == VOCABULARY
-        if encoder.token_embedding is not None:
-            assert encoder.token_embedding.weight.shape[0] == VOCABULARY
+    """One small model."""
 
     def test_every_module_begins_as_its_family_says(self, path: Path) -> None:
         """What a library or a base class draws on the way must not be left, nor drawn twice."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 from support.objective_table import CONF, MEANT_FOR, NAMES, built
 
 from lmtransfer.config.paths import group_options
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.objectives.base import Objective
 
 ROWS = sorted(name for name in group_options("objective/rows", [CONF]) if name != "ordered_pairs")
@@ -17,13 +16,19 @@ ROWS = sorted(name for name in group_options("objective/rows", [CONF]) if name !
 NUM_IDS = NumberTokenizer.vocab_size
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return store_of(tmp_path_factory.mktemp("stores") / "s", random_documents(30))
+
+
 def test_the_table_has_no_line_too_many() -> None:
     assert set(MEANT_FOR) <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_objective_builds_and_gives_the_losses_it_lists(name: str, tmp_path: Path) -> None:
-    store = store_of(tmp_path / "s", random_documents(30))
+def test_an_objective_gives_the_losses_it_lists_and_trains_all_and_is_what_it_says(
+    name: str, store: TokenStore
+) -> None:
     learner, source, node = built(name, store, "objective.max_length=24")
     plan = source.plan(0)
     assert plan.lengths.max() <= 24
@@ -35,21 +40,9 @@ def test_an_objective_builds_and_gives_the_losses_it_lists(name: str, tmp_path: 
     assert known == learner.counts(batch)
     assert all(loss.weight == 0 for kind, loss in losses.items() if kind not in known)
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_that_is_trained_gets_a_gradient(name: str, tmp_path: Path) -> None:
-    learner, source, _ = built(name, store_of(tmp_path / "s", random_documents(30)), "objective.max_length=24")
-    losses, _ = learner.losses(source.build(0, source.plan(0), range(6)))
     sum(loss.weight * loss.sum for loss in losses.values()).backward()  # type: ignore[union-attr]
-    missing = [name for name, p in learner.named_parameters() if p.requires_grad and p.grad is None]
-    assert missing == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_an_objective_says_of_itself_is_so(name: str, tmp_path: Path) -> None:
-    learner, source, _ = built(name, store_of(tmp_path / "s", random_documents(30)), "objective.max_length=24")
-    batch = source.build(0, source.plan(0), range(6))
-    losses, _ = learner.losses(batch)
+    assert [name for name, p in learner.named_parameters() if p.requires_grad and p.grad is None] == []
+    # what it says of itself is so
     state = torch.zeros(1, learner.encoder.dim)
     for objective in learner.objective_list():
         own = {n: p for n, p in objective.named_parameters() if not n.startswith("generator.")}
@@ -66,8 +59,7 @@ def test_what_an_objective_says_of_itself_is_so(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("rows", ROWS)
-def test_rows_can_be_exchanged(rows: str, tmp_path: Path) -> None:
-    store = store_of(tmp_path / "s", random_documents(30))
+def test_rows_can_be_exchanged(rows: str, store: TokenStore) -> None:
     learner, source, _ = built("mlm", store, f"objective/rows={rows}", "objective.max_length=24")
     losses, _ = learner.losses(source.build(0, source.plan(0), range(6)))
     assert set(losses) == {"mlm", "mlm_accuracy"}
@@ -75,8 +67,7 @@ def test_rows_can_be_exchanged(rows: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mlm_nsp", "mlm_whole_words", "mlm_ngrams", "mlm_spans", "mlm_entities", "rtd"])
 @pytest.mark.parametrize("mask_prob", [0.05, 0.8])
-def test_the_masking_rate_is_one_key(name: str, mask_prob: float, tmp_path: Path) -> None:
-    store = store_of(tmp_path / "s", random_documents(30))
+def test_the_masking_rate_is_one_key(name: str, mask_prob: float, store: TokenStore) -> None:
     _, source, _ = built(name, store, f"objective.mask_prob={mask_prob}", "objective.max_length=64")
     batch = source.build(0, source.plan(0), range(10))
     assert batch.num_targets / batch.num_tokens == pytest.approx(mask_prob, abs=0.02)

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lmtransfer.tasks.text.reader import TextReader
 from support.refusals import refuses
 
 from lmtransfer.config.types import TextFormat
@@ -21,7 +22,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import FORMATS, TABLE_FORMATS, delimiter_of
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answering import MaskedTexts
-from lmtransfer.inference.embedding import EmbedFormats, open_rows
+from lmtransfer.inference.embedding import open_rows
 from lmtransfer.inference.prediction_input import AnswersInOrder, find_input, input_file, input_format
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
@@ -125,7 +126,7 @@ def of_task(path: Path, *, delimiter: str | None = None, notes: Notes | None = N
 
 def of_embed(path: Path, *, delimiter: str | None = None, notes: Notes | None = None, **columns: Any) -> list[str]:
     source, counted = find_input(str(path)), notes or Notes()
-    form = input_format(None, source, EmbedFormats(), counted)
+    form = input_format(None, source, TextReader("embed", owner="embed"), counted)
     settings: dict[str, Any] = {"text_column": None, "encoding_errors": "strict", "group": 2, **columns}
     rows = open_rows(source, form, counted, delimiter=delimiter, **settings)
     windows = list(rows.windows)
@@ -289,7 +290,7 @@ def test_lines_of_text(suffix: str, reader: str, tmp_path: Path) -> None:
 def test_everyone_has_the_same_formats() -> None:
     formats = set(get_args(TextFormat))
     reader = TextClassification(name="own", train="x", labels=["a", "b"], text_column="text", label_column="l").reader()
-    assert set(EmbedFormats.formats) == set(reader.formats) == set(MaskedTexts().formats) == formats
+    assert set(reader.formats) == set(MaskedTexts().formats) == formats
     assert set(FORMATS.values()) | {"quoted_tsv"} == formats == {"text", *TABLE_FORMATS}
 
 

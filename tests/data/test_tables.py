@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from lmtransfer.tasks.text.reader import TextReader
 from support.refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, read_rows
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.embedding import EmbedFormats, open_rows
+from lmtransfer.inference.embedding import open_rows
 from lmtransfer.inference.prediction_input import find_input, input_format
-from lmtransfer.tasks.places import LocatedFiles
+from lmtransfer.tasks.settings import LocatedFiles
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.multi_label import MultiLabel
@@ -81,7 +82,9 @@ def test_every_form_has_the_same_rows_for_everyone(name: str, tmp_path: Path) ->
     assert [document.text for document in corpus.documents()] == documents
     source = find_input(str(path))
     settings: dict[str, Any] = {"text_column": None, "encoding_errors": "strict", "group": 4}
-    opened = open_rows(source, input_format(None, source, EmbedFormats(), Notes()), Notes(), **settings)
+    opened = open_rows(
+        source, input_format(None, source, TextReader("embed", owner="embed"), Notes()), Notes(), **settings
+    )
     assert [text for window in opened.windows for text in window.texts] == TEXTS
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.models.elmo import ElmoSubwordEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.models.modern import ModernEncoder
+from lmtransfer.objectives.rows.base import Row
 from lmtransfer.randomness import Uniforms
 from lmtransfer.tokenizers.base import Encoding
 
@@ -59,6 +61,30 @@ class CasedTokenizer(NumberTokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join("cd" if i % 2 else "Ab" if i < 44 else "ab" for i in ids)
+
+
+TOKENIZER = NumberTokenizer()
+
+
+def row_of(tokens: Sequence[int] | np.ndarray) -> Row:
+    array = np.asarray(tokens, dtype=np.int32)
+    return Row(array, np.zeros(len(array), dtype=np.int8), "tokens 0:0")
+
+
+def random_row(rng: np.random.Generator, length: int) -> Row:
+    """Ordinary tokens in a frame, with an unknown token and a separator inside."""
+    tokens = rng.integers(4, NUM_PIECES, length)
+    tokens[[0, length // 2, length // 3, -1]] = [1, 2, 0, 2]
+    return row_of(tokens)
+
+
+def perturbed(learner: Any, deviation: float = 0.1, seed: int = 1) -> Any:
+    """The same learner, away from where all begins."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.add_(torch.randn_like(parameter) * deviation)
+    return learner
 
 
 def random_documents(

@@ -14,7 +14,7 @@ from support.refusals import refuses
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.completions import CompletionScorer, word_surprisals
+from lmtransfer.inference.completions import CompletionScorer
 from lmtransfer.inference.pretrained import Frame, masked_predictor, token_predictor
 from lmtransfer.interop.families.bert import BERT, BERT_FAMILY, IGNORED
 from lmtransfer.interop.families.gpt import GPT2
@@ -31,7 +31,8 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
 from lmtransfer.objectives.softmax import Softmax
-from lmtransfer.tasks.text.surprisal import Passage
+from lmtransfer.tasks.completion_task import Completion
+from lmtransfer.tasks.text.surprisal import Passage, word_surprisals
 from lmtransfer.tokenizers.words import WordTokenizer
 
 TOKENIZER = NumberTokenizer()
@@ -60,7 +61,11 @@ def _scorer(learner: PretrainingLearner, *, rows: Any = FRAMED, **changes: Any) 
 
 def _scored(learner: PretrainingLearner, **changes: Any) -> list[float]:
     texts = [" ".join(map(str, sentence)) for sentence in SENTENCES]
-    return _scorer(learner, **changes).score(texts).log_probabilities.tolist()
+    return _logs(_scorer(learner, **changes), texts).tolist()
+
+
+def _logs(scorer: CompletionScorer, texts: list[str]) -> np.ndarray:
+    return scorer.score([Completion(text) for text in texts])[0].log_probabilities
 
 
 def _stirred(peer: Any) -> Any:
@@ -144,7 +149,7 @@ def test_completions_are_scored_after_their_prefixes(berts: tuple[Any, Pretraini
         wanted.append(total)
         texts.append(" ".join(map(str, sentence)))
         starts.append(len(" ".join(map(str, sentence[:first]))))
-    scores = _scorer(learner, batch_tokens=batch_tokens).score(texts, starts)
+    scores, _ = _scorer(learner, batch_tokens=batch_tokens).score(list(map(Completion, texts, starts)))
     assert scores.log_probabilities.tolist() == pytest.approx(wanted, abs=1e-5, rel=1e-5)
     lengths = [len(sentence) - number % len(sentence) for number, sentence in enumerate(SENTENCES)]
     means = [total / length for total, length in zip(wanted, lengths, strict=True)]
@@ -281,7 +286,7 @@ def _recorded(predictor: _Recording, texts: list[str], tokenizer: Any = TOKENIZE
     encoder: Any = SimpleNamespace(max_length=40)
     frame = Frame(tokenizer=tokenizer, encoder=encoder, rows=FRAMED)
     scorer = CompletionScorer(predictor=predictor, tokenizer=tokenizer, frame=frame, **changes)
-    return scorer.score(texts).log_probabilities
+    return _logs(scorer, texts)
 
 
 def test_no_batch_has_more_tokens_than_it_may() -> None:
@@ -319,7 +324,7 @@ def test_each_token_is_hidden_once_and_with_the_rest_of_its_word_on_request() ->
 
 def test_sentences_of_the_same_tokens_score_the_same_to_the_last_bit(berts: tuple[Any, PretrainingLearner]) -> None:
     texts = [text for number in range(20) for text in (f"10  {number + 4} 12 13", f"10 {number + 4} 12 13")]
-    scores = _scorer(berts[1], batch_tokens=50).score(texts).log_probabilities
+    scores = _logs(_scorer(berts[1], batch_tokens=50), texts)
     assert (scores[::2] == scores[1::2]).all()
     assert len(set(scores)) == 20
 
@@ -335,9 +340,9 @@ def test_words_that_the_vocabulary_lacks_are_read_as_they_are_spelt() -> None:
     predictor = token_predictor(learner)
     scorer = CompletionScorer(predictor=predictor, tokenizer=tokenizer, frame=frame)
     texts = ["the red sea", "the blue sea", "the red sea the red"]
-    scores = scorer.score(texts).log_probabilities.tolist()
+    scores = _logs(scorer, texts).tolist()
     assert scores[0] != pytest.approx(scores[1], abs=1e-6)  # both are "the [UNK] sea"
-    alone = [scorer.score([text]).log_probabilities.item() for text in texts]
+    alone = [_logs(scorer, [text]).item() for text in texts]
     assert scores == pytest.approx(alone, abs=1e-5)
 
 

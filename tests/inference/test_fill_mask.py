@@ -144,11 +144,11 @@ def test_candidates_are_the_most_probable_pieces_of_a_plain_pass(
         places = [place for place, token in enumerate(ids) if token == 3]
         assert len(masks) == len(places)
         for mask, place in zip(masks, places, strict=True):
-            assert text[mask.start : mask.end] == "[MASK]"
+            assert text[mask["start"] : mask["end"]] == "[MASK]"
             ranked = sorted(range(4, 90), key=lambda token, row=shares[place]: -float(row[token]))[:4]  # type: ignore[misc]
-            assert [candidate.piece for candidate in mask.candidates] == [str(token) for token in ranked]
+            assert [candidate["piece"] for candidate in mask["candidates"]] == [str(token) for token in ranked]
             wanted = [float(shares[place, token]) for token in ranked]
-            assert [candidate.probability for candidate in mask.candidates] == pytest.approx(wanted, rel=1e-4)
+            assert [candidate["probability"] for candidate in mask["candidates"]] == pytest.approx(wanted, rel=1e-4)
 
 
 def test_mistakes_are_one_message(learner: PretrainingLearner) -> None:

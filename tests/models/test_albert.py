@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
-from lmtransfer.errors import ConfigError
 from lmtransfer.models.albert import AlbertEncoder, Sharing
 from lmtransfer.training.optim.optimizer import classify
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
@@ -94,8 +92,3 @@ def test_sharing_survives_saving_loading_and_copying(share: Sharing, tmp_path: P
         assert torch.equal(loaded(batch).last, encoder(batch).last)
         for part in SHARED[share]:
             assert getattr(loaded.stack.layers[2], part) is getattr(loaded.stack.layers[0], part)
-
-
-def test_an_unknown_sharing_is_refused() -> None:
-    with refuses(ConfigError, "model.share=groups", "all, attention, ffn, none"):
-        albert("groups")  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from torch import nn
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, encoders_in
-from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.models.execution import compile_blocks
 from lmtransfer.models.gpt import BiGptEncoder
 
 WB = ("weight", "bias")

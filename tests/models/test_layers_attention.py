@@ -1,4 +1,4 @@
-"""Packed attention against a loop over sequences, heads and queries; the fused cross entropy against PyTorch's."""
+"""Packed attention against a loop over sequences, heads and queries; rotary positions against complex numbers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmtransfer.models.layers.attention.dense import long_attention, row_ranges
+from lmtransfer.models.layers.attention.cpu import LongAttention, row_ranges
 from lmtransfer.models.layers.attention.layout import Layout
-from lmtransfer.models.layers.attention.self_attention import _dense, attention
-from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
+from lmtransfer.models.layers.attention.self_attention import _dense, attention, rotation
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -36,40 +35,34 @@ def _brute_force(
     return torch.stack(outputs).view_as(query)
 
 
-def _check_against_loop(compute: Attend, lengths: list[int], causal: bool, window: int | None) -> None:
-    """The output and the gradients of queries, keys and values."""
+def _chosen(lengths: list[int], causal: bool, window: int | None) -> Attend:
+    return lambda q, k, v: attention(q, k, v, Layout.of(lengths, causal=causal), reach=window)
+
+
+def _one_by_one(lengths: list[int], causal: bool, window: int | None) -> Attend:
+    return lambda q, k, v: LongAttention.apply(q, k, v, row_ranges(lengths), causal, window)
+
+
+def _in_blocks(lengths: list[int], causal: bool, window: int | None) -> Attend:
+    return lambda q, k, v: _dense(q, k, v, Layout.of(lengths), causal, window, 0.0)
+
+
+@pytest.mark.parametrize("compute", [_chosen, _one_by_one, _in_blocks])
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, 3), (True, 3)])
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 4 + [40] * 2 + [11]])
+def test_attention_and_its_gradients_equal_a_loop(
+    lengths: list[int], causal: bool, window: int | None, compute: Callable[..., Attend]
+) -> None:
     torch.manual_seed(0)
     tensors = [torch.randn(sum(lengths), 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
     results = []
-    for output in (compute(*tensors), _brute_force(*tensors, lengths, causal, window)):
+    ours = compute(lengths, causal, window)(*tensors)
+    for output in (ours, _brute_force(*tensors, lengths, causal, window)):
         gradients = torch.autograd.grad((output * weights).sum(), tensors)
         results.append([output.detach(), *gradients])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 4 + [40] * 2 + [11]])
-def test_attention_and_its_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
-    _check_against_loop(
-        lambda q, k, v: attention(q, k, v, Layout.of(lengths, causal=causal), reach=window), lengths, causal, window
-    )
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("lengths", [[9], [5, 7], [16, 16, 3], [1, 12, 7, 7, 30, 2], [21, 33, 1]])
-def test_sequences_one_by_one_and_their_gradients_equal_a_loop(
-    lengths: list[int], causal: bool, window: int | None
-) -> None:
-    _check_against_loop(
-        lambda q, k, v: long_attention(q, k, v, row_ranges(lengths), causal=causal, reach=window),
-        lengths,
-        causal,
-        window,
-    )
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
 def test_long_sequences_of_different_lengths_are_computed_one_by_one() -> None:
@@ -83,15 +76,6 @@ def test_long_sequences_of_different_lengths_are_computed_one_by_one() -> None:
     query, key, value = (torch.randn(sum(lengths), 2, 4, dtype=torch.float64) for _ in range(3))
     ours = attention(query, key, value, Layout.of(lengths))
     torch.testing.assert_close(ours, _brute_force(query, key, value, lengths, False, None), atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 40 + [33] * 2 + [11]])
-def test_dense_blocks_and_their_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
-    _check_against_loop(
-        lambda q, k, v: _dense(q, k, v, Layout.of(lengths), causal, window, 0.0), lengths, causal, window
-    )
 
 
 @pytest.mark.parametrize("counts", [[0, 3, 1, 0, 2], [1, 1, 1, 1, 1], [2, 0, 0, 0, 0]])
@@ -129,17 +113,17 @@ def test_short_sequences_of_different_lengths_share_few_full_rows() -> None:
 def test_several_blocks_are_used_and_their_spare_slots_bounded() -> None:
     lengths = np.random.default_rng(0).integers(2, 400, 60).tolist()
     layout = Layout.of(lengths)
-    slots = sum(layout.keys.sizes)
-    assert len(layout.blocks) > 1
-    assert slots < 1.25 * sum(lengths) + 256 * len(layout.blocks)
-    assert sum(block.size for block in layout.blocks) == 60
+    slots = sum(layout.dense.keys.sizes)
+    assert len(layout.dense.blocks) > 1
+    assert slots < 1.25 * sum(lengths) + 256 * len(layout.dense.blocks)
+    assert sum(block.size for block in layout.dense.blocks) == 60
 
 
 def test_equal_lengths_need_no_copy_into_slots() -> None:
     layout = Layout.of([16] * 8)
-    assert layout.keys.moves is None
-    assert len(layout.blocks) == 1
-    assert layout.blocks[0].key_mask is None
+    assert layout.dense.keys.moves is None
+    assert len(layout.dense.blocks) == 1
+    assert layout.dense.blocks[0].key_mask is None
 
 
 def test_attention_dropout_keeps_the_mean_and_drops_its_share() -> None:
@@ -150,40 +134,6 @@ def test_attention_dropout_keeps_the_mean_and_drops_its_share() -> None:
     # Each output is (kept weights) / 64 / 0.75 of ones: mean 1, variance 0.25 / 0.75 / 64.
     assert abs(outputs.mean().item() - 1) < 0.005
     assert abs(outputs.var().item() - 0.25 / 0.75 / 64) < 0.0005
-
-
-@pytest.mark.parametrize("size", [1, 37, 300])
-def test_cross_entropy_equals_pytorchs(size: int) -> None:
-    torch.manual_seed(1)
-    hidden, weight = torch.randn(size, 8, dtype=torch.float64), 3 * torch.randn(2500, 8, dtype=torch.float64)
-    bias, targets = torch.randn(2500, dtype=torch.float64), torch.randint(0, 2500, (size,))
-    weights = torch.randint(0, 2, (size,)).double()
-    inputs = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
-    ours, hits = cross_entropy_sum(hidden, weight, bias, targets, weights)
-    logits = torch.nn.functional.linear(hidden, weight, bias)
-    theirs = (torch.nn.functional.cross_entropy(logits, targets, reduction="none") * weights).sum()
-    torch.testing.assert_close(ours, theirs)
-    assert torch.equal(hits, logits.argmax(-1) == targets)
-    for local, their in zip(
-        torch.autograd.grad(2.5 * ours, inputs), torch.autograd.grad(2.5 * theirs, inputs), strict=True
-    ):
-        torch.testing.assert_close(local, their)
-
-
-def test_cross_entropy_of_an_impossible_target_is_finite() -> None:
-    hidden = torch.tensor([[200.0, -200.0]])
-    loss, _ = cross_entropy_sum(hidden, torch.eye(2), None, torch.tensor([1]), torch.ones(1))
-    assert loss.item() == pytest.approx(400.0)
-
-
-def test_cross_entropy_in_bfloat16_is_near_float32() -> None:
-    torch.manual_seed(2)
-    hidden, weight, targets = torch.randn(400, 64), 0.05 * torch.randn(1000, 64), torch.randint(0, 1000, (400,))
-    exact, _ = cross_entropy_sum(hidden, weight, None, targets, torch.ones(400))
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded, _ = cross_entropy_sum(hidden, weight, None, targets, torch.ones(400))
-    assert rounded.dtype == torch.float32
-    assert abs(rounded.item() - exact.item()) / exact.item() < 1e-3
 
 
 @pytest.mark.parametrize("lengths", [[3, 9, 5], [4, 4]])
@@ -201,3 +151,34 @@ def test_the_shapes_of_selected_queries_are_few() -> None:
         rows = Layout.of(lengths.tolist(), rng.binomial(lengths, 0.15).tolist()).shared_rows
         sizes.add(rows.queries.size)
     assert sizes <= {16, 32}
+
+
+def test_turning_is_a_product_with_complex_numbers() -> None:
+    torch.manual_seed(0)
+    states = torch.randn(7, 2, 3, 10, dtype=torch.float64)
+    positions = torch.tensor([0, 1, 2, 0, 1, 500, 3])
+    turned = rotation(positions, head_dim=10, theta=100.0).turn(states)
+    for t, position in enumerate(positions.tolist()):
+        for p in range(5):
+            angle = torch.tensor(1j * position * 100.0 ** (-2 * p / 10), dtype=torch.complex128)
+            pair = torch.complex(states[t, ..., p], states[t, ..., p + 5]) * angle.exp()
+            torch.testing.assert_close(turned[t, ..., p], pair.real, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(turned[t, ..., p + 5], pair.imag, atol=1e-4, rtol=1e-4)
+
+
+def test_scores_depend_on_the_distance_alone() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(1, 8).expand(40, 8), torch.randn(1, 8).expand(40, 8)
+    turn = rotation(torch.arange(40), head_dim=8, theta=50.0).turn
+    scores = turn(query) @ turn(key).T
+    for distance in range(-39, 40):
+        diagonal = scores.diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=1e-5)
+    assert scores[0].std() > 0.1
+
+
+def test_some_positions_turn_as_they_do_among_all_and_the_type_stays() -> None:
+    states = torch.randn(9, 2, 4)
+    whole, some = rotation(torch.arange(9), head_dim=4, theta=10.0), torch.tensor([1, 4, 8])
+    torch.testing.assert_close(whole.at(some).turn(states[some]), whole.turn(states)[some])
+    assert whole.turn(states.bfloat16()).dtype == torch.bfloat16

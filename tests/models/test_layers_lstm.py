@@ -14,11 +14,10 @@ from fakes.objectives import elmo
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import pack
-from lmtransfer.models.compilation import compile_blocks
-from lmtransfer.models.layers import lstm
+from lmtransfer.models.execution import compile_blocks
 from lmtransfer.models.layers import lstm as module
 from lmtransfer.models.layers.char_cnn import PADDING_CHARACTER, CharacterCnn, distinct_rows
-from lmtransfer.models.layers.lstm import ProjectedLstm, TimeMajor, recurrence
+from lmtransfer.models.layers.lstm import ProjectedLstm, Recurrence, TimeMajor
 
 LENGTHS = (3, 7, 1, 7, 5)
 
@@ -94,9 +93,7 @@ def test_the_gradient_is_that_of_finite_differences(clip: float | None) -> None:
     parts = [torch.randn(sum(sizes), 4 * cells), torch.randn(3, width), torch.randn(3, cells)]
     parts += [torch.randn(4 * cells, width), torch.randn(width, cells) * 2]
     inputs = [part.double().requires_grad_(place not in (1, 2)) for place, part in enumerate(parts)]
-    assert torch.autograd.gradcheck(
-        lambda *given: recurrence(*given, batch_sizes=sizes, cell_clip=clip, proj_clip=clip)[0], inputs
-    )
+    assert torch.autograd.gradcheck(lambda *given: Recurrence.apply(*given, sizes, clip, clip, False)[0], inputs)
 
 
 def test_a_compiled_time_step_is_one_graph_for_all_ragged_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +115,7 @@ def test_a_compiled_time_step_is_one_graph_for_all_ragged_batches(monkeypatch: p
         found = []
         for compiled in (True, False):
             with torch.compiler.set_stance("fail_on_recompile") if number else nullcontext():
-                made = recurrence(*parts, batch_sizes=sizes, cell_clip=0.6, proj_clip=0.6, compiled=compiled)
+                made = Recurrence.apply(*parts, sizes, 0.6, 0.6, compiled)
                 found.append([*made, *torch.autograd.grad(made[0].square().sum(), leaves)])
         for ours, theirs in zip(*found, strict=True):
             assert torch.equal(ours, theirs)
@@ -134,14 +131,16 @@ def _compiled_on(device: str) -> set[bool]:
     """Whether the time steps of a compiled ELMo are compiled on a device."""
     found: set[bool] = set()
 
-    def note(gates: Tensor, hidden: Tensor, cells: Tensor, *_: Any, compiled: bool, **__: Any) -> Any:
-        found.add(compiled)
-        return gates[:, : hidden.shape[1]], hidden, cells
+    class Note:
+        @staticmethod
+        def apply(gates: Tensor, hidden: Tensor, cells: Tensor, *others: Any) -> Any:
+            found.add(others[-1])
+            return gates[:, : hidden.shape[1]], hidden, cells
 
     encoder = elmo(cell_clip=3.0)
     compile_blocks(encoder)
     with pytest.MonkeyPatch.context() as patch, fake_tensors():
-        patch.setattr(lstm, "recurrence", note)
+        patch.setattr(module, "Recurrence", Note)
         if device == "cuda":
             to_device(encoder)
         encoder(pack([np.arange(4, 9), np.arange(4, 7)]).to(device))

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes.objectives import NumberTokenizer, bert, electra, elmo, gpt, random_documents, store_of
-from support.refusals import refuses
+from fakes.objectives import TOKENIZER, bert, electra, elmo, gpt, perturbed, random_documents, store_of
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.token_shares import token_information
 from lmtransfer.data.token_store import TokenStore
-from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.masking import Corruption, NoCorruption, TokenMasking
 from lmtransfer.objectives.language_model import BidirectionalLanguageModel, LanguageModel
@@ -27,7 +25,6 @@ from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.word_vectors import BagOfWords
 
-TOKENIZER = NumberTokenizer()
 #: Encoders with what they learn beside the words of rows.
 BESIDE: dict[str, tuple[Callable[[], Any], Callable[[], Any], Callable[[], Corruption]]] = {
     "bert": (bert, MaskedLanguageModel, lambda: TokenMasking(tokenizer=TOKENIZER)),
@@ -48,12 +45,7 @@ def learner_of(name: str, **changes: Any) -> PretrainingLearner:
     """In float64, away from where all begins."""
     make_encoder, make_other, _ = BESIDE[name]
     learner = PretrainingLearner(make_encoder(), [make_other(), BagOfWords(tokenizer=TOKENIZER, **changes)])  # type: ignore[arg-type]
-    learner = learner.double()
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in learner.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return learner
+    return perturbed(learner.double(), seed=3)
 
 
 def batch_of(
@@ -96,8 +88,7 @@ def test_the_information_of_a_token_is_that_of_its_share(store: TokenStore) -> N
     assert "bow.information" in {name.removeprefix("objectives.") for name in learner.state_dict()}
 
 
-@pytest.mark.parametrize("capacity", [None, 256])
-@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize(("pooling", "capacity"), [("mean", None), ("mean", 256), ("first", 256)])
 @pytest.mark.parametrize("name", BESIDE)
 def test_loss_accuracy_and_gradient_equal_the_formula(
     store: TokenStore, name: str, pooling: str, capacity: int | None
@@ -181,13 +172,3 @@ def _as_batch(packed: Any) -> PretrainingBatch:
         read_index={"masked": nothing, "starts": packed.starts_B},
         keys=("",) * packed.num_real,
     )
-
-
-def test_what_is_refused() -> None:
-    with refuses(ConfigError, "objective.losses.bow.pooling=max", "mean, first"):
-        BagOfWords(pooling="max", tokenizer=TOKENIZER)  # type: ignore[arg-type]
-    characters = elmo()
-    del characters.token_embedding
-    characters.token_embedding = None  # type: ignore[assignment]
-    with refuses(ConfigError, "objective=bow", type(characters).__name__, "objective=bilm"):
-        PretrainingLearner(characters, [BagOfWords(tokenizer=TOKENIZER)])  # type: ignore[arg-type]

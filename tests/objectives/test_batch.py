@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes.objectives import NumberTokenizer, random_documents, store_of
+from fakes.objectives import TOKENIZER, random_documents, store_of
 
 from lmtransfer.data.stream import PlannedStream
 from lmtransfer.data.token_store import TokenStore
@@ -20,13 +19,6 @@ from lmtransfer.objectives.corruption.masking import Corruption, NoCorruption, T
 from lmtransfer.objectives.rows.pairs import SentencePairs
 from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-
-TOKENIZER = NumberTokenizer()
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    return store_of(tmp_path_factory.mktemp("stores") / "s", random_documents(60))
 
 
 def source_of(store: TokenStore, *, corruption: Corruption | None = None, **changes: Any) -> PretrainingSource:
@@ -181,6 +173,16 @@ def test_static_shapes_hold_the_same_rows_in_one_shape(store: TokenStore) -> Non
     assert len(shapes) == 1
 
 
+def test_few_shapes_fill_up_and_change_no_row(store: TokenStore) -> None:
+    filled, own = source_of(store, few_shapes=True), source_of(store)
+    ids = [3, 1, 4, 15, 9, 2]
+    batch, reference = filled.build(0, own.plan(0), ids), own.build(0, own.plan(0), ids)
+    sizes = [len(part) for part in (batch.inputs.tokens_T, batch.positions_M, batch.output_positions.positions_N)]
+    assert [size % 32 for size in sizes] == [0, 0, 0]
+    assert (batch.num_tokens, batch.num_targets) == (reference.num_tokens, int(batch.weights_M.sum()))
+    assert rows_of(batch) == rows_of(reference)
+
+
 def test_rows_without_anything_to_hide_make_an_empty_prediction(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s", [[[0, 0, 0]]] * 4)
     source = PretrainingSource(
@@ -224,31 +226,10 @@ def test_moving_a_batch_keeps_everything(store: TokenStore) -> None:
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
-@pytest.mark.parametrize("num_workers", [1, 3])
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_workers_see_the_same_batches(store: TokenStore, num_workers: int) -> None:
+def test_workers_see_the_same_batches(store: TokenStore) -> None:
     def batches(workers: int) -> list[list[dict[str, Any]]]:
         stream = PlannedStream(source_of(store), seed=3, batch_tokens=400, micro_batch_tokens=150, num_workers=workers)
-        return [rows_of(batch) for step in islice(stream.steps(), 25) for batch in step.micro_batches]
+        return [rows_of(batch) for step in islice(stream.steps(), 12) for batch in step.micro_batches]
 
-    assert batches(num_workers) == batches(0)
-
-
-def test_a_source_can_be_sent_to_a_process(store: TokenStore) -> None:
-    source = source_of(store)
-    other = pickle.loads(pickle.dumps(source))
-    assert rows_of(other.build(2, other.plan(2), [4, 1])) == rows_of(source.build(2, source.plan(2), [4, 1]))
-
-
-def test_few_shapes_fill_up_and_change_no_row(tmp_path: Path) -> None:
-    store = store_of(tmp_path / "s", random_documents(40))
-    filled, own = source_of(store, few_shapes=True), source_of(store)
-    plan = own.plan(0)
-    ids = [3, 1, 4, 15, 9, 2]
-    batch, reference = filled.build(0, plan, ids), own.build(0, plan, ids)
-    assert len(batch.inputs.tokens_T) % 32 == len(batch.positions_M) % 32 == 0
-    assert batch.output_positions is not None
-    assert len(batch.output_positions.positions_N) % 32 == 0
-    assert batch.num_tokens == reference.num_tokens
-    assert batch.num_targets == reference.num_targets == int(batch.weights_M.sum())
-    assert rows_of(batch) == rows_of(reference)
+    assert batches(3) == batches(0)

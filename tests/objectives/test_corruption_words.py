@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.objectives import NUM_PIECES, CasedTokenizer, NumberTokenizer
+from fakes.objectives import CasedTokenizer, NumberTokenizer, random_row, row_of
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
@@ -29,18 +29,6 @@ SELECTIONS: dict[str, Callable[[], Selection]] = {
     "spans": Spans,
     "entities": Entities,
 }
-
-
-def row_of(tokens: list[int] | np.ndarray) -> Row:
-    array = np.asarray(tokens, dtype=np.int32)
-    return Row(array, np.zeros(len(array), dtype=np.int8), "tokens 0:0")
-
-
-def random_row(rng: np.random.Generator, length: int) -> Row:
-    """Ordinary tokens in a frame, with an unknown token and a separator inside."""
-    tokens = rng.integers(4, NUM_PIECES, length)
-    tokens[[0, length // 2, length // 3, -1]] = [1, 2, 0, 2]
-    return row_of(tokens)
 
 
 def single_words(count: int) -> Row:
@@ -71,7 +59,7 @@ def test_rates_replacements_and_whole_words(name: str, mask_prob: float) -> None
     corruption = TokenMasking(mask_prob=mask_prob, selection=SELECTIONS[name](), tokenizer=TOKENIZER)
     rng = np.random.default_rng(0)
     hidden = seen = masked = kept = draw = 0
-    while hidden < 100_000 * mask_prob:
+    while hidden < 50_000 * mask_prob:
         row = random_row(rng, int(rng.integers(80, 121)))
         tokens, positions, targets = corruption.corrupt(row, np.random.default_rng(draw))[:3]
         assert (np.diff(positions) > 0).all()
@@ -101,10 +89,10 @@ def test_every_word_is_as_likely_in_a_row() -> None:
     for name in ("whole_words", "ngrams", "spans"):
         corruption = TokenMasking(mask_prob=0.05, max_predictions=1, selection=SELECTIONS[name](), tokenizer=TOKENIZER)
         hits = np.zeros(22)
-        for draw in range(4000):
+        for draw in range(1500):
             hits[corruption.corrupt(row, np.random.default_rng(draw)).positions] += 1
         assert hits[[0, 21]].sum() == 0
-        assert hits[1:21] / 4000 == pytest.approx(np.full(20, 0.05), abs=0.015)
+        assert hits[1:21] / 1500 == pytest.approx(np.full(20, 0.05), abs=0.02)
 
 
 def unit_lengths(selection: Selection, tokens: np.ndarray, maskable: np.ndarray, budget: int, draws: int) -> np.ndarray:
@@ -129,16 +117,11 @@ LENGTHS = {
 @pytest.mark.parametrize("name", LENGTHS)
 def test_lengths_of_units_are_those_of_the_paper(name: str) -> None:
     selection, expected = LENGTHS[name]
-    tokens = single_words(400_000).tokens
-    counts = unit_lengths(selection, tokens, np.arange(1, 400_001), budget=2000, draws=12 if "sp" in name else 5)
-    assert counts.sum() > 5000
+    tokens = single_words(200_000).tokens
+    counts = unit_lengths(selection, tokens, np.arange(1, 200_001), budget=1500, draws=10 if "sp" in name else 5)
+    assert counts.sum() > 3000
     assert counts[1 : len(expected) + 1] / counts.sum() == pytest.approx(expected, abs=0.015)
     assert not counts[len(expected) + 1 :].any()
-
-
-def test_the_mean_span_has_the_published_length() -> None:
-    counts = unit_lengths(Spans(), single_words(400_000).tokens, np.arange(1, 400_001), budget=4000, draws=15)
-    assert counts @ np.arange(64) / counts.sum() == pytest.approx(3.8, abs=0.08)
 
 
 @pytest.mark.parametrize("name", LENGTHS)
@@ -149,7 +132,7 @@ def test_lengths_where_special_tokens_cut_units(name: str) -> None:
     for start in range(4):
         for length, share in enumerate(shares, start=1):
             expected[min(length, 4 - start)] += share / 4
-    stretches = 60_000
+    stretches = 30_000
     tokens = np.tile([46, 48, 50, 52, 2], stretches).astype(np.int32)
     tokens = np.concatenate([[1], tokens]).astype(np.int32)
     maskable = np.flatnonzero(tokens > 3)
@@ -169,9 +152,9 @@ def test_lengths_where_the_budget_cuts_units() -> None:
             counts[size] += share
             counts += share * expected[left - size]
         expected.append(counts)
-    draws = 6000
+    draws = 1500
     found = unit_lengths(Spans(), single_words(3000).tokens, np.arange(1, 3001), budget=budget, draws=draws)
-    assert found[:11] / draws == pytest.approx(expected[budget], abs=0.035)
+    assert found[:11] / draws == pytest.approx(expected[budget], abs=0.07)
     assert found @ np.arange(64) == budget * draws
 
 
@@ -197,20 +180,6 @@ def test_eighty_ten_ten_by_span_or_by_token(shared: bool) -> None:
         assert [kinds[kind] / spans for kind in range(3)] == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
     else:
         assert alike / spans == pytest.approx(0.8**4 + 2 * 0.1**4, abs=0.025)
-
-
-def test_a_unit_is_replaced_in_one_way_if_asked() -> None:
-    corruption = TokenMasking(
-        mask_prob=0.5,
-        mask_share=0.5,
-        random_share=0.0,
-        selection=WholeWords(),
-        shared_replacement=True,
-        tokenizer=TOKENIZER,
-    )
-    row = row_of([1, *[10, 11, 13] * 30, 2])
-    tokens = corruption.corrupt(row, np.random.default_rng(0)).tokens[1:-1].reshape(30, 3)
-    assert {tuple(word) for word in tokens.tolist()} == {(10, 11, 13), (3, 3, 3)}
 
 
 def test_a_special_token_ends_a_word() -> None:
@@ -347,19 +316,3 @@ def check_whole_words_of_text(tokenizer: Tokenizer, lines: list[str]) -> None:
                 hidden = {p - 1 for p in corruption.corrupt(row, np.random.default_rng(draw)).positions.tolist()}
                 words = {word_of[token] for token in hidden}
                 assert hidden == {token for token, word in enumerate(word_of) if word in words}, name
-
-
-@pytest.mark.parametrize(
-    ("made", "name"),
-    [
-        (lambda: NGrams(max_words=0), "max_words=0"),
-        (lambda: Spans(max_words=0), "max_words=0"),
-        (lambda: Spans(stop_prob=0), "stop_prob=0"),
-        (lambda: Spans(stop_prob=1.5), "stop_prob=1.5"),
-        (lambda: Entities(entity_share=2), "entity_share=2"),
-        (lambda: Entities(max_words=0), "max_words=0"),
-    ],
-)
-def test_bad_numbers_are_refused_by_name(made: Callable[[], Selection], name: str) -> None:
-    with refuses(ConfigError, f"objective.corruption.selection.{name}"):
-        made()

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from fakes.objectives import NumberTokenizer, bert, electra, random_documents, store_of
+from fakes.objectives import TOKENIZER, bert, electra, perturbed
 from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
@@ -23,23 +23,13 @@ from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import row_views
 
-TOKENIZER = NumberTokenizer()
 Predict = Literal["same", "next"]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    return store_of(tmp_path_factory.mktemp("stores") / "s", random_documents(60))
 
 
 def learner_of(predict: Predict = "same", *, tie_output: bool = True) -> PretrainingLearner:
     mlm, lm = MaskedLanguageModel(predict=predict, tie_output=tie_output), LanguageModel(tie_output=tie_output)
     learner = PretrainingLearner(bert(), [mlm, lm])
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in learner.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return learner.eval()
+    return perturbed(learner).eval()
 
 
 def source_of(store: TokenStore, *, share: float = 0.4, capacity: int | None = None) -> PretrainingSource:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.objectives import NumberTokenizer, bert, gpt, random_documents, store_of
+from fakes.objectives import TOKENIZER, bert, gpt, random_documents, store_of
 from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
@@ -18,8 +18,6 @@ from lmtransfer.objectives.learner import PretrainingLearner, collect_output_pos
 from lmtransfer.objectives.pair_label import SentenceOrderPrediction
 from lmtransfer.objectives.rows.pairs import OrderedPairs, SentencePairs
 from lmtransfer.objectives.source import PretrainingSource
-
-TOKENIZER = NumberTokenizer()
 
 
 @pytest.mark.parametrize("capacity", [None, 512])

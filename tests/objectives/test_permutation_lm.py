@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fakes.objectives import NumberTokenizer, bert, random_documents, store_of
+from fakes.objectives import TOKENIZER, bert, row_of
 from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.xlnet import XlnetEncoder
@@ -19,21 +19,14 @@ from lmtransfer.objectives.corruption.masking import NoCorruption
 from lmtransfer.objectives.corruption.permutation import PermutationTargets
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
-from lmtransfer.objectives.rows.base import Row
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-
-TOKENIZER = NumberTokenizer()
 
 
 def xlnet(**changes: Any) -> XlnetEncoder:
     torch.manual_seed(0)
     arguments: dict[str, Any] = {"norm": "post", "max_length": 64, "memory_length": 8, "dropout": 0.0} | changes
     return XlnetEncoder(vocab_size=96, dim=32, num_layers=2, num_heads=2, hidden_dim=64, **arguments)
-
-
-def _row(tokens: np.ndarray) -> Row:
-    return Row(tokens.astype(np.int32), np.zeros(len(tokens), dtype=np.int8), "")
 
 
 class TestTargets:
@@ -46,7 +39,7 @@ class TestTargets:
         for _ in range(1500):
             tokens = rng.integers(4, 90, rng.integers(40, 90))
             tokens[rng.random(len(tokens)) < 0.05] = TOKENIZER.sep_id
-            corrupted = corruption.corrupt(_row(tokens), rng)
+            corrupted = corruption.corrupt(row_of(tokens), rng)
             assert np.array_equal(corrupted.tokens, tokens)
             assert np.array_equal(corrupted.targets, tokens[corrupted.positions])
             assert (np.diff(corrupted.positions) > 0).all()
@@ -61,7 +54,7 @@ class TestTargets:
         corruption = PermutationTargets(tokenizer=TOKENIZER)
         seen: dict[tuple[int, ...], int] = {}
         for _ in range(6000):
-            corrupted = corruption.corrupt(_row(np.full(20, 7)), rng)
+            corrupted = corruption.corrupt(row_of(np.full(20, 7)), rng)
             order = corrupted.per_token["order"]
             assert np.array_equal(np.flatnonzero(order), corrupted.positions)
             permutation = tuple(order[corrupted.positions].tolist())
@@ -103,13 +96,13 @@ class TestTargets:
         covered = np.minimum(np.minimum(np.arange(27) + 1, 27 - np.arange(27)), 4) / 4
         assert counts / 6000 == pytest.approx(covered / 6, abs=0.02)
 
-    @pytest.mark.parametrize("most", [1, 2, 7, 16, 40])
+    @pytest.mark.parametrize("most", [1, 7, 40])
     def test_max_predictions(self, most: int) -> None:
         rng = np.random.default_rng(4)
         corruption = PermutationTargets(max_predictions=most, tokenizer=TOKENIZER)
         hits = np.zeros(96)
         for _ in range(400):
-            corrupted = corruption.corrupt(_row(np.full(96, 8)), rng)
+            corrupted = corruption.corrupt(row_of(np.full(96, 8)), rng)
             assert len(corrupted.positions) == min(most, 16)
             hits[corrupted.positions] += 1
         assert hits[:48].sum() / hits.sum() == pytest.approx(0.5, abs=0.1)
@@ -121,12 +114,12 @@ class TestTargets:
             with_specials = np.concatenate([[1], np.full(size, 9), [2]])
             expected = min(size, max(size // 6, 1))
             rng = np.random.default_rng(seed)
-            assert len(corruption.corrupt(_row(with_specials), rng).positions) == expected
-            bare = corruption.corrupt(_row(np.full(max(size, 1), 9)), rng)
+            assert len(corruption.corrupt(row_of(with_specials), rng).positions) == expected
+            bare = corruption.corrupt(row_of(np.full(max(size, 1), 9)), rng)
             assert len(bare.positions) == (0 if size < 2 else expected)
 
     def test_what_makes_no_sense_is_refused(self) -> None:
-        for changes in ({"alpha": 1.0}, {"beta": 0.0}, {"max_ngram": 0}, {"max_predictions": 0}):
+        for changes in ({"alpha": 1.0}, {"beta": 0.0}):
             ((name, value),) = changes.items()
             with refuses(ConfigError, f"objective.corruption.{name}={value}"):
                 PermutationTargets(**changes, tokenizer=TOKENIZER)  # type: ignore[arg-type]
@@ -145,7 +138,6 @@ class TestLeaks:
             parameter.data.add_(0.2 * torch.randn_like(parameter))
         rng = np.random.default_rng(5)
         rows = [rng.permutation(np.arange(4, 90))[:n] for n in (11, 17)]  # each token occurs once in a row
-        rows[1] = rows[1] + 0
         orders = []
         for row in rows:
             order = np.zeros(len(row), dtype=np.int64)
@@ -198,12 +190,12 @@ class TestLeaks:
                 torch.testing.assert_close(alone.last[0], every.last[place], atol=1e-5, rtol=1e-5)
 
 
-def _source(tmp_path: Path, *, contiguous: bool = False, static: bool = False) -> PretrainingSource:
+def _source(store: TokenStore, *, contiguous: bool = False, static: bool = False) -> PretrainingSource:
     rows = LanguageStream(
         max_length=24, frame="none" if contiguous else "both", contiguous=contiguous, tokenizer=TOKENIZER
     )
     return PretrainingSource(
-        store=store_of(tmp_path / "s", random_documents(60)),
+        store=store,
         rows=rows,
         corruption=PermutationTargets(static_masking=static, tokenizer=TOKENIZER),
         seed=0,
@@ -211,8 +203,8 @@ def _source(tmp_path: Path, *, contiguous: bool = False, static: bool = False) -
     )
 
 
-def test_spare_places_and_filler_change_no_loss(tmp_path: Path) -> None:
-    source = _source(tmp_path)
+def test_spare_places_and_filler_change_no_loss(store: TokenStore) -> None:
+    source = _source(store)
     learner = PretrainingLearner(xlnet(), [PermutationLanguageModel()]).eval()
     plain = source.build(0, source.plan(0), range(5))
     source.few_shapes = True
@@ -225,8 +217,8 @@ def test_spare_places_and_filler_change_no_loss(tmp_path: Path) -> None:
         torch.testing.assert_close(loss.sum, other.sum)
 
 
-def test_a_memory_is_carried_where_rows_follow(tmp_path: Path) -> None:
-    source = _source(tmp_path, contiguous=True)
+def test_a_memory_is_carried_where_rows_follow(store: TokenStore) -> None:
+    source = _source(store, contiguous=True)
     learner = PretrainingLearner(xlnet(), [PermutationLanguageModel()]).eval()
     plan = source.plan(0)
     first = source.build(0, plan, [0, 4], follows=False)
@@ -238,17 +230,10 @@ def test_a_memory_is_carried_where_rows_follow(tmp_path: Path) -> None:
     assert learner.losses(source.build(0, plan, [1, 5]), None)[1] is None
 
 
-def test_every_parameter_gets_a_gradient(tmp_path: Path) -> None:
-    source = _source(tmp_path)
-    learner = PretrainingLearner(xlnet(), [PermutationLanguageModel()])
-    learner.losses(source.build(0, source.plan(0), range(4)))[0]["plm"].sum.backward()
-    assert all(parameter.grad is not None for parameter in learner.parameters())
-
-
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(store: TokenStore) -> None:
     with refuses(ConfigError, "objective=plm", "BertEncoder", "model=xlnet_laptop"):
         PretrainingLearner(bert(), [PermutationLanguageModel()])
-    source = _source(tmp_path)
+    source = _source(store)
     source.corruption = NoCorruption()
     learner = PretrainingLearner(xlnet(), [PermutationLanguageModel()])
     with refuses(ConfigError, "objective=plm", "objective/corruption=permutation"):

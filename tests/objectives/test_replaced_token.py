@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.objectives import NumberTokenizer, bert, electra, modern, random_documents, store_of
+from fakes.objectives import TOKENIZER, bert, electra, modern, perturbed, store_of
 from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.data.stream import evaluation_batches
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.generator import generator_shape
@@ -29,23 +28,10 @@ from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.training.data_parallel import Passes
-from lmtransfer.training.evaluation import evaluate_losses
-from lmtransfer.training.learner import Step
 from lmtransfer.training.optim.optimizer import classify
-from lmtransfer.training.precision import Precision
-from lmtransfer.training.update import accumulate
 from lmtransfer.training.weights import aliases, load_weights, weights
 
-TOKENIZER = NumberTokenizer()
-
-
 ENCODERS: dict[str, Callable[..., Any]] = {"electra": electra, "modern": modern}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    return store_of(tmp_path_factory.mktemp("stores") / "s", random_documents(60))
 
 
 def batch_of(store: TokenStore, *, capacity: int | None = None, epoch: int = 0, num_rows: int = 6) -> PretrainingBatch:
@@ -62,11 +48,7 @@ def batch_of(store: TokenStore, *, capacity: int | None = None, epoch: int = 0, 
 
 def learner_of(encoder: nn.Module, **changes: Any) -> PretrainingLearner:
     learner = PretrainingLearner(encoder, [ReplacedTokenDetection(**changes)])  # type: ignore[arg-type]
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in learner.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return learner
+    return perturbed(learner)
 
 
 def seen_by(learner: PretrainingLearner) -> list[PackedBatch]:
@@ -180,15 +162,6 @@ def test_gradients_go_where_they_should(store: TokenStore, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_every_trainable_parameter_gets_a_gradient(store: TokenStore, name: str) -> None:
-    learner = learner_of(ENCODERS[name]())
-    losses, _ = learner(batch_of(store))
-    torch.stack([loss.sum * loss.weight for loss in losses.values()]).sum().backward()
-    for key, parameter in learner.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().max() > 0, key  # noqa: PT018
-
-
-@pytest.mark.parametrize("name", ENCODERS)
 def test_the_generator_is_a_smaller_encoder_over_the_same_embeddings(name: str) -> None:
     encoder = ENCODERS[name](dim=256, num_heads=8, hidden_dim=320)
     before = copy.deepcopy(encoder.state_dict())
@@ -249,16 +222,6 @@ def test_what_is_shared_stays_shared_when_saved_loaded_and_copied(store: TokenSt
     assert loaded.losses(batch)[0]["generator_mlm"].sum.item() != pytest.approx(expected["generator_mlm"], rel=1e-4)
 
 
-def test_the_discriminator_alone_is_the_encoder_of_a_checkpoint() -> None:
-    trained = learner_of(electra())
-    chosen = {k.removeprefix("encoder."): t for k, t in weights(trained).items() if k.startswith("encoder.")}
-    encoder = electra(5)
-    load_weights(encoder, chosen)  # nothing is missing, nothing is left over
-    assert not [key for key in chosen if "generator" in key]
-    packed = pack([torch.arange(4, 20).numpy()])
-    assert torch.equal(encoder(packed).last, trained.encoder(packed).last)
-
-
 def test_samples_belong_to_the_epoch_and_draw_from_no_generator_of_torch(store: TokenStore) -> None:
     learner = learner_of(electra())
     seen, state = seen_by(learner), torch.get_rng_state()
@@ -269,53 +232,6 @@ def test_samples_belong_to_the_epoch_and_draw_from_no_generator_of_torch(store: 
     assert torch.equal(tokens[0], tokens[1])
     uniform = [batch_of(store, epoch=epoch).uniform_M for epoch in (0, 1)]
     assert not torch.isin(uniform[0], uniform[1]).any()
-
-
-def source_of(store: TokenStore) -> PretrainingSource:
-    return PretrainingSource(
-        store=store,
-        rows=FullSentences(max_length=32, tokenizer=TOKENIZER),
-        corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=TOKENIZER),
-        seed=0,
-        output_positions={"masked"},
-    )
-
-
-def test_the_evaluation_loss_does_not_depend_on_the_batch_size(store: TokenStore) -> None:
-    learner = learner_of(electra()).double()
-    learner.objectives["rtd"].output.weight.data *= 20  # so that it tells some
-    measured = [
-        evaluate_losses(learner, evaluation_batches(source_of(store), micro_batch_tokens=size))
-        for size in (32, 256, 4096)
-    ]
-    assert measured[0]["rtd_replaced"] > 0.5
-    assert 0.05 < measured[0]["rtd_base_rate"] < 0.2
-    assert 0 < measured[0]["rtd_precision"] < 1
-    assert 0 < measured[0]["rtd_recall"] < 1
-    for other in measured[1:]:
-        assert other == pytest.approx(measured[0], rel=1e-9)
-
-
-def test_sixteen_micro_batches_of_one_row_have_the_gradients_of_four_of_four(store: TokenStore) -> None:
-    source = source_of(store)
-    plan = source.plan(1)
-    gradients = []
-    for size in (1, 4, 16):
-        learner = learner_of(electra()).double().train()
-        batches = [source.build(1, plan, range(start, start + size)) for start in range(0, 16, size)]
-        step = Step(number=3, epoch=1.0, micro_batches=batches, first_micro_batch=50)
-        accumulate(Passes(learner, Precision()), step, recurrent_states={}, seed=0, device="cpu")
-        gradients.append({name: p.grad for name, p in learner.named_parameters() if p.grad is not None})
-    assert len(gradients[0]) > 20
-    for other in gradients[1:]:
-        for name, gradient in gradients[0].items():
-            torch.testing.assert_close(other[name], gradient, rtol=1e-6, atol=1e-9)
-
-
-def test_it_can_be_listed_beside_other_objectives(store: TokenStore) -> None:
-    learner = PretrainingLearner(electra(), [ReplacedTokenDetection(), MaskedLanguageModel()])  # type: ignore[list-item]
-    losses, _ = learner.losses(batch_of(store))
-    assert {"rtd", "generator_mlm", "mlm"} <= set(losses)
 
 
 def test_losses_in_bfloat16_are_float32(store: TokenStore) -> None:
@@ -342,19 +258,12 @@ def test_nothing_hidden_is_a_loss_of_real_tokens_only(tmp_path: Path) -> None:
 def test_refusals() -> None:
     with refuses(ConfigError, "objective=rtd", "BertEncoder", "model=electra_laptop"):
         PretrainingLearner(bert(), [ReplacedTokenDetection()])  # type: ignore[list-item]
-    with refuses(ConfigError, "objective.losses.rtd.temperature=0"):
-        ReplacedTokenDetection(temperature=0)
-    for size in (0, 1.5):
-        with refuses(ConfigError, f"objective.losses.rtd.generator_size={size}"):
-            PretrainingLearner(electra(), [ReplacedTokenDetection(generator_size=size)])  # type: ignore[list-item]
     with refuses(ConfigError, "model.num_heads=3", "model.dim=16"):
         electra(num_heads=3)
     with refuses(ConfigError, "model.num_heads=16", "model.dim=16", " 8"):  # a divisor of 8: widths are even
         modern(num_heads=16)
     with refuses(ConfigError, "model.window=7"):
         modern(window=7)
-    with refuses(ConfigError, "model.global_every=0"):
-        modern(global_every=0)
 
 
 @pytest.mark.parametrize(
@@ -370,16 +279,10 @@ def test_the_plateau_of_token_frequencies_is_watched_in_the_generator(objectives
     assert masked_loss([objective() for objective in objectives]) == loss
 
 
-OVERFIT_ENCODERS: dict[str, Callable[..., Any]] = {
-    "electra": lambda: electra(embedding_dim=32, dim=32, hidden_dim=64, norm="pre"),
-    "modern": lambda: modern(dim=32, hidden_dim=64),
-}
-
-
-def _batches(folder: Path, *, num_epochs: int) -> list[PretrainingBatch]:
+def _batches(store: TokenStore, *, num_epochs: int) -> list[PretrainingBatch]:
     """32 rows with as many maskings."""
     source = PretrainingSource(
-        store=store_of(folder / "s", random_documents(60)),
+        store=store,
         rows=FullSentences(max_length=24, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=TOKENIZER),
         seed=0,
@@ -410,10 +313,10 @@ def _learn(learner: PretrainingLearner, batches: list[PretrainingBatch], done: d
     return means
 
 
-@pytest.mark.parametrize("name", OVERFIT_ENCODERS)
-def test_generator_and_discriminator_learn_by_heart(name: str, tmp_path: Path) -> None:
+def test_generator_and_discriminator_learn_by_heart(store: TokenStore) -> None:
+    """With a modern encoder; electra is among the objectives that learn by heart."""
     torch.manual_seed(0)
-    learner = PretrainingLearner(OVERFIT_ENCODERS[name](), [ReplacedTokenDetection(generator_size=1.0)])  # type: ignore[list-item]
+    learner = PretrainingLearner(modern(dim=32, hidden_dim=64), [ReplacedTokenDetection(generator_size=1.0)])
     # Of 300 rounds at most: 81 to 116 with AVX512 and with AVX2.
     bounds = {
         "generator_mlm": lambda mean: mean < 0.1,
@@ -421,19 +324,18 @@ def test_generator_and_discriminator_learn_by_heart(name: str, tmp_path: Path) -
         "rtd": lambda mean: mean < 0.02,
         "rtd_accuracy": lambda mean: mean > 0.99,
     }
-    means = _learn(learner, _batches(tmp_path, num_epochs=1), bounds)
+    means = _learn(learner, _batches(store, num_epochs=1), bounds)
     assert all(is_learnt(means[kind]) for kind, is_learnt in bounds.items()), means
 
 
-@pytest.mark.parametrize("name", OVERFIT_ENCODERS)
-def test_a_discriminator_finds_what_an_untrained_generator_puts_into_rows_it_knows(name: str, tmp_path: Path) -> None:
+def test_a_discriminator_finds_what_an_untrained_generator_puts_into_rows_it_knows(store: TokenStore) -> None:
     torch.manual_seed(0)
     objective = ReplacedTokenDetection(generator_weight=0.0)
-    learner = PretrainingLearner(OVERFIT_ENCODERS[name](), [objective])  # type: ignore[list-item]
+    learner = PretrainingLearner(electra(embedding_dim=32, dim=32, hidden_dim=64, norm="pre"), [objective])
     objective.generator.requires_grad_(False)
     objective.generator_head.requires_grad_(False)
-    batches = _batches(tmp_path, num_epochs=6)
-    # Of 300 rounds at most: ten seeds with AVX512 and with AVX2 need 24 to 42 with electra, seven 39 to 76 with modern.
+    batches = _batches(store, num_epochs=6)
+    # Of 300 rounds at most: ten seeds with AVX512 and with AVX2 need 24 to 42.
     bounds = {"rtd_accuracy": lambda mean: mean > 0.95, "rtd_recall": lambda mean: mean > 0.8}
     means = _learn(learner, batches, bounds)
     assert means["rtd_replaced"] > 0.9

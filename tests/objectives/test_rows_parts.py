@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.objectives import NumberTokenizer, random_documents, store_of
+from fakes.objectives import TOKENIZER, random_documents, store_of
 
 from lmtransfer.data.corpora.sampling import Sampling
 from lmtransfer.data.stream import PlannedStream
@@ -19,7 +19,6 @@ from lmtransfer.objectives.rows.pairs import OrderedPairs, SentencePairs
 from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 
-TOKENIZER = NumberTokenizer()
 WAYS: dict[str, Rows] = {
     "sentence_pairs": SentencePairs(max_length=24, tokenizer=TOKENIZER),
     "ordered_pairs": OrderedPairs(max_length=24, tokenizer=TOKENIZER),
@@ -32,7 +31,7 @@ WAYS: dict[str, Rows] = {
 @pytest.fixture(scope="module", params=["one", "mixture"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp(request.param)
-    one, other = (store_of(folder / str(seed), random_documents(300, seed=seed)) for seed in range(2))
+    one, other = (store_of(folder / str(seed), random_documents(200, seed=seed)) for seed in range(2))
     return one if request.param == "one" else MixedStore({"a": one, "b": other}, Sampling())
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fakes.objectives import NumberTokenizer, bert, gpt, random_documents, store_of
+from fakes.objectives import TOKENIZER, bert, gpt, perturbed
 from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.batch import pack
+from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.corruption.words import Spans
@@ -22,12 +22,10 @@ from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.span_boundary import SpanBoundaryObjective
 
-TOKENIZER = NumberTokenizer()
 
-
-def source_of(folder: Path, *, mask_prob: float = 0.3, **changes: Any) -> PretrainingSource:
+def source_of(store: TokenStore, *, mask_prob: float = 0.3, **changes: Any) -> PretrainingSource:
     return PretrainingSource(
-        store=store_of(folder / "s", random_documents(60)),
+        store=store,
         rows=LanguageStream(max_length=48, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_prob=mask_prob, selection=Spans(), shared_replacement=True, tokenizer=TOKENIZER),
         seed=0,
@@ -39,20 +37,15 @@ def source_of(folder: Path, *, mask_prob: float = 0.3, **changes: Any) -> Pretra
 def learner_of(*, num_positions: int = 20) -> PretrainingLearner:
     sbo = SpanBoundaryObjective(position_dim=6, num_positions=num_positions)
     learner = PretrainingLearner(bert(), [MaskedLanguageModel(), sbo])
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in learner.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return learner
+    return perturbed(learner)
 
 
-@pytest.mark.parametrize("num_positions", [20, 3])
-@pytest.mark.parametrize(("mask_prob", "capacity"), [(0.15, None), (0.6, None), (0.3, 640)])
+@pytest.mark.parametrize(("mask_prob", "capacity", "num_positions"), [(0.15, None, 20), (0.6, None, 3), (0.3, 640, 3)])
 def test_the_loss_is_the_papers_formula_written_out(
-    tmp_path: Path, mask_prob: float, capacity: int | None, num_positions: int
+    store: TokenStore, mask_prob: float, capacity: int | None, num_positions: int
 ) -> None:
     source, learner = (
-        source_of(tmp_path, mask_prob=mask_prob, capacity=capacity),
+        source_of(store, mask_prob=mask_prob, capacity=capacity),
         learner_of(num_positions=num_positions),
     )
     batch = source.build(0, source.plan(0), [2, 0, 9, 5])
@@ -87,8 +80,8 @@ def test_the_loss_is_the_papers_formula_written_out(
     assert losses["sbo"].weight == 1
 
 
-def test_every_parameter_gets_a_gradient_and_output_and_embedding_are_one(tmp_path: Path) -> None:
-    source, learner = source_of(tmp_path), learner_of()
+def test_every_parameter_gets_a_gradient_and_output_and_embedding_are_one(store: TokenStore) -> None:
+    source, learner = source_of(store), learner_of()
     losses, _ = learner.losses(source.build(0, source.plan(0), range(8)))
     losses["sbo"].sum.backward()
     for name, parameter in learner.named_parameters():
@@ -98,9 +91,9 @@ def test_every_parameter_gets_a_gradient_and_output_and_embedding_are_one(tmp_pa
     assert learner.encoder.token_embedding.weight.grad.abs().sum(1).gt(0).all()  # the softmax reaches all rows
 
 
-def test_a_hidden_tokens_own_state_is_not_read(tmp_path: Path) -> None:
+def test_a_hidden_tokens_own_state_is_not_read(store: TokenStore) -> None:
     """Otherwise the objective would say nothing of boundaries."""
-    source, learner = source_of(tmp_path), learner_of()
+    source, learner = source_of(store), learner_of()
     batch = source.build(0, source.plan(0), range(4))
     seen: list[torch.Tensor] = []
 
@@ -125,5 +118,3 @@ def test_what_does_not_fit_is_refused() -> None:
     check_fit(encoder=bert(), objectives=objectives[1:], rows=rows, corruption=spans)
     with refuses(ConfigError, "objective=sbo", "bidirectional"):
         SpanBoundaryObjective().bind(gpt())
-    with refuses(ConfigError, "num_positions=0"):
-        SpanBoundaryObjective(num_positions=0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.objectives import NumberTokenizer, bert, gpt, random_documents, store_of
+from fakes.objectives import TOKENIZER, bert, gpt, random_documents, store_of
 
 from lmtransfer.objectives.corruption.masking import NoCorruption, TokenMasking
 from lmtransfer.objectives.language_model import LanguageModel
@@ -15,8 +15,6 @@ from lmtransfer.objectives.learner import PretrainingLearner, collect_output_pos
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-
-TOKENIZER = NumberTokenizer()
 
 
 def _learner(cls: Any, *, tie_output: bool) -> PretrainingLearner:

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.objectives import NumberTokenizer, random_documents, store_of
+from fakes.objectives import TOKENIZER, random_documents, store_of
 
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.rows.pairs import SentencePairs
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, RowView, count_rows, row_views
-
-TOKENIZER = NumberTokenizer()
 
 
 @pytest.mark.parametrize("capacity", [None, 2048])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes.objectives import NUM_PIECES, NumberTokenizer, bert, random_documents, store_of
+from fakes.objectives import NUM_PIECES, TOKENIZER, bert, random_documents, row_of, store_of
 from support.refusals import refuses
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -24,20 +24,13 @@ from lmtransfer.objectives.corruption.windows import ContextWindows, Quantiles
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.rows.base import Row
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.word_vectors import ContinuousBagOfWords, SkipGram
 from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.transfer.method import TransferMethod
 
-TOKENIZER = NumberTokenizer()
 OBJECTIVES: dict[str, Any] = {"cbow": ContinuousBagOfWords, "skipgram": SkipGram}
-
-
-def row_of(tokens: list[int] | np.ndarray) -> Row:
-    array = np.asarray(tokens, dtype=np.int32)
-    return Row(array, np.zeros(len(array), dtype=np.int8), "tokens 0:0")
 
 
 def source_of(folder: Path, **changes: Any) -> PretrainingSource:
@@ -236,7 +229,7 @@ def test_skip_gram_reaches_the_best_loss_there_is(tmp_path: Path) -> None:
         best -= n * sum(share * math.log(share) for share in shares)
     learner = learner_of("skipgram", dim=96)
     optimizer = torch.optim.Adam(learner.parameters(), lr=0.03)
-    for _ in range(250):
+    for _ in range(200):
         loss = learner.losses(batch)[0]["skipgram"]
         optimizer.zero_grad()
         (loss.sum / loss.count).backward()
@@ -281,8 +274,3 @@ def test_what_does_not_fit_is_refused() -> None:
         check_fit(encoder=static, objectives=[ContinuousBagOfWords()], rows=rows, corruption=NoCorruption())
     windows = ContextWindows(tokenizer=TOKENIZER)
     check_fit(encoder=static, objectives=[ContinuousBagOfWords(), SkipGram()], rows=rows, corruption=windows)
-    for changes, name in [({"window": 0}, "window=0"), ({"num_negatives": 0}, "num_negatives=0")]:
-        with refuses(ConfigError, name):
-            ContextWindows(**changes, tokenizer=TOKENIZER)
-    with refuses(ConfigError, "subsample=0"):
-        ContextWindows(subsample=0, tokenizer=TOKENIZER)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn.metrics
 from fakes.runs import transfer
 from support.html_pages import Element, parsed
 
@@ -21,7 +22,6 @@ from lmtransfer.reporting.page.run_answers import (
     MAX_PAIRS,
     MAX_RUNS,
     PassagePart,
-    Span,
     all_answers,
     confusion,
     excerpt,
@@ -102,32 +102,18 @@ def test_confusions_are_those_of_a_count_by_hand(tmp_path: Path) -> None:
     answers = [labelled(seed=seed)[1] for seed in range(3)]
     found = confusion(answers)
     assert found is not None
-    pairs = Counter(
-        (LABELS[gold], LABELS[said])
-        for one in answers
-        for gold, said in zip(one.examples.gold, one.examples.predicted, strict=True)
-    )
-    shown = {
-        (row.label, label): cell.count
-        for row in found.rows
-        for label, cell in zip(found.labels, row.cells, strict=True)
-    }
-    assert {pair: count for pair, count in shown.items() if count} == pairs
-    for row in found.rows:
-        assert (
-            row.total
-            == sum(cell.count for cell in row.cells)
-            == sum(n for (g, _), n in pairs.items() if g == row.label)
-        )
-        assert [cell.share for cell in row.cells] == pytest.approx([cell.count / row.total for cell in row.cells])
-        assert [cell.is_right for cell in row.cells] == [label == row.label for label in found.labels]
+    gold, said = (np.concatenate([getattr(one.examples, what) for one in answers]) for what in ("gold", "predicted"))
+    assert found.labels == LABELS
+    assert found.matrix == sklearn.metrics.confusion_matrix(gold, said).tolist()
     assert (found.num_answers, found.num_seeds) == (180, 3)
     run_with(tmp_path / "finetune" / "a", answers)
     matrix = section(tmp_path).one("table", css="matrix")
-    for line, row in zip(matrix.one("tbody").all("tr"), found.rows, strict=True):
-        assert line.one("th").words == row.label
-        assert [cell.words for cell in line.all("td")] == [*(f"{c.count:,}" for c in row.cells), f"{row.total:,}"]
-        assert line.one("td", css="right").words == str(row.cells[found.labels.index(row.label)].count)
+    for place, (line, row) in enumerate(zip(matrix.one("tbody").all("tr"), found.matrix, strict=True)):
+        assert line.one("th").words == LABELS[place]
+        assert [cell.words for cell in line.all("td")] == [*map(str, row), str(sum(row))]
+        assert line.one("td", css="right").words == str(row[place])
+        shares = [cell.attributes["style"] for cell in line.all("td")[:-1]]
+        assert shares == [f"--share: {count / sum(row):.3f}" for count in row]
 
 
 def test_many_labels_become_a_list_of_pairs() -> None:
@@ -135,7 +121,7 @@ def test_many_labels_become_a_list_of_pairs() -> None:
     one = labelled(4000, labels=names)[1]
     found = confusion([one])
     assert found is not None
-    assert found.rows == ()
+    assert found.matrix == []
     assert found.pairs is not None
     listed = found.pairs.rows
     assert len(listed) == MAX_PAIRS
@@ -151,7 +137,7 @@ def test_many_labels_become_a_list_of_pairs() -> None:
         assert share == f"{100 * int(count) / of_gold[gold]:.1f} %"
     assert found.num_pairs == len(pairs)
     few = labelled(400, labels=names[:MAX_LABELS])[1]
-    assert len(getattr(confusion([few]), "rows", ())) == MAX_LABELS
+    assert len(getattr(confusion([few]), "matrix", ())) == MAX_LABELS
 
 
 def test_the_worst_labels_are_the_most_certain() -> None:
@@ -412,7 +398,7 @@ PASSAGE = "a red boat and a blue boat and a green boat"
 )
 def test_an_answer_is_found(answer: str, start: int | None, near: int | None, expected: int | None) -> None:
     found = find_span(PASSAGE, answer, start=start, near=near)
-    assert found == (None if expected is None else Span(expected, expected + len(answer)))
+    assert found == (None if expected is None else range(expected, expected + len(answer)))
 
 
 def test_marks_are_at_the_characters_of_the_spans() -> None:
@@ -430,7 +416,7 @@ def test_marks_are_at_the_characters_of_the_spans() -> None:
             assert place == 0 or passage[place - 1] == " "
             assert place + len(text) in (passage.find(" ", place + len(text)), len(passage))
             kinds |= dict(enumerate([piece.kind for piece in window for _ in piece.text], place))
-        places = [span for span in spans if span is not None] or [Span(0, 0)]
+        places = [span for span in spans if span is not None] or [range(0, 0)]
         for place in range(len(passage)):
             distance = min(max(span.start - place, place - span.stop + 1, 0) for span in places)
             if distance <= around - 5:  # a word has at most three letters
@@ -444,7 +430,7 @@ def test_marks_are_at_the_characters_of_the_spans() -> None:
 
 def test_gaps_stand_where_text_is_left_out() -> None:
     passage = "x" * 1000
-    pieces = excerpt(passage, gold=Span(100, 110), predicted=Span(800, 810), around=20)
+    pieces = excerpt(passage, gold=range(100, 110), predicted=range(800, 810), around=20)
     assert [piece.kind for piece in pieces] == ["gap", "", "gold", "", "gap", "", "pred", "", "gap"]
     assert [len(piece.text) for piece in pieces] == [0, 20, 10, 20, 0, 20, 10, 20, 0]
     assert [piece.kind for piece in excerpt("short", gold=None, predicted=None)] == [""]
@@ -462,6 +448,6 @@ def _windows(pieces: list[PassagePart]) -> list[list[PassagePart]]:
     return [window for window in windows if window]
 
 
-def _random_span(rng: random.Random, length: int) -> Span:
+def _random_span(rng: random.Random, length: int) -> range:
     start = rng.randrange(length)
-    return Span(start, rng.randrange(start + 1, min(length, start + 40) + 1))
+    return range(start, rng.randrange(start + 1, min(length, start + 40) + 1))

@@ -2,24 +2,25 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from fakes.runs import pretraining, transfer, write_run
 from rich.console import Console
 
-from lmtransfer.reporting.render.cells import markdown_table
-from lmtransfer.reporting.results import leaderboard, results_table
+from lmtransfer.reporting.results import leaderboard, print_points, results_table, sweep_table, table_rows
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.rows import table_rows
-from lmtransfer.reporting.runs.sweeps import find_sweeps
+from lmtransfer.reporting.runs.sweeps import find_sweeps, make_sweep
+from lmtransfer.reporting.table import markdown_table
 from lmtransfer.reporting.write import print_report, to_json
 
 LONG = "a-run-with-a-name-that-says-everything-there-is-to-say-about-it-and-then-some"
 
 
-@pytest.fixture
-def entries(tmp_path):
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("runs")
     pretraining(tmp_path / "pretrain" / "imdb")
     for rate in (0.15, 0.4):
         pretraining(tmp_path / "pretrain" / "masks" / f"objective.mask_prob={rate}", mask_prob=rate)
@@ -69,7 +70,8 @@ def test_every_chosen_metric_of_runs_controls_and_baselines_is_in_every_table(tm
     result["majority"] = {"accuracy": 0.5, **dict.fromkeys(metrics[1:], 0.25)}
     (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
     entries = make_entries(collect(tmp_path))
-    means = {row.transfer: {name: one.mean for name, one in row.other_metrics.items()} for row in table_rows(entries)}
+    rows = table_rows(entries)
+    means = {row.entry.transfer: {name: one.mean for name, one in row.other_metrics.items()} for row in rows}
     wanted = {"majority": 0.25, "baseline": 0.45, "control": 0.35, "finetuned": 0.55}
     assert means == {way: dict.fromkeys(metrics[1:], pytest.approx(mean)) for way, mean in wanted.items()}
     board = leaderboard(entries)
@@ -89,7 +91,7 @@ def test_a_metric_that_is_not_defined_is_said_beside_its_score(tmp_path):
     result = json.loads(path.read_text())
     result["control"]["undefined"] = ["pearson is not defined and counts as 0: every prediction is the same"]
     path.write_text(json.dumps(result))
-    notes = {row.transfer: row.note for row in table_rows(make_entries(collect(tmp_path)))}
+    notes = {row.entry.transfer: row.note for row in table_rows(make_entries(collect(tmp_path)))}
     assert notes == {"majority": "", "control": result["control"]["undefined"][0], "finetuned": ""}
 
 
@@ -130,3 +132,41 @@ def test_json_has_plain_numbers(entries):
     assert row["difference"]["verdict"] == "better"
     assert row["pretraining_tokens"] == 409600
     assert content["sweeps"][0]["points"][1]["values"] == {"objective.mask_prob": 0.4}
+
+
+def test_a_point_that_failed_has_its_values_and_no_score(tmp_path: Path) -> None:
+    for value in (0.15, 0.4):
+        pretraining(tmp_path / "pretrain" / "masks" / f"objective.mask_prob={value},seed=1", mask_prob=value)
+    sweep = make_sweep("masks", make_entries(collect(tmp_path)))
+    assert sweep is not None
+    found = sweep_table(sweep, failed=["objective.mask_prob=0.8,seed=1", "other=1"]).rows
+    assert [row[0] for row in found] == ["0.15", "0.4", "0.8", "other=1"]
+    assert ["failed" in row for row in found] == [False, False, True, True]
+    assert len(sweep_table(sweep).rows) == 2
+
+
+@pytest.mark.parametrize("names", [("seed=1", "seed=2"), ("train.steps=1", "train.steps=2")])
+def test_pretrain_shows_points_that_failed(
+    names: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "pretrain" / "x"
+    print_points("pretrain", [pretraining(folder / names[0], final=4.0), pretraining(folder / names[1])], ["lost=9"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line[:1] == ["lost=9"]] == [["lost=9", "failed"]]
+
+
+def test_finetune_shows_points_that_failed_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "finetune" / "x"
+    runs = []
+    for row, scores in enumerate([(0.7, 0.8), (0.8, 0.9)]):
+        run = transfer(folder / f"lr={row}", scores)
+        text = (run / "result.json").read_text()
+        (run / "result.json").write_text(text.replace('"mean"', '"deviation": 0.07, "mean"'))
+        runs.append(run)
+    print_points("finetune", runs, ["lr=3"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines if line and line[0].startswith("lr=")] == [
+        ["lr=1", "85.0"],
+        ["lr=0", "75.0"],
+        ["lr=3", "failed"],
+    ]

@@ -30,6 +30,11 @@ FINETUNE = (
     *("finetune", "init=runs/pretrain/base", "task=text_classification", "task.train=t.tsv", "task.dev=t.tsv"),
     *("train.epochs=null", "train.steps=2", "name=x"),
 )
+#: What goes on with ``runs/finetune/ft``; all but the last word begins it.
+FT = (
+    *(*FINETUNE[:-1], "name=ft", "seeds=2", "learning_rates=[1e-3,1e-2]", "task.dev_from_train=null"),
+    *("hardware.threads=1", "resume=true"),
+)
 SECRET = "a-secret-of-this-machine"
 
 

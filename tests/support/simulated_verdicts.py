@@ -3,8 +3,8 @@
     make simulate [ARGS="--tables 2000"]
 
 For each world it prints: the share of tables of 24 comparisons without any true difference that nevertheless contain a
-"better" or "worse" (at most 5 % is promised), and how often the 95 % intervals of scores and differences contain the
-true value; and the largest share of tables with an "equivalent" although every true difference is as large as the
+"better" or "worse" (at most 5 % is promised), and how often the 95 % intervals of differences contain the true
+value; and the largest share of tables with an "equivalent" although every true difference is as large as the
 margin (at most 5 %), of margins of 2, 4 and 8 standard errors. Then it prints how often a true difference of 2.5
 deviations is found.
 """
@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.verdicts.compare import compare_conditions, score_interval
+from lmtransfer.verdicts.compare import compare_conditions, correct_column
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
-from lmtransfer.verdicts.holm import correct_column
 
 COMPARISONS = 24
 
@@ -37,7 +36,6 @@ class Counts:
         false_tables: share of the tables with any "better" or "worse".
         found: share of the comparisons called "better", each judged alone.
         coverage: share of the 95 % intervals of differences that contain the true difference.
-        score_coverage: the same for the scores of the conditions.
         equivalent: share of the tables with any "equivalent".
     """
 
@@ -45,7 +43,6 @@ class Counts:
     false_tables: float
     found: float
     coverage: float
-    score_coverage: float
     equivalent: float
 
 
@@ -60,7 +57,7 @@ def simulate(world: World, tables: int, *, seed: int, difference: float = 0.0, m
         margin: a smaller difference does not matter; None: "equivalent" is not tested.
     """
     rng = np.random.default_rng(seed)
-    equivalent = false_tables = found = covered = scores_covered = comparisons = 0
+    equivalent = false_tables = found = covered = comparisons = 0
     for _ in range(tables):
         pairs = world(rng, difference)
         alone = [compare_conditions(condition, control) for condition, control in pairs]
@@ -69,14 +66,12 @@ def simulate(world: World, tables: int, *, seed: int, difference: float = 0.0, m
         equivalent += any(one.verdict == "equivalent" for one in together)
         found += sum(one.verdict == "better" for one in alone)
         covered += sum(_holds(one.plain_interval, difference) for one in alone)
-        scores_covered += sum(_holds(score_interval(condition), difference) for condition, _ in pairs)
         comparisons += len(pairs)
     return Counts(
         tables,
         false_tables / tables,
         found / comparisons,
         covered / comparisons,
-        scores_covered / comparisons,
         equivalent / tables,
     )
 
@@ -256,15 +251,14 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=2000)
     parser.add_argument("--only", default="", help="worlds whose name holds this")
     given = parser.parse_args()
-    heading = f"{'false tables':>12} {'differences held':>17} {'scores held':>12} {'equivalent':>11}"
+    heading = f"{'false tables':>12} {'differences held':>17} {'equivalent':>11}"
     print(f"{'no true difference':48} {heading}")
     for name, world in WORLDS.items():
         if given.only in name:
             found = simulate(world, given.tables, seed=0)
             equivalent = falsely_equivalent(world, given.tables, seed=0)
             print(
-                f"{name:48} {found.false_tables:12.2%} {found.coverage:17.2%} {found.score_coverage:12.2%} "
-                f"{equivalent:11.2%}",
+                f"{name:48} {found.false_tables:12.2%} {found.coverage:17.2%} {equivalent:11.2%}",
                 flush=True,
             )
     shared = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -97,12 +96,6 @@ def test_four_columns_with_document_marks(tmp_path: Path) -> None:
 )
 def test_lines_and_columns_are_split_where_they_should_be(tmp_path: Path, text: str, words: list[tuple[str]]) -> None:
     assert [sentence.words for sentence in conll(tmp_path / "x.conll", text)[0]] == words
-
-
-def test_compressed_files_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "x.conll.gz"
-    path.write_bytes(gzip.compress(b"a\tO\n"))
-    assert next(read_conll(path, word_column=1, tag_column=2, with_gold=True, notes=Notes())).words == ("a",)
 
 
 @pytest.mark.parametrize(

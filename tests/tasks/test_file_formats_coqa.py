@@ -22,29 +22,15 @@ STORY = "Ann's brown-haired cat, Tom, was 3 years old. \nHe slept in the barn. W
 def answer(turn: int, text: str, evidence: str | None) -> dict[str, Any]:
     start = -1 if evidence is None else STORY.index(evidence)
     end = -1 if evidence is None else start + len(evidence)
-    return {
-        "turn_id": turn,
-        "input_text": text,
-        "span_start": start,
-        "span_end": end,
-        "span_text": "unknown" if evidence is None else evidence,
-    }
+    span = {"span_start": start, "span_end": end, "span_text": "unknown" if evidence is None else evidence}
+    return {"turn_id": turn, "input_text": text, **span}
 
 
 def conversation(*answers: dict[str, Any], additional: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     questions = [{"turn_id": number, "input_text": f"What {number}?"} for number in range(1, len(answers) + 1)]
     others = {} if additional is None else {"additional_answers": additional}
-    return {
-        "source": "mctest",
-        "id": "s1",
-        "filename": "a.txt",
-        "story": STORY,
-        "questions": questions,
-        "answers": list(answers),
-        "name": "a.txt",
-        **others,
-        **changes,
-    }
+    names = {"source": "mctest", "id": "s1", "filename": "a.txt", "name": "a.txt", "story": STORY}
+    return {**names, "questions": questions, "answers": list(answers), **others, **changes}
 
 
 def written(folder: Path, *conversations: dict[str, Any]) -> Path:
@@ -61,7 +47,7 @@ def test_free_answers_other_kinds_and_history(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         conversation(
-            answer(1, "It was brown", "Ann's brown-haired cat"),
+            {**answer(1, "It was brown", "Ann's brown-haired cat"), "span_text": " Ann's  brown-haired cat"},
             answer(2, "Three", "was 3 years old. \n"),
             answer(3, "Yes.", "Yes, very."),
             answer(4, "unknown", None),
@@ -104,12 +90,6 @@ def test_hidden_answers(tmp_path: Path) -> None:
     read = read_coqa(written(tmp_path, hidden))
     assert [(example.answers, example.kind) for example in read.examples] == [(None, None)] * 2
     assert read.examples[1].history == (Turn("What 1?", ""),)
-
-
-def test_white_space_of_evidence_may_differ(tmp_path: Path) -> None:
-    given = {**answer(1, "He slept", "old. \nHe slept"), "span_text": " old. He  slept"}
-    read = read_coqa(written(tmp_path, conversation(given)))
-    assert [quoted(gold) for gold in read.examples[0].answers or ()] == ["He slept"]
 
 
 def test_evidence_that_is_elsewhere_is_refused_or_set_aside(tmp_path: Path) -> None:
@@ -178,13 +158,10 @@ def test_what_is_malformed_is_named(tmp_path: Path, changes: dict[str, Any], nam
 @pytest.mark.parametrize(
     ("text", "said", "expected"),
     [
-        ("They met in 1475, in Rome.", "in 1475", "in 1475"),
         ("It is Bob's bike", "Bob", "Bob"),
         ('the "U.S." army', "US army", 'U.S." army'),
         ("red or blue or red blue", "red and blue", "red blue"),
-        ("one two", "three", None),
         ("one two", "the", None),
-        ("", "one", None),
         ("cat cat", "The cat!", "cat"),
     ],
 )

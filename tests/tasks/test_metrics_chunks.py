@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
-from pathlib import Path
 
 import pytest
+from seqeval import metrics as seqeval
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
@@ -123,35 +122,10 @@ def test_chunks_of_odd_tags(tags: str, expected: list[tuple[str, int, int]]) -> 
     assert find_chunks(tags.split()) == expected
 
 
-def test_scores_that_seqeval_documents() -> None:
-    gold = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
-    predicted = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
-    assert scores_of(predicted, gold) == {"precision": 0.5, "recall": 0.5, "f1": 0.5}
-
-
 def test_scores_that_conlleval_documents() -> None:
     """961 words with 459 phrases, 539 found, 371 right: the example of the shared task's page."""
     percent = {name: f"{100 * value:.2f}" for name, value in chunk_scores(371, 539, 459).items()}
     assert percent == {"precision": "68.83", "recall": "80.83", "f1": "74.35"}
-
-
-@pytest.mark.data
-@pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")
-def test_wnut17_has_its_published_count_of_entities() -> None:
-    """Derczynski et al. (2017): 1,079 entities in the test set."""
-    text = (Path(os.environ["LMTRANSFER_DATA"]) / "wnut17" / "test.conll").read_text(encoding="utf-8")
-    posts = [[line.split("\t")[1] for line in post.splitlines()] for post in text.strip("\n").split("\n\n")]
-    assert sum(len(find_chunks(tags)) for tags in posts) == 1_079
-
-
-def test_chunks_do_not_cross_sentences() -> None:
-    assert scores_of([["B-PER"], ["I-PER"]], [["B-PER"], ["B-PER"]])["f1"] == 1.0
-
-
-def test_nothing_found_and_nothing_to_find_is_zero() -> None:
-    zero = {"precision": 0.0, "recall": 0.0, "f1": 0.0}
-    assert scores_of([["O", "O"]], [["O", "O"]]) == zero
-    assert scores_of([["O", "O"]], [["B-PER", "O"]]) == zero
 
 
 @pytest.mark.parametrize("tag", ["NOUN", "X-PER", "B-", "-PER", "", "O-PER", "BI-PER"])
@@ -166,3 +140,29 @@ def test_sentences_that_do_not_fit_are_refused() -> None:
         chunks.counts([0], [0, 1])
     with refuses(DataError, "-1", "0 to 1"):
         chunks.counts([0, 1], [0, -1])
+
+
+@pytest.mark.parametrize(
+    ("predicted", "gold", "f1"),
+    [
+        ("O O B-MISC I-MISC I-MISC I-MISC O", "O O O B-MISC I-MISC I-MISC O", 0.5),
+        ("B-PER", "B-PER", 1.0),  # chunks do not cross sentences
+        ("O O", "O O", 0.0),
+        ("O O", "B-PER O", 0.0),
+    ],
+)
+def test_scores_of_sentences(predicted: str, gold: str, f1: float) -> None:
+    """With a second sentence; the first is seqeval's documented example."""
+    second = ("B-PER I-PER O", "B-PER I-PER O") if f1 == 0.5 else ("I-PER", "B-PER") if f1 else ("O", "O")
+    scores = scores_of(*([one.split(), two.split()] for one, two in zip((predicted, gold), second, strict=True)))
+    assert scores == {"precision": f1, "recall": f1, "f1": f1}
+
+
+@pytest.mark.parametrize("prefixes", ["BI", "I", "BIES"])
+def test_random_tags_are_scored_as_by_seqeval(prefixes: str) -> None:
+    draw = random.Random(6)
+    tags = ["O", *(f"{prefix}-{kind}" for prefix in prefixes for kind in ("LOC", "PER", "creative-work"))]
+    gold = [draw.choices(tags, k=draw.randint(1, 14)) for _ in range(120)]
+    said = [[tag if draw.random() < 0.7 else draw.choice(tags) for tag in sentence] for sentence in gold]
+    theirs = [score(gold, said) for score in (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)]
+    assert [scores_of(said, gold)[name] for name in ("precision", "recall", "f1")] == pytest.approx(theirs)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,17 +14,14 @@ from fakes.heads import table
 from omegaconf import OmegaConf
 from support.refusals import refuses
 
-from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import SpanAnswer
-from lmtransfer.tasks.base import Example, Task
+from lmtransfer.tasks.base import Example
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import SpanSpec
-from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.qa.example import QuestionExample, encode_questions
 from lmtransfer.tasks.qa.task import NO_SPAN_SCORE, SpanQa, decode_spans
-from lmtransfer.tasks.qa.windows import encode_questions
 from lmtransfer.tokenizers.words import WordTokenizer
 
 PASSAGE = "Ann ran to the sea. Bob stayed."
@@ -80,18 +75,6 @@ def perfect(made: SpanQa, split: str) -> dict[str, float]:
     examples = made.examples(split)
     encoded, outputs = gold_outputs(made, examples)
     return made.score(encoded.examples, made.answers(encoded, outputs))
-
-
-@pytest.mark.parametrize("name", ["squad", "squad2", "quac", "coqa", "span_qa"])
-def test_every_config_is_a_task(name: str, tmp_path: Path) -> None:
-    node = shipped(name)
-    if name == "span_qa":
-        node.train = write(tmp_path / "train.jsonl", [row("a")])
-    made = build(node, data_root=str(tmp_path))
-    assert isinstance(made, Task)
-    assert made.name == name
-    assert made.head == SpanSpec(num_labels=len(made.labels), max_answer_tokens=node.max_answer_tokens)
-    assert "train" in made.splits
 
 
 def test_squad_1_is_scored_by_its_script(tmp_path: Path) -> None:
@@ -156,20 +139,6 @@ def test_quac_reads_dialogues_and_is_scored_by_its_script(tmp_path: Path) -> Non
     assert made.score(examples, baseline)["f1"] == pytest.approx(1 / 3)  # type: ignore[arg-type]
 
 
-def test_quacs_published_sample_is_read_back(data_root: Path, tmp_path: Path) -> None:
-    sample = data_root / "quac_sample" / "quac_sample.json"
-    if not sample.is_file():
-        pytest.skip("the data folder has no quac_sample")
-    document = json.loads(sample.read_text(encoding="utf-8"))
-    del document["data"][1]  # the same dialogue once more, ids and all
-    file = write(tmp_path / "val.json", document)
-    made = task(files={"dev": file}, file_format="quac", no_answer=True, max_answer_tokens=200, history_turns=2)
-    examples = made.examples("dev")
-    encoded = made.encode(examples, WordTokenizer(["a"], lowercase=True), max_length=384, num_segments=2)
-    assert len(examples) == 6
-    assert encoded.unreachable_ids == ()
-
-
 def coqa() -> dict[str, Any]:
     said = [
         ("Ann", "Ann ran to the sea."),
@@ -213,12 +182,8 @@ def test_own_rows_and_squads_format_are_read_alike(tmp_path: Path) -> None:
     ]
     made = task(train=write(tmp_path / "t.jsonl", rows), file_format="jsonl", no_answer=True)
     examples = made.examples("train")
-    assert [example.answers and example.answers[0].start for example in examples] == [
-        0,
-        PASSAGE.index("stayed"),
-        (),
-        None,
-    ]
+    starts = [0, PASSAGE.index("stayed"), (), None]
+    assert [example.answers and example.answers[0].start for example in examples] == starts
     assert [example.has_gold for example in examples] == [True, True, True, False]
     assert examples[0].passage is examples[2].passage
     other = task(train=write(tmp_path / "t.json", squad(qa("a", "Ann"))), file_format="jsonl")
@@ -233,14 +198,10 @@ def test_a_split_may_have_several_files(tmp_path: Path) -> None:
     made = task(files={"train": [first, "2.json"], "dev": None}, data_root=str(tmp_path))
     assert made.splits == ("train",)
     assert [example.id for example in made.examples("train")] == ["a", "b"]
-
-
-def test_ids_in_two_files_are_refused(tmp_path: Path) -> None:
-    files = [write(tmp_path / f"{i}.json", squad(qa("a", "Ann"))) for i in range(2)]
-    with refuses(DataError, "1.json", "id a", "0.json"):
-        task(files={"train": files}).examples("train")
-    with refuses(DataError, "0.json", "id a"):
-        task(files={"train": [files[0], files[0]]}).examples("train")
+    again = write(tmp_path / "3.json", squad(qa("a", "Ann")))
+    for files in ([first, again], [first, first]):
+        with refuses(DataError, Path(files[1]).name, "id a", "1.json"):
+            task(files={"train": files}).examples("train")
 
 
 def test_bad_answers_are_refused_or_counted_by_name(tmp_path: Path) -> None:
@@ -283,14 +244,6 @@ def test_malformed_rows_are_refused_with_their_line(tmp_path: Path, line: str, n
         task(train=str(file), file_format="jsonl").examples("train")
 
 
-def test_missing_files_and_splits_are_named(tmp_path: Path) -> None:
-    made = task(files={"train": "no/such.json"}, data_root=str(tmp_path))
-    with refuses(DataError, "such.json", "task.files.train="):
-        made.examples("train")
-    with refuses(DataError, "split=dev"):
-        made.examples("dev")
-
-
 @pytest.mark.parametrize(
     ("more", "names"),
     [
@@ -306,6 +259,10 @@ def test_missing_files_and_splits_are_named(tmp_path: Path) -> None:
 def test_settings_that_do_not_fit_are_refused(more: dict[str, Any], names: tuple[str, ...]) -> None:
     with refuses(ConfigError, *names):
         task(**{"files": {"train": "t.json"}, **more})
+    with refuses(DataError, "t.json", "task.train="):
+        task(files={"train": "t.json"}).examples("train")
+    with refuses(DataError, "split=dev"):
+        task(files={"train": "t.json"}).examples("dev")
 
 
 class Table(dict[str, list[Any]]):
@@ -319,40 +276,19 @@ class Table(dict[str, list[Any]]):
 def test_the_hub_serves_splits_without_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answers = [{"text": ["Ann"], "answer_start": [0]}, {"text": [], "answer_start": []}]
     columns = Table(id=["a", "b"], title=["", ""], context=[PASSAGE] * 2, question=["Who?"] * 2, answers=answers)
-    asked: list[Any] = []
 
-    def load_dataset(name: str, config: str | None, *, split: str) -> Mapping[str, list[Any]]:
-        asked.append((name, config, split))
+    def load_dataset(name: str, config: str | None, *, split: str) -> Table:
+        assert (name, config, split) == ("org/squad", None, "validation")
         return columns
 
-    class Failed(Exception):
-        pass
-
-    monkeypatch.setitem(__import__("sys").modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    monkeypatch.setitem(
-        __import__("sys").modules, "datasets.exceptions", SimpleNamespace(DatasetGenerationError=Failed)
-    )
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     made = task(hub="org/squad", hub_splits={"train": "train", "dev": "validation"}, no_answer=True)
     examples = made.examples("dev")
-    assert asked == [("org/squad", None, "validation")]
     assert [example.answers and example.answers[0].text for example in examples] == ["Ann", ()]
     del columns["answers"]
     with refuses(DataError, "column answers"):
         made.examples("dev")
-
-
-def test_squads_development_set_is_read_and_scored(data_root: Path) -> None:
-    made = build(shipped("squad2"), data_root=str(data_root))
-    examples = made.examples("dev")
-    assert len(examples) == 11873
-    scores = made.score(examples, made.baseline(examples, examples))
-    assert scores["f1"] == scores["exact"] == 5945 / 11873  # as many have no answer
-
-
-def test_squadshifts_serves_as_training_set(data_root: Path) -> None:
-    shifts = [f"squadshifts/{part}_v1.0.json" for part in ("new_wiki", "reddit")]
-    made = task(files={"train": shifts}, data_root=str(data_root))
-    assert len(made.examples("train")) == 7938 + 9803
 
 
 WORDS = ["ann", "bob", "ran", "to", "the", "sea", "and", "back", "in", "two", "days"]
@@ -378,7 +314,7 @@ def best_of_window(starts: np.ndarray, ends: np.ndarray, first: int, stop: int) 
     return start, end, float(starts[start] + ends[end])
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(5))
 def test_the_answer_is_the_best_span_of_all_windows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     encoded = encode(random_passages(rng))
@@ -431,13 +367,8 @@ def test_the_order_of_windows_changes_nothing(seed: int) -> None:
     outputs = np.zeros((len(encoded), 6), dtype=np.float32)
     for sequence, (first, stop) in enumerate(table(encoded.targets)[:, 3:]):
         start, end = np.sort(rng.integers(first, stop, 2))
-        outputs[sequence] = [
-            start,
-            end,
-            rng.integers(0, 2),
-            rng.integers(0, 3),
-            *rng.integers(-3, 2, 2),
-        ]  # many are equal
+        scores = rng.integers(0, 2), rng.integers(0, 3), *rng.integers(-3, 2, 2)  # many are equal
+        outputs[sequence] = [start, end, *scores]
     for no_answer in (True, False):
         answers = [
             list(decode_spans(*given, labels=KINDS, no_answer=no_answer))
@@ -457,10 +388,7 @@ def test_of_equal_spans_the_first_and_shortest_is_the_answer() -> None:
 
 def test_another_kind_is_answered_where_a_window_has_it_above_a_span() -> None:
     encoded = encode(["ann bob", "ann bob", "ann bob"])
-    outputs = np.array(
-        [[4, 4, 9, 0, -1, -2], [4, 4, 9, 0, 1, 2], [4, 4, 0, 9, 1, -2]],
-        dtype=np.float32,
-    )
+    outputs = np.array([[4, 4, 9, 0, -1, -2], [4, 4, 9, 0, 1, 2], [4, 4, 0, 9, 1, -2]], dtype=np.float32)
     answers = list(decode_spans(encoded, outputs, labels=KINDS, no_answer=True))
     assert [(answer.text, answer.kind, answer.start) for answer in answers] == [
         ("ann", None, 0),

@@ -10,10 +10,9 @@ from lmtransfer.config.component import arguments_of, component_problems
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
-from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.classification import Classification, TextClassification
 from lmtransfer.tasks.text.multi_label import MultiLabel
 from lmtransfer.tasks.text.regression import TextRegression
-from lmtransfer.tasks.text.single_label import Classification
 
 OWN = {"text_column": "text", "label_column": "label", "labels": ["no", "yes"], "train": "train.tsv"}
 

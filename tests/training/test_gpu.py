@@ -15,7 +15,7 @@ from support.gpu_device import gpu
 
 from lmtransfer.data.stream import PlannedStream
 from lmtransfer.data.token_store import TokenStore
-from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.models.execution import compile_blocks
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

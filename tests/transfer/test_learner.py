@@ -17,8 +17,8 @@ from torch.nn import functional
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.text.classification import Classification
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.single_label import Classification
 from lmtransfer.transfer.features import compute_features
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod

@@ -17,8 +17,7 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.tasks.targets import LabelTargets, ScoreTargets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.transfer.heads.sequences import RegressionHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod

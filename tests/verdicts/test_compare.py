@@ -14,11 +14,10 @@ import scipy.stats
 from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 from support.refusals import refuses
 
-from lmtransfer.verdicts.compare import compare_conditions, score_interval
-from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition, condition_from_summary
+from lmtransfer.verdicts.compare import compare_conditions, correct_column
+from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition
 from lmtransfer.verdicts.difference import VERDICTS, Difference
-from lmtransfer.verdicts.holm import correct_column
-from lmtransfer.verdicts.spread import Spread, critical_value, spread, two_sided_p_value
+from lmtransfer.verdicts.spread import critical_value, spread
 from lmtransfer.verdicts.variance import NO_PREDICTIONS
 
 
@@ -71,23 +70,10 @@ def test_an_unpaired_difference_is_welchs_test() -> None:
     assert found.verdict == "no difference shown"
     by_hand = math.sqrt(np.var(drug_a, ddof=1) / 10 + np.var(drug_b, ddof=1) / 10)
     assert found.standard_error == pytest.approx(by_hand)
-    # seeds that no pair shares are compared in the same way, and so are statistics alone
+    # seeds that no pair shares are compared in the same way
     apart = compare_conditions(condition(drug_b), condition(drug_a, seeds=range(100, 110)))
-    known = Spread(mean=0.75, median=0.0, deviation=float(np.std(drug_a, ddof=1)), n=10)
-    stated = compare_conditions(condition(drug_b), condition_from_summary(known))
-    for other in (apart, stated):
-        assert other.p_value == pytest.approx(found.p_value)
-        assert not other.paired
-
-
-def test_the_chance_is_near_that_of_all_permutations() -> None:
-    rng = np.random.default_rng(3)
-    one, other = rng.normal(0.35, 1, 12), rng.normal(0, 1, 12)
-    differences = one - other
-    signs = np.array(list(itertools.product((-1, 1), repeat=12)))
-    exact = (np.abs(signs @ differences) >= abs(differences.sum()) - 1e-12).mean()
-    assert 0.05 < exact < 0.9
-    assert compare_conditions(condition(list(one)), condition(list(other))).p_value == pytest.approx(exact, abs=0.03)
+    assert apart.p_value == pytest.approx(found.p_value)
+    assert not apart.paired
 
 
 def test_pairs_are_matched_by_seed_and_the_rest_is_left_out() -> None:
@@ -107,21 +93,11 @@ def test_pairs_are_matched_by_seed_and_the_rest_is_left_out() -> None:
         (condition([0.5] * 3), condition([0.5] * 3), {}, "seeds all alike"),
         (condition([0.7, 0.71, 0.72]), condition([0.5] * 3), {}, "seeds all alike"),
         (condition([0.5] * 3), condition([0.7, 0.71, 0.72]), {}, "seeds all alike"),
-        (
-            condition([0.7, 0.71, 0.72]),
-            condition([0.6, 0.61, 0.62]),
-            {},
-            "seeds all alike",
-        ),  # each pair differs by the same
+        (condition([0.7, 0.71, 0.72]), condition([0.6, 0.61, 0.62]), {}, "seeds all alike"),  # by the same
         (condition([0.7, 0.71, 0.72]), condition([0.5] * 3), {"majority": 0.5}, "control collapsed"),
         (condition([0.5] * 3), condition([0.7, 0.71, 0.72]), {"majority": 0.5}, "collapsed"),
         (condition([0.7, 0.71, 0.72]), replace(condition([0.5] * 3), constant=True), {}, "better"),
-        (
-            condition([0.7, 0.71, 0.72]),
-            replace(condition([0.5] * 3), constant=True),
-            {"majority": 0.5},
-            "better",
-        ),
+        (condition([0.7, 0.71, 0.72]), replace(condition([0.5] * 3), constant=True), {"majority": 0.5}, "better"),
         (condition([0.7, 0.71, 0.72]), condition([0.5, 0.49, 0.51]), {"majority": 0.72}, "better but below a baseline"),
         (condition([0.7, 0.71, 0.72]), condition([0.5, 0.49, 0.51]), {"baseline": 0.72}, "better but below a baseline"),
         (condition([0.7, 0.71, 0.72]), condition([0.9, 0.92, 0.91]), {"baseline": 0.95}, "worse"),
@@ -285,10 +261,6 @@ def test_columns_are_matched_by_id_and_what_cannot_be_counted_is_said() -> None:
 def test_misshapen_arms_are_refused() -> None:
     with refuses(ValueError, "score"):
         Condition(())
-    with refuses(ValueError, "ids", "(2, 3)", "(4,)"):
-        Examples(np.zeros((2, 3)), np.arange(4))
-    with refuses(ValueError, "clusters", "(2,)", "3"):
-        Examples(np.zeros((2, 3)), np.arange(3), np.arange(2))
     with refuses(ValueError, "examples", "2", "1"):
         Condition((Score(0.1, 0),), Examples(np.zeros((2, 3)), np.arange(3)))
 
@@ -300,7 +272,7 @@ def of_chance(p_value: float) -> Difference:
     return compare_conditions(condition(list(center + offsets)), condition([0.0, 0.0, 1e-12, 0.0]))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_holm_is_the_procedure_of_all_intersections(seed: int) -> None:
     """By the closure principle: found where every set of hypotheses that holds it is rejected by Bonferroni."""
     rng = np.random.default_rng(seed)
@@ -332,25 +304,7 @@ def test_values_are_plain_and_read_back() -> None:
         assert Difference.from_values(written) == one
     alone = compare_conditions(condition([0.9]), condition([0.5]))
     assert Difference.from_values(json.loads(json.dumps(alone.as_values()))) == alone
-    written = alone.as_values()
-    earlier = {"difference": 0.1, "standard_error": 0.1, "verdict": "better"}
-    parts = [{"source": "examples", "variance": -1.0, "degrees_of_freedom": 2.0}]
-    damaged = [written | change for change in ({"verdict": 3}, {"num_seeds": 5}, {"parts": parts}, {"parts": ["x"]})]
-    for other in (None, {}, "x", earlier, *damaged, written | {"level": "low"}, written | {"p_value": []}):
-        assert Difference.from_values(other) is None
-
-
-def test_the_interval_of_a_score() -> None:
-    values = [1.0, 2.0, 4.0, 5.0]
-    reach = critical_value(0.05, 3) * np.std(values, ddof=1) / 2
-    assert score_interval(condition(values)) == pytest.approx((3 - reach, 3 + reach))
-    assert score_interval(condition([1.0])) is None
-
-
-def test_two_sided_agrees_with_the_interval() -> None:
-    found = of_chance(0.013)
-    assert found.standard_error is not None
-    assert two_sided_p_value(found.delta / found.standard_error, 3) == pytest.approx(0.013, rel=1e-6)
+    assert Difference.from_values(None) is None
 
 
 def constant(value: float, contributions: np.ndarray | None = None) -> Condition:
@@ -382,8 +336,6 @@ def test_two_constants_are_judged_by_the_examples_alone() -> None:
     found = compare_conditions(constant(one.mean(), one), constant(other.mean(), other))
     assert found.p_value == pytest.approx(reference.pvalue, rel=1e-6)
     assert (found.verdict, found.num_seeds, found.seeds_needed) == ("better", (0, 0), None)
-    low, high = scipy.stats.t.interval(0.95, 399, one.mean(), one.std(ddof=1) / 20)
-    assert score_interval(constant(one.mean(), one)) == pytest.approx((low, high))
     assert compare_conditions(constant(0.8), constant(0.7)).verdict == "no examples"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+import scipy.stats
 from support import simulated_verdicts as simulation
 
-from lmtransfer.verdicts.power import power
 from lmtransfer.verdicts.spread import critical_value, two_sided_p_value
 
 #: Of 24 comparisons each.
@@ -19,7 +19,9 @@ def test_in_closed_form() -> None:
     for degrees in (2, 4):
         assert two_sided_p_value(critical_value(0.05 / 24, degrees), degrees) == pytest.approx(0.05 / 24)
     # The mean difference of 5 pairs has a standard error of sqrt(2 (1 - correlation) / 5) deviations.
-    found = [power(2.5 / math.sqrt(2 * (1 - correlation) / 5), 4, 0.05) for correlation in (0.0, 0.1, 0.3)]
+    critical = critical_value(0.05, 4)
+    shifts = [2.5 / math.sqrt(2 * (1 - correlation) / 5) for correlation in (0.0, 0.1, 0.3)]
+    found = [scipy.stats.nct.sf(critical, 4, shift) for shift in shifts]
     assert found[0] == pytest.approx(0.835, abs=0.001)  # pairs that share nothing pay for being pairs
     assert min(found[1:]) >= 0.85
 
@@ -52,5 +54,4 @@ def test_tables_without_a_difference_hold_few_verdicts(name: str) -> None:
     found = simulation.simulate(simulation.WORLDS[name], TABLES, seed=1)
     assert found.false_tables <= allowed
     assert 0.93 <= found.coverage <= 0.97
-    assert 0.93 <= found.score_coverage <= 0.97
     assert simulation.falsely_equivalent(simulation.WORLDS[name], TABLES, seed=1) <= allowed

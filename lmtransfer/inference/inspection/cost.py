@@ -33,7 +33,6 @@ class StepCost:
         tokens: number of real tokens in a measured step.
         pass_seconds: duration of the forward and backward pass of such a step.
         update_seconds: duration of the optimizer's update, which does not depend on the number of tokens.
-        weight_bytes, gradient_bytes, state_bytes: bytes of all parameters, of the gradients, of the optimizer's state.
         activation_bytes: bytes that a forward pass over ``tokens`` keeps for the backward pass.
     """
 
@@ -81,13 +80,7 @@ def measurable_rows(batch: PretrainingBatch, learner: PretrainingLearner, device
 def measure(
     learner: PretrainingLearner, optimizer: Optimizer, batch: PretrainingBatch, *, hardware: Hardware, seed: int
 ) -> StepCost:
-    """Measure a few training steps on one batch; they change the weights of ``learner``.
-
-    Args:
-        learner: the learner, on the device.
-        hardware: device and number format.
-        seed: dropout seed.
-    """
+    """Measure a few training steps on one batch; they change the weights of ``learner``."""
     batch_on_device = batch.to(hardware.device)
     learner.train()
     optimizer.multiply_in(hardware.precision.optimizer_dtype)
@@ -128,10 +121,8 @@ def estimate_gpu_memory(
     ELECTRA small took within 1 % of the estimate, a modern encoder 7 % less.
 
     Args:
-        learner: the learner, on ``device``.
         batches: two batches, the second larger than the first if there are enough rows.
         tokens: number of tokens in a forward pass on the GPU.
-        seed: dropout seed.
     """
     in_bf16 = Hardware(device, Precision(name="bf16", device=device), reason="", threads=1, compile=False)
     learner.train()

@@ -111,7 +111,6 @@ def _texts_of(task: Task, split: str) -> dict[int, ExampleText]:
 
 
 def _gold_start(example: Any) -> int | None:
-    """Return the start of a question's first gold answer; None for all other examples."""
     answers = getattr(example, "answers", None)
     return answers[0].start if answers else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -73,18 +73,16 @@ STRIP_LEGEND = Styled.assemble(
 
 def render_row(view: RowView, tokenizer: Tokenizer) -> Styled:
     """Render the tokens of a row with marks; the texts of a pair are two paragraphs."""
-    lines = Styled()
-    for part in _parts(view, tokenizer):
-        if lines:
-            lines.append("\n")
-        for place in part:
-            token = int(view.original[place])
-            if place > part[0] and not _continues(token, tokenizer):
-                lines.append(" ")
-            elif place > part[0]:
-                lines.append("|", style="dim")
-            lines.append_text(_token(view, place, tokenizer))
-    return lines
+    text = Styled()
+    for place, token in enumerate(view.original.tolist()):
+        if place and view.segments[place] != view.segments[place - 1]:
+            text.append("\n")
+        elif place and (tokenizer.starts_word[token] or tokenizer.is_special[token]):
+            text.append(" ")
+        elif place:
+            text.append("|", style="dim")
+        text.append_text(_token(view, place, tokenizer))
+    return text
 
 
 def render_strip(view: RowView, tokenizer: Tokenizer) -> Styled:
@@ -98,22 +96,6 @@ def render_strip(view: RowView, tokenizer: Tokenizer) -> Styled:
         else:
             text.append(".")
     return text
-
-
-def describe_labels(view: RowView, names: Mapping[str, tuple[str, ...]]) -> str:
-    """Describe labels: ``nsp 1: B is from another document``."""
-    return ", ".join(f"{name} {value}: {names[name][value]}" for name, value in view.labels.items() if name in names)
-
-
-def _parts(view: RowView, tokenizer: Tokenizer) -> Iterator[range]:
-    """Yield the ranges of positions with the same segment id."""
-    edges = [0, *(np.flatnonzero(np.diff(view.segments)) + 1).tolist(), len(view.original)]
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
-        yield range(first, last)
-
-
-def _continues(token: int, tokenizer: Tokenizer) -> bool:
-    return not tokenizer.starts_word[token] and not tokenizer.is_special[token]
 
 
 def _token(view: RowView, place: int, tokenizer: Tokenizer) -> Styled:
@@ -144,11 +126,7 @@ _SHORT = 0.5
 
 
 def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
-    """Print what a model sees of the corpus, and the cost of training; write nothing but the corpus cache.
-
-    Raises:
-        DataError: the corpus is missing, empty, or too small for its rows.
-    """
+    """Print what a model sees of the corpus, and the cost of training; write nothing but the corpus cache."""
     train = TrainSettings.from_config(cfg.train)
     hardware = setup(**HardwareSettings.from_config(cfg.hardware).model_dump())
     epoch = int(cfg.epoch)
@@ -228,7 +206,8 @@ def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer,
     console.print(Styled(f"{len(places)} rows of the first step", style="bold"))
     console.print(LEGEND if batch.num_targets else PLAIN_LEGEND, soft_wrap=True)
     for view in (views[place] for place in places):
-        labels = describe_labels(view, rows.label_names)
+        names = rows.label_names
+        labels = ", ".join(f"{key} {value}: {names[key][value]}" for key, value in view.labels.items() if key in names)
         hidden = f", {view.is_hidden.sum()} of them masked" if batch.num_targets else ""
         heading = f"{view.key}: {len(view.original)} tokens{hidden}"
         console.print(Styled(f"\n  {heading}{'; ' if labels else ''}{labels}", style="dim"), soft_wrap=True)

@@ -45,14 +45,10 @@ def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> T
     table.add_row("unknown", f"{statistics.unknown_rate:.3%}", "of the tokens are [UNK]")
     rare = f"pieces, of which {_rare_pieces(train, tokenizer):,} are rare or never occur"
     table.add_row("vocabulary", f"{tokenizer.num_pieces:,}", rare)
-    for what, starts in (("sentences", train.sentence_starts), ("documents", document_token_starts(train))):
+    documents = train.sentence_starts[train.document_starts]
+    for what, starts in (("sentences", train.sentence_starts), ("documents", documents)):
         table.add_row(f"{what}' length", *_lengths(starts))
     return table
-
-
-def document_token_starts(store: TokenStore) -> np.ndarray:
-    """Return the index of each document's first token, followed by the number of tokens, int64."""
-    return store.sentence_starts[store.document_starts]
 
 
 def _rare_pieces(store: TokenStore, tokenizer: Tokenizer, *, tokens: int = 1_000_000, rare: int = 3) -> int:
@@ -64,7 +60,11 @@ def _rare_pieces(store: TokenStore, tokenizer: Tokenizer, *, tokens: int = 1_000
 
 def _lengths(starts: np.ndarray) -> tuple[str, str]:
     places = np.unique(np.linspace(0, len(starts) - 2, min(len(starts) - 1, _LENGTHS)).astype(np.int64))
-    lengths = starts[places + 1] - starts[places]
+    return describe_lengths(starts[places + 1] - starts[places])
+
+
+def describe_lengths(lengths: np.ndarray) -> tuple[str, str]:
+    """Return the mean of lengths in tokens, and their quantiles, as cells of a table."""
     marks = ", ".join(f"{value:,.0f}" for value in np.quantile(lengths, [0, 0.25, 0.5, 0.75, 0.99, 1]))
     return f"{lengths.mean():,.1f}", f"tokens; shortest, quartiles, 99 %, longest: {marks}"
 

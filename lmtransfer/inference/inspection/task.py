@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.inspection.tables import table_with_title
+from lmtransfer.inference.inspection.tables import describe_lengths, table_with_title
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.system.console import Console
@@ -26,12 +26,7 @@ _MAX_IDS = 5
 
 
 def inspect_task(cfg: DictConfig, console: Console) -> None:
-    """Print statistics and examples of each split; write nothing.
-
-    Raises:
-        ConfigError: ``init`` is missing, or the task has no labels.
-        DataError: a split is malformed, or no split can be read.
-    """
+    """Print statistics and examples of each split; write nothing."""
     if not cfg.get("init"):
         raise ConfigError("init: set the run whose tokenizer reads the task, such as init=runs/pretrain/<name>")
     source = open_saved(cfg.init, key="init")
@@ -66,8 +61,7 @@ def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tok
     table.add_row("examples", f"{num:,}", f"{hidden:,} without a gold answer" if hidden else "")
     if len(encoded) != num:
         table.add_row("sequences", f"{len(encoded):,}", "an example has several: windows or choices")
-    marks = ", ".join(f"{value:,.0f}" for value in np.quantile(encoded.lengths, [0, 0.25, 0.5, 0.75, 0.99, 1]))
-    table.add_row("length", f"{encoded.lengths.mean():,.1f}", f"tokens; shortest, quartiles, 99 %, longest: {marks}")
+    table.add_row("length", *describe_lengths(encoded.lengths))
     table.add_row("cut", f"{encoded.num_truncated:,}", "examples truncated to max_length")
     unknown = float((encoded.tokens_T == tokenizer.unk_id).mean())
     table.add_row("unknown", f"{unknown:.3%}", "of the tokens are [UNK]")

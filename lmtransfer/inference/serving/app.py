@@ -43,14 +43,7 @@ def render_page(
     answer: Mapping[str, Any] | None = None,
     problem: str | None = None,
 ) -> str:
-    """Render the page as HTML; everything in it is escaped.
-
-    Args:
-        max_bytes: maximum size of a request.
-        entries: the user's input, by field.
-        answer: the answer to the input, as in JSON.
-        problem: why there is no answer.
-    """
+    """Render the page as HTML; everything in it is escaped."""
     model, task = served.saved.config["model"], served.saved.config.get("task") or {}
     return document(
         "served.html.j2",
@@ -73,7 +66,6 @@ class TextPart:
     """A part of a text.
 
     Attributes:
-        text: the part.
         effect: effect of the word on the answer; None between words.
         share: size of the effect relative to the largest effect, 0 to 1.
     """
@@ -90,21 +82,8 @@ class TextPart:
         return "for" if self.effect > 0 else "against"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """The evidence of all words.
-
-    Attributes:
-        texts: the parts of each text.
-        top_words: the words with the largest effects, largest first.
-    """
-
-    texts: tuple[tuple[TextPart, ...], ...]
-    top_words: tuple[TextPart, ...]
-
-
-def _evidence(answer: Mapping[str, Any]) -> Evidence | None:
-    """Collect the texts with the effects of their words; None if the answer has no evidence."""
+def _evidence(answer: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the parts of each text, and the words with the largest effects; None if the answer has no evidence."""
     if not answer.get("evidence"):
         return None
     words = answer["evidence"]["words"]
@@ -122,7 +101,7 @@ def _evidence(answer: Mapping[str, Any]) -> Evidence | None:
         texts.append((*parts, TextPart(text[place:])))
     words_with_effect = [part for parts in texts for part in parts if part.side != "weak"]
     top_words = sorted(words_with_effect, key=lambda part: -part.share)[:_MAX_LISTED]
-    return Evidence(tuple(texts), tuple(top_words))
+    return {"texts": texts, "top_words": top_words}
 
 
 #: The share of the time limit after which the evidence of words is given up, so that the answer is still in time.
@@ -132,44 +111,19 @@ _STATUSES_WITHOUT_DETAILS = (400, 403, 421)
 _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The limits of a request.
-
-    Attributes:
-        max_bytes: maximum size of the body.
-        max_seconds: maximum time to an answer.
-    """
-
-    max_bytes: int
-    max_seconds: float
-
-
 class RequestError(Exception):
-    """A request that cannot be answered.
-
-    Args:
-        status: HTTP status.
-        message: what is wrong with the request.
-    """
+    """A request that cannot be answered."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-def make_app(served: Served, *, address: Address, limits: Limits) -> App:
-    """Build the ASGI app for a run's page.
-
-    Args:
-        limits: the limits of a request.
-
-    Raises:
-        ConfigError: the extra ``serve`` is not installed.
-    """
+def make_app(served: Served, *, address: Address, max_bytes: int, max_seconds: float) -> App:
+    """Build the ASGI app for a run's page."""
     fastapi = import_optional("fastapi", work="serve", error=ConfigError)
     responses = fastapi.responses
-    answers = Answers(served, limits)
+    answers = Answers(served, max_seconds)
     app = fastapi.FastAPI(
         title=f"lmtransfer: {served.name}",
         version=__version__,
@@ -179,20 +133,20 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
     )
 
     async def about() -> dict[str, Any]:
-        return {**served.about(), "max_bytes": limits.max_bytes, "max_seconds": limits.max_seconds}
+        return {**served.about(), "max_bytes": max_bytes, "max_seconds": max_seconds}
 
     async def answer(texts: dict[str, Any]) -> dict[str, Any]:
         return await answers.answer(texts)
 
     async def show(request: Any) -> Any:
         if request.method != "POST":
-            return responses.HTMLResponse(render_page(served, limits.max_bytes))
+            return responses.HTMLResponse(render_page(served, max_bytes))
         entries = _parse_form(await request.body())
         try:
             reply = await answers.answer(entries)
-            return responses.HTMLResponse(render_page(served, limits.max_bytes, entries, answer=reply))
+            return responses.HTMLResponse(render_page(served, max_bytes, entries, answer=reply))
         except RequestError as error:
-            text = render_page(served, limits.max_bytes, entries, problem=str(error))
+            text = render_page(served, max_bytes, entries, problem=str(error))
             return responses.HTMLResponse(text, status_code=error.status)
 
     async def handle_request_error(request: Any, error: Any) -> Any:
@@ -218,28 +172,23 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
             return f"{message}\n".encode(), _TEXT
         if path.startswith("/api"):
             return json_line({"error": message}).encode(), _JSON
-        return render_page(served, limits.max_bytes, problem=message).encode(), _HTML
+        return render_page(served, max_bytes, problem=message).encode(), _HTML
 
     return Guard(
         app,
         address=address,
-        max_bytes=limits.max_bytes,
-        max_seconds=limits.max_seconds,
+        max_bytes=max_bytes,
+        max_seconds=max_seconds,
         policy=f"{policy('')}; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
         refusal=refusal,
     )
 
 
 class Answers:
-    """A run's answers, one at a time, each within a time limit.
+    """A run's answers, one at a time, each within a time limit."""
 
-    Args:
-        served: the run.
-        limits: the limits of a request.
-    """
-
-    def __init__(self, served: Served, limits: Limits) -> None:
-        self._served, self._seconds = served, limits.max_seconds
+    def __init__(self, served: Served, max_seconds: float) -> None:
+        self._served, self._seconds = served, max_seconds
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
 
     async def answer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,7 +242,6 @@ def _parse_form(body: bytes) -> dict[str, str]:
 
 
 def _response(responses: Any, request: Any, status: int, message: str) -> Any:
-    """Build the response to a failed request: JSON under ``/api``, else plain text."""
     if request.url.path.startswith("/api"):
         return responses.JSONResponse({"error": message}, status_code=status)
     return responses.PlainTextResponse(f"{HTTPStatus(status).phrase}: {message}\n", status_code=status)
@@ -305,14 +253,7 @@ _MOST_CONNECTIONS = 500  # below the usual limit of 1,024 open files
 
 
 def serve(app: App, listener: socket.socket, *, on_start: Callable[[], None]) -> None:
-    """Answer requests until a signal ends this process.
-
-    Args:
-        on_start: called when the server is ready for requests.
-
-    Raises:
-        ConfigError: the extra ``serve`` is not installed.
-    """
+    """Answer requests until a signal ends this process."""
     uvicorn = import_optional("uvicorn", work="serve", error=ConfigError)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # errors become answers, and texts are not logged
     config = uvicorn.Config(

@@ -26,8 +26,6 @@ class Address:
     """An address on this machine.
 
     Attributes:
-        host: the host as the user gave it.
-        ip: the IP address.
         port: the port; 0 for any free port.
         is_local: whether only programs on this machine can reach it.
     """
@@ -42,9 +40,6 @@ class Address:
 
         Another site can point its own name to this machine's address (DNS rebinding); the header then has the site's
         name. For a remote address any IP address is accepted, because a machine may have several.
-
-        Args:
-            header: the value of the header, with or without a port.
         """
         try:
             name = urlsplit(f"//{header}").hostname or ""
@@ -57,11 +52,7 @@ class Address:
 
 
 def resolve_address(host: str, port: int, *, allow_remote: bool) -> Address:
-    """Check the address to listen on.
-
-    Raises:
-        ConfigError: the port is out of range, the host is unknown, or it is not local and ``allow_remote`` is false.
-    """
+    """Check the address to listen on."""
     if not 0 <= port <= _HIGHEST_PORT:
         raise ConfigError(f"port={port}: must be between 1 and {_HIGHEST_PORT}, or 0 for any free port")
     try:
@@ -82,11 +73,7 @@ def resolve_address(host: str, port: int, *, allow_remote: bool) -> Address:
 
 
 def listen(address: Address) -> socket.socket:
-    """Open a socket that listens on an address.
-
-    Raises:
-        ConfigError: the port is in use or needs more permissions, or the address is not one of this machine.
-    """
+    """Open a socket that listens on an address."""
     family = socket.AF_INET6 if ":" in address.ip else socket.AF_INET
     try:
         return socket.create_server((address.ip, address.port), family=family)
@@ -141,11 +128,6 @@ class Guard:
 
     Args:
         app: the wrapped app, which receives the whole body at once.
-        address: the served address.
-        max_bytes: maximum size of a body.
-        max_seconds: maximum time for a body to arrive.
-        policy: the content security policy of pages.
-        refusal: builds the response to a rejected request.
     """
 
     def __init__(

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import MaskAnswers, MaskedTexts, TaskAnswers, open_runs
-from lmtransfer.inference.fill_mask import MASK
+from lmtransfer.inference.answering import MaskedTexts, TaskAnswers, open_runs
+from lmtransfer.inference.fill_mask import MASK, open_mask_filler
 from lmtransfer.interop.open_run import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer
@@ -42,10 +42,6 @@ class WordEvidence:
     """The effect of one word.
 
     Attributes:
-        field: the text that contains the word.
-        start: index of its first character.
-        end: index after its last character.
-        word: the word.
         effect: the score with the word minus the score without it.
     """
 
@@ -66,7 +62,6 @@ def leave_one_out(
     """Measure the effect of each word in a text or a pair, in text order.
 
     Args:
-        tokenizer: splits text without spaces into tokens, which then count as words.
         is_over: returns whether the time is up; the work is then abandoned.
 
     Raises:
@@ -113,13 +108,7 @@ def _without(example: TextExample, field: TextField, start: int, end: int) -> Te
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A text that the user types.
-
-    Attributes:
-        name: the field's key in the form and in JSON.
-        label: the field's label on the page.
-        rows: the height of the text box in lines.
-    """
+    """A text that the user types."""
 
     name: str
     label: str
@@ -130,14 +119,10 @@ class Served(ABC):
     """A run that answers one input at a time.
 
     Args:
-        saved: the run.
-        reader: builds an example from the input.
         fields: the fields of the form; several texts are joined by [SEP] for the reader.
 
     Attributes:
         kind: ``fill_mask``, or the kind of the task's head.
-        labels: names of the labels, in order.
-        no_answer: whether "no answer" is a valid answer.
     """
 
     kind: str
@@ -167,7 +152,6 @@ class Served(ABC):
         """Answer one input with the JSON that ``predict`` writes, and ``remarks`` for people.
 
         Args:
-            texts: the texts, by field name.
             is_over: returns whether the time for the evidence of words is up; the answer then has no evidence.
         """
         notes = Notes()
@@ -198,22 +182,13 @@ class Served(ABC):
 
 
 class ServedMasks(Served):
-    """A pretraining run that fills masks.
-
-    Args:
-        saved: the run.
-        top_k: number of candidates for each [MASK].
-        hardware: device and precision.
-
-    Raises:
-        ConfigError: the objective cannot fill masks, or ``top_k`` is out of range.
-    """
+    """A pretraining run that fills masks."""
 
     kind = "fill_mask"
 
     def __init__(self, saved: SavedRun, *, top_k: int, hardware: Hardware) -> None:
         super().__init__(saved, MaskedTexts(), [Field("text", f"A text with {MASK} where a token is to be predicted")])
-        self._answers = MaskAnswers(saved, top_k, hardware)
+        self._answers = open_mask_filler(saved, top_k, hardware)
 
     @override
     def _answer_example(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
@@ -221,17 +196,7 @@ class ServedMasks(Served):
 
 
 class ServedTask(Served):
-    """A task's run.
-
-    Args:
-        runs: one run, or several seeds whose answers are averaged.
-        task: the task.
-        hardware: device and precision.
-        evidence: whether answers about texts include the evidence of each word.
-
-    Raises:
-        ConfigError: the task accepts no user input, or the answers of several seeds cannot be averaged.
-    """
+    """A task's run."""
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, *, hardware: Hardware, evidence: bool) -> None:
         head = task.head
@@ -263,7 +228,8 @@ class ServedTask(Served):
         label = answer.name if isinstance(answer, LabelAnswer) else None
 
         def score(examples: Sequence[TextExample]) -> list[float]:
-            return [_score(scored_answer, label) for scored_answer in self._answers.answer(examples)]
+            answers: Sequence[Any] = self._answers.answer(examples)
+            return [float(other.score if label is None else other.probabilities[label]) for other in answers]
 
         words = leave_one_out(example, score, self.saved.tokenizer, is_over=is_over)
         return {"method": "leave-one-out", "label": label, "words": [asdict(word) for word in words]}
@@ -280,19 +246,7 @@ _FIELDS: Mapping[str, tuple[Field, ...]] = {
 
 
 def open_served_run(run: str, *, ensemble: bool, evidence: bool, top_k: int, trust: bool, hardware: Hardware) -> Served:
-    """Load the run to serve.
-
-    Args:
-        run: the run as the user named it; if a task's run has several seeds, the first seed answers.
-        ensemble: whether to answer with the mean over all seeds.
-        evidence: whether to show the evidence of words.
-        top_k: number of candidates for each [MASK].
-        trust: whether to read the files that the run names, even if someone else produced the run.
-
-    Raises:
-        RunDirectoryError: the run does not exist or has not been trained.
-        ConfigError: the run cannot answer texts.
-    """
+    """Load the run to serve."""
     if is_pretrained(run):
         if ensemble:
             raise ConfigError(
@@ -306,11 +260,7 @@ def open_served_run(run: str, *, ensemble: bool, evidence: bool, top_k: int, tru
 def _texts_of(example: Any) -> dict[str, Any]:
     """Return the texts of an example, by field name; the offsets of its answer refer to them."""
     if isinstance(example, TextExample):
-        return {"text": example.text} | ({} if example.text_pair is None else {"text_pair": example.text_pair})
+        return dict(_texts(example))
     if isinstance(example, QuestionExample):
         return {"question": example.question, "context": example.passage}
     return {"words": list(example.words)} if isinstance(example, TaggedExample) else {}
-
-
-def _score(answer: Any, label: str | None) -> float:
-    return float(answer.score if label is None else answer.probabilities[label])

@@ -43,21 +43,13 @@ _TASK_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class AdapterFiles:
-    """The files of an adapter.
-
-    Attributes:
-        base: folder of the base.
-        architecture: class of transformers that loads the base with the head.
-        num_labels: number of outputs of the head.
-        notes: notes on what was left out or changed.
-        verification: one line on the comparison with the merged model.
-    """
+    """The files of an adapter."""
 
     base: Path
-    architecture: str
+    architecture: str  #: class of transformers that loads the base with the head
     num_labels: int
     notes: tuple[str, ...]
-    verification: str
+    verification: str  #: one line on the comparison with the merged model
 
 
 def write_adapter(run: OpenRun, folder: Path, *, base: str | None, export_name: str) -> AdapterFiles:
@@ -65,14 +57,6 @@ def write_adapter(run: OpenRun, folder: Path, *, base: str | None, export_name: 
 
     Args:
         run: a run of transfer=lora; its updates are merged in ``run.learner``.
-        folder: an existing folder, where the files are written.
-        base: folder of the base that the user gave, or None.
-        export_name: the path of the export as the user gave it.
-
-    Raises:
-        ConfigError: the run has no low-rank updates, or the folder is not its base.
-        NotInTransformers: transformers has no such model.
-        CheckpointError: transformers has no such head, or peft no such updates.
     """
     encoder, updates = _split_run(run)
     check_head(run)
@@ -213,12 +197,7 @@ def _to_adapter(
     """Convert low-rank updates of an encoder to the settings and the tensors of an adapter.
 
     Args:
-        updates: the updates, with our names of the encoder's layers; each layer has a published name.
-        encoder: the encoder's tensors by our names, without updates.
         trained: tensors to save in full, by their complete published names: the head, and a trained pooler.
-        kind: kind of the task's head.
-        dropout: dropout of the updates.
-        base: folder or name of the base, which is recorded.
     """
     modules: dict[str, _ModuleUpdate] = {}
     for layer in dict.fromkeys(update.layer for update in updates):
@@ -291,13 +270,7 @@ def _saved_module(name: str, family: Family) -> str:
 def _merge_adapter(
     tensors: Mapping[str, Tensor], config: Mapping[str, Any], adapter: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Merge an adapter into the tensors of a transformers model, as peft does.
-
-    Args:
-        tensors: tensors of the base, by their complete published names.
-        config: content of adapter_config.json.
-        adapter: content of adapter_model.safetensors.
-    """
+    """Merge an adapter into the tensors of a transformers model, as peft does."""
     merged = dict(tensors)
     for key, tensor in adapter.items():
         name = key.removeprefix(_WRAPPED)

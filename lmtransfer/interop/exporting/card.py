@@ -22,13 +22,11 @@ from lmtransfer.interop.exporting.adapter import BASE
 from lmtransfer.interop.exporting.run import OpenRun
 from lmtransfer.interop.exporting.transformers_check import auto_class, pipeline_of
 from lmtransfer.objectives.base import Objective
-from lmtransfer.reporting.render.cells import difference_text, markdown_table, score_text
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
-from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.lineage import lineage, run_at_revision
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.table import PLUS_MINUS, plain_table
+from lmtransfer.reporting.table import PLUS_MINUS, difference_text, markdown_table, plain_table, score_text
 from lmtransfer.runs.labels import model_label, node_label, objective_label
 from lmtransfer.system.printable import count, duration, format_metric, in_percent, printable
 
@@ -50,40 +48,22 @@ class CardSettings:
     """The user's settings for a model card.
 
     Attributes:
-        name: name of the model; None for the name of the run.
-        license: the license as the user gives it.
-        languages: the languages as the user gives them.
-        other_runs: other runs; the card lists the scores of those that started from this run.
         load_arguments: location of the export as Python arguments for the loading example, such as
             ``"owner/name", revision="v1"``.
-        on_hub: whether this location is a repository on the hub; otherwise it is a folder.
-        base: folder of an adapter's base; None if the export contains the base.
     """
 
     name: str | None
     license: str | None
     languages: Sequence[str]
-    other_runs: Sequence[Run]
+    other_runs: Sequence[Run]  #: other runs; the card lists the scores of those that started from this run
     load_arguments: str
-    on_hub: bool = False
-    base: str | None = None
+    on_hub: bool = False  #: whether this location is a repository on the hub; otherwise it is a folder
+    base: str | None = None  #: folder of an adapter's base; None if the export contains the base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """The content of a model card.
-
-    Attributes:
-        name: name of the model.
-        metadata: front matter for the hub; see ``metadata``.
-        about: sentences that describe the model.
-        facts: data, objective, budget and architecture, one line each, by the name of the fact.
-        loading: values for the code that loads the model; see ``_loading``.
-        limits: sentences on the model's use and its limits.
-        scores: scores of the model, or of runs that started from it, with their controls.
-        notes: notes on what the export left out or changed.
-        versions: versions of the software, by name.
-    """
+    """The content of a model card."""
 
     name: str
     metadata: ModelCardData
@@ -105,15 +85,7 @@ def metadata(
     base_model: str | None = None,
     tags: Sequence[str] = (),
 ) -> ModelCardData:
-    """Build the front matter for the hub.
-
-    Args:
-        library: library that loads the model: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
-        architecture: its class in transformers; empty if there is none.
-        license: an identifier such as ``apache-2.0``; None if not stated.
-        languages: codes such as ``en``; empty if not stated.
-        base_model: hub name of the model that this one started from; None if there is none on the hub.
-    """
+    """Build the front matter for the hub."""
     task = pipeline_of(architecture) if architecture else None
     return ModelCardData(
         license=license,
@@ -174,14 +146,7 @@ def card_of(
     transformers_version: str | None,
     settings: CardSettings,
 ) -> Card:
-    """Collect the content of the model card.
-
-    Args:
-        library: library that loads the export: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
-        architecture: class in transformers; empty if there is none.
-        transformers_version: version of transformers that the export was compared with; None if it was not compared.
-        settings: the user's settings.
-    """
+    """Collect the content of the model card."""
     others, revision = settings.other_runs, run.saved.revision
     named = read_run(run.run_path)
     stages = lineage(named if revision is None else run_at_revision(named, revision), others)
@@ -309,13 +274,7 @@ def _base(settings: CardSettings) -> str:
 
 
 def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None) -> dict[str, str]:
-    """Collect the facts, one line each, by name; facts that the files do not contain are left out.
-
-    Args:
-        lineage: the run, then the runs that it started from.
-        architecture: class in transformers; empty if there is none.
-        source: the source of the first run in the lineage; None if it was not imported.
-    """
+    """Collect the facts, one line each, by name; facts that the files do not contain are left out."""
     parameters = sum(parameter.numel() for parameter in run.learner.parameters())
     tokenizer = run.saved.tokenizer
     facts = {

@@ -40,12 +40,7 @@ _DROPPED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class WrittenFolder:
-    """An export in the format of transformers.
-
-    Attributes:
-        files: the config and tensors that were written.
-        notes: notes on what was left out or changed.
-    """
+    """An export in the format of transformers."""
 
     files: PublishedFiles
     notes: tuple[str, ...]
@@ -55,12 +50,7 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
     """Write the run as transformers' ``save_pretrained`` would.
 
     Args:
-        folder: an existing folder, where the files are written.
         without: names of the objectives whose heads are left out, each with the reason.
-
-    Raises:
-        NotInTransformers: transformers has no such model.
-        CheckpointError: transformers has the model, but not this head or tokenizer.
     """
     check_head(run)
     try:
@@ -78,12 +68,7 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
 
 
 def check_head(run: OpenRun) -> None:
-    """Check that transformers has a class for the model with its head.
-
-    Raises:
-        NotInTransformers: transformers has no such model.
-        CheckpointError: no class of transformers has this head.
-    """
+    """Check that transformers has a class for the model with its head."""
     _ = run.family  # raises if transformers has no such model
     problem = _head_problem(run)
     if problem:
@@ -134,14 +119,7 @@ def _head_problem(run: OpenRun) -> str | None:
 
 
 def use_family_attention(run: OpenRun) -> tuple[str, ...]:
-    """Set the encoder to the attention of its family, because transformers supports no other.
-
-    Returns:
-        A note for the user if the attention was changed, else nothing.
-
-    Raises:
-        CheckpointError: the head of a task was trained with a different attention.
-    """
+    """Set the encoder to the attention of its family, the only one in transformers; a note if that changes it."""
     encoder = run.encoder
     trained, published = encoder.attention, type(encoder).attention
     if trained == published:
@@ -160,9 +138,6 @@ def heads_with_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, st
     """Find the objectives whose LayerNorm epsilon differs from the encoder's, each with a note for the user.
 
     Classes of transformers have a single epsilon for encoder and head, so these heads cannot be published.
-
-    Args:
-        heads: names of the heads whose logits differ after writing.
     """
     owner = {inner: objective.name for objective in run.objectives for inner in objective.inner()}
     published = run.saved.config["model"].get("norm_eps")
@@ -182,12 +157,6 @@ def select_equal_texts(run: OpenRun, folder: Path, texts: Sequence[TextInput]) -
 
     A difference is accepted for two reasons: the text contains a special token, or two ways to split the text are
     equally likely (see ``find_token_difference``).
-
-    Args:
-        texts: single texts and pairs.
-
-    Raises:
-        CheckpointError: the ids of a text differ for any other reason.
     """
     tokenizer = run.saved.tokenizer
     parts = dict.fromkeys(part for text in texts for part in text if part is not None)
@@ -229,11 +198,7 @@ def _learner(run: OpenRun, encoder: Encoder, published: PublishedCheckpoint, fol
 def run_to_publish(
     run: OpenRun, words: WrittenTokenizer, without: Mapping[str, str] = MappingProxyType({})
 ) -> RunToPublish:
-    """Collect the parts of a run to publish.
-
-    Args:
-        without: see ``write_folder``.
-    """
+    """Collect the parts of a run to publish."""
     return RunToPublish(
         model=run.saved.config["model"],
         vocab_size=run.encoder.vocab_size,
@@ -252,7 +217,6 @@ def write_published(files: PublishedFiles, folder: Path, published: Mapping[str,
     """Write config.json and model.safetensors.
 
     Args:
-        folder: an existing folder, where the files are written.
         published: the original config.json of an imported run; empty if the run was not imported.
     """
     config = add_published_keys(files.config, published)
@@ -262,12 +226,7 @@ def write_published(files: PublishedFiles, folder: Path, published: Mapping[str,
 
 
 def add_published_keys(config: Mapping[str, Any], published: Mapping[str, Any]) -> dict[str, Any]:
-    """Add keys of the original config.json that the new config.json does not set.
-
-    Args:
-        config: the new config.json.
-        published: the original config.json of an imported run; empty if the run was not imported.
-    """
+    """Add keys of the original config.json that the new config.json does not set."""
     labels = {"id2label", "label2id", "num_labels", "problem_type"}
     rest = {key: value for key, value in published.items() if key not in _DROPPED | labels}
     return {**rest, **config}
@@ -312,11 +271,7 @@ _TORCH: Mapping[str, Mapping[str, str]] = {
 
 
 def write_tensors(run: OpenRun, folder: Path) -> None:
-    """Write the run in this layout.
-
-    Args:
-        folder: an existing folder, where the files are written.
-    """
+    """Write the run in this layout."""
     tensors = {name: tensor.contiguous() for name, tensor in weights(run.learner).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt", "layout": "layout.json"})
     (folder / "layout.json").write_text(json.dumps(layout_of(run.learner), indent=1) + "\n", encoding="utf-8")
@@ -336,11 +291,7 @@ def _drop_folded_settings(transfer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_tensors(run: OpenRun, folder: Path) -> OurModel:
-    """Load the model that ``write_tensors`` wrote; only the kind of its heads comes from the run.
-
-    Raises:
-        CheckpointError: the files differ from those that were written.
-    """
+    """Load the model that ``write_tensors`` wrote; only the kind of its heads comes from the run."""
     model = yaml.safe_load((folder / MODEL_FILE).read_text(encoding="utf-8"))["model"]
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer.fingerprint != run.saved.tokenizer.fingerprint:

@@ -61,7 +61,7 @@ _WORDS = _STORY.split()
 
 SENTENCES = (
     "Yes.",
-    "A silence_transformers street.",
+    "A quiet street.",
     "It was not bad at all!",
     "Who wrote this, and why?",
     "Numbers: 3.14, 1,000,000 and 2026-11-21.",
@@ -100,11 +100,7 @@ _LIBRARIES = {"onnx": "onnx", ADAPTER: "peft", VECTORS: "sentence-transformers"}
 
 
 def texts_of(run: OpenRun, *, data_root: str | None) -> list[TextInput]:
-    """Return the built-in texts and pairs, and some texts of the run's data if the data is on this machine.
-
-    Args:
-        data_root: the data folder; None for the folder that the run used.
-    """
+    """Return the built-in texts and pairs, and some texts of the run's data if the data is on this machine."""
     trusted = run.saved.trusted  # files that an untrusted run names must not be read
     own_texts = _own(run.saved.config, data_root or run.saved.data_root, run) if trusted else iter(())
     return [*((text, None) for text in SENTENCES), *PAIRS, *islice(own_texts, OWN_LINES)]
@@ -162,19 +158,15 @@ class FormSettings:
     """The format of an export.
 
     Attributes:
-        name: one of ``FORMS``, or ``ADAPTER``.
-        base: for an adapter, the folder of its exported base; None if the export is to include the base.
         pooling: for ``VECTORS``, how the tokens of a text become a vector; None for the pooling of the run's head, or
             the mean if it has none.
-        normalise: for ``VECTORS``, whether each vector is divided by its length.
-        export_name: name of the export for its users: a folder, or ``owner/name`` on the hub.
     """
 
     name: str
-    base: str | None
+    base: str | None  #: for an adapter, the folder of its exported base; None if the export is to include the base
     pooling: str | None
     normalise: bool
-    export_name: str
+    export_name: str  #: name of the export for its users: a folder, or ``owner/name`` on the hub
 
 
 def write_model(
@@ -187,24 +179,7 @@ def write_model(
     data_root: str | None,
     card: CardSettings,
 ) -> list[str]:
-    """Write the model of a run and compare it with the run.
-
-    Args:
-        run: the run as the user gave it.
-        folder: the folder to write, which is created; with ``overwrite`` an existing export is replaced.
-        checkpoint: the checkpoint to export; None for ``best`` if it exists, else ``last``.
-        overwrite: whether an existing export may be replaced.
-        data_root: folder with data, from which texts for the comparison are read.
-        card: the user's settings for the model card.
-
-    Returns:
-        Lines for the user: notes, results of comparisons, and what was exported.
-
-    Raises:
-        RunDirectoryError: there is no such run, or it has no model.
-        CheckpointError: the format cannot hold the run's model, or the export does not reproduce the run.
-        ConfigError: the folder holds other files, or cannot be written.
-    """
+    """Write the model of a run, compare it with the run, and return lines for the user."""
     opened = open_run(run, checkpoint=checkpoint)
     texts = select_fitting_texts(opened, texts_of(opened, data_root=data_root))
     source = opened.saved.config.get("source")
@@ -236,17 +211,7 @@ def _write_form(opened: OpenRun, folder: Path, texts: Sequence[TextInput], form:
 
 
 def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Write ``model.onnx`` and the tokenizer's files.
-
-    Args:
-        folder: an existing folder.
-
-    Returns:
-        Notes for the user, and one line for each check.
-
-    Raises:
-        CheckpointError: the model or its head has no ONNX form, a package is missing, or the comparison failed.
-    """
+    """Write ``model.onnx`` and the tokenizer's files."""
     notes = list(run.notes)
     try:
         words = run.write_tokenizer(folder)
@@ -302,19 +267,12 @@ def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """Facts on an exported folder.
+    """Facts on an exported folder."""
 
-    Attributes:
-        architecture: class of transformers that loads the folder; empty if transformers cannot load it.
-        notes: notes on what was left out or changed.
-        checks: one line for each comparison.
-        transformers_version: version of transformers that the export was compared with, or None.
-    """
-
-    architecture: str
+    architecture: str  #: class of transformers that loads the folder; empty if transformers cannot load it
     notes: tuple[str, ...]
     checks: tuple[str, ...]
-    transformers_version: str | None = None
+    transformers_version: str | None = None  #: version of transformers that the export was compared with, or None
 
 
 def _transformers(opened: OpenRun, folder: Path, texts: Sequence[TextInput]) -> ExportResult:

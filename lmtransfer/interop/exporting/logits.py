@@ -20,8 +20,7 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.transfer.learner import TaskLearner
 
@@ -37,11 +36,10 @@ class TextLogits:
     """Token ids and logits of some texts.
 
     Attributes:
-        ids: token ids of each text with its special tokens, int64, (n,).
         logits: for each head one float32 array per text: (n, K) if the head reads tokens, (1, K) if it reads the text.
     """
 
-    ids: list[np.ndarray]
+    ids: list[np.ndarray]  #: token ids of each text with its special tokens, int64, (n,)
     logits: dict[str, list[np.ndarray]]
 
 
@@ -54,13 +52,7 @@ class LogitModel(Protocol):
 
 
 class OurModel(LogitModel):
-    """A model of this package, on packed batches.
-
-    Args:
-        learner: encoder and heads on the CPU in evaluation mode; see ``run.OpenRun``.
-        tokenizer: encodes the texts.
-        max_length: maximum number of tokens, to which texts are cut; None for the encoder's maximum.
-    """
+    """A model of this package, on packed batches."""
 
     def __init__(self, learner: ExportLearner, tokenizer: Tokenizer, *, max_length: int | None = None) -> None:
         self._learner, self._tokenizer = learner, tokenizer
@@ -125,18 +117,15 @@ class LogitComparison:
     """The differences between two forms of a model.
 
     Attributes:
-        num_texts: number of compared texts and pairs.
-        differences: for each head, the largest difference between two logits.
         largest: for each head, the largest magnitude of a logit, or of a sum of magnitudes that cancel in a logit.
         rounding: for each head, the largest rounding error of one of the forms in float32, if it was measured.
-        differing_text: the first text whose token ids differ, or None.
     """
 
     num_texts: int = 0
     differences: dict[str, float] = field(default_factory=dict)
     largest: dict[str, float] = field(default_factory=dict)
     rounding: dict[str, float] = field(default_factory=dict)
-    differing_text: str | None = None
+    differing_text: str | None = None  #: the first text whose token ids differ, or None
 
     def tolerance(self, head: str) -> float:
         """Compute the largest difference of a head's logits that float32 rounding explains.
@@ -165,9 +154,6 @@ def compare(ours: LogitModel, theirs: LogitModel, texts: Sequence[TextInput]) ->
 
     Only heads that both models have are compared. If one head has more columns (a row of the vocabulary that was
     added for padding), only the columns that both have are compared.
-
-    Args:
-        texts: single texts and pairs.
     """
     result = LogitComparison(largest=ours.cancellation if isinstance(ours, OurModel) else {})
     for batch in _batches(texts):

@@ -125,18 +125,12 @@ class DenseModel(nn.Module):
     """An encoder with its head, on padded rows.
 
     Args:
-        encoder: an encoder with ``reads_padded``.
         objective: a pretraining objective with logits for each token, bound to the encoder; or None.
         task: the parts of a task's model; or None. Without objective and task, the graph outputs the last layer.
 
     Attributes:
-        outputs: names of the graph's outputs.
-        what: short name of the head.
         per_row: whether there is one output a row, (B, ...), not one a token, (B, L, ...).
         cancellation: the largest sum of magnitudes that cancel in a head, see ``transfer.heads.base.Head``.
-
-    Raises:
-        CheckpointError: a part does not support padded rows.
     """
 
     def __init__(self, *, encoder: Encoder, objective: Objective | None = None, task: TaskParts | None = None) -> None:
@@ -233,11 +227,7 @@ class OnnxFile:
     """A written graph.
 
     Attributes:
-        path: path of the file.
-        inputs: names of its inputs, int64, (batch, length).
-        outputs: names of its outputs, float32.
         difference: difference from the packed model, in the unit of ``TOLERANCE``; None if it was not compared.
-        notes: notes for the user.
     """
 
     path: Path
@@ -263,15 +253,8 @@ def export_onnx(
 
     Args:
         encoder: encoder in float32 on the CPU; this function sets all modules to evaluation mode.
-        folder: the folder, which is created if it is missing.
-        objective: see ``DenseModel``.
-        task: see ``DenseModel``.
         labels: names of the outputs of a task's head, in order. The file's metadata holds them as JSON under the key
             ``labels``.
-
-    Raises:
-        CheckpointError: a package is missing, the model cannot be exported or is too large, or the outputs of the file
-            differ from those of the packed model.
     """
     onnx = import_optional("onnx", work="ONNX export", error=CheckpointError)
     model = DenseModel(encoder=encoder, objective=objective, task=task).eval()
@@ -299,13 +282,9 @@ def export_onnx(
 
 
 def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...]]:
-    """Measure the largest difference between a file and the packed model on rows of mixed lengths.
+    """Measure the largest difference between a file and the packed model, in the unit of ``TOLERANCE``.
 
-    Returns:
-        The difference in the unit of ``TOLERANCE``; or None and a note if onnxruntime is not installed.
-
-    Raises:
-        CheckpointError: the difference exceeds the tolerance.
+    Without onnxruntime, return None and a note.
     """
     unavailable = install_hint("onnxruntime")
     if unavailable is not None:
@@ -341,13 +320,7 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
 def pad_rows(
     tokens: list[np.ndarray], segments: list[np.ndarray] | None = None, *, filler: int = 0
 ) -> dict[str, np.ndarray]:
-    """Pad rows on the right to the length of the longest row, as inputs of a graph.
-
-    Args:
-        tokens: token ids of each row.
-        segments: segment ids of each row; if omitted, all are 0.
-        filler: token id for padding; any id works.
-    """
+    """Pad rows on the right to the length of the longest row, as inputs of a graph."""
     shape = (len(tokens), max(map(len, tokens)))
     fed = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
     fed["input_ids"][:] = filler
@@ -399,11 +372,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {"aten::rms_norm": _rms_norm, "aten:
 
 @contextmanager
 def _missing_operators(opset: int) -> Iterator[None]:
-    """Register, within the block, operators that our layers need and the exporter lacks.
-
-    Args:
-        opset: version of the operators that the exporter writes.
-    """
+    """Register, within the block, operators that our layers need and the exporter lacks."""
     for name, operator in _OPERATORS.items():
         register_custom_op_symbolic(name, operator, opset)
     try:

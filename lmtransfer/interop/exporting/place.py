@@ -22,11 +22,7 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
     """Yield a staging folder, which becomes ``folder`` if the block ends without an error and is deleted otherwise.
 
     Args:
-        overwrite: whether an existing export may be replaced.
         source: the folder that the model was imported from, if any; this folder is never replaced.
-
-    Raises:
-        ConfigError: the folder already holds files, or cannot be created.
     """
     folder = folder.expanduser().resolve()
     check_place(folder, overwrite=overwrite, source=source)
@@ -50,11 +46,7 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
 
 
 def check_place(folder: Path, *, overwrite: bool, source: Path | None = None) -> None:
-    """Check that an export may be written to a folder; see ``export_folder``.
-
-    Raises:
-        ConfigError: the folder already holds files.
-    """
+    """Check that an export may be written to a folder; see ``export_folder``."""
     problem = _problem(folder, overwrite=overwrite)
     if source is not None and source.expanduser().resolve() == folder:
         problem = "is the folder that the model was imported from; give another folder"

@@ -44,13 +44,7 @@ def write_run(directory: RunDirectory, folder: Path, *, name: str, place: str, o
     """Copy the files of a run and write a card that says how to use them.
 
     Args:
-        folder: an existing folder, where the files are written.
-        name: name of the run in its card.
         place: location of the copy for its users: a folder, or ``owner/name`` on the hub.
-        on_hub: whether the copy is on the hub.
-
-    Raises:
-        RunDirectoryError: another process is writing the run.
     """
     try:
         hold(directory.path)
@@ -93,11 +87,7 @@ def _card(directory: RunDirectory, name: str, place: str, on_hub: bool) -> str:
 
 
 class BareEncoder(nn.Module):
-    """An encoder without heads, under the parameter names that checkpoints use.
-
-    Args:
-        encoder: the encoder.
-    """
+    """An encoder without heads, under the parameter names that checkpoints use."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -110,20 +100,10 @@ ExportLearner = PretrainingLearner | TaskLearner | BareEncoder
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run with its weights.
+    """A run with its weights."""
 
-    Attributes:
-        saved: the run; for a run with several seeds, one of the seeds.
-        run_path: path of the run that the user gave; for a run with several seeds, the parent of ``saved``.
-        checkpoint: folder of the weights.
-        learner: encoder and heads in evaluation mode, on the CPU.
-        kind: kind of the heads.
-        labels: label names of classification (one label or several) and tagging, in order.
-        notes: notes on the parts of the checkpoint that are not exported.
-    """
-
-    saved: SavedRun
-    run_path: Path
+    saved: SavedRun  #: the run; for a run with several seeds, one of the seeds
+    run_path: Path  #: path of the run that the user gave; for a run with several seeds, the parent of ``saved``
     checkpoint: Path
     learner: ExportLearner
     kind: HeadKind
@@ -142,11 +122,7 @@ class OpenRun:
 
     @property
     def family(self) -> Family:
-        """The family of the model in transformers.
-
-        Raises:
-            NotInTransformers: transformers has no such model.
-        """
+        """The family of the model in transformers."""
         return family_of_model(self.saved.config["model"])[0]
 
     def write_tokenizer(self, folder: Path) -> WrittenTokenizer:
@@ -188,16 +164,7 @@ class OpenRun:
 
 
 def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
-    """Open the run at the user's path, and load its weights.
-
-    Args:
-        path: path as the user gave it; of a run with several seeds, the first seed is opened.
-        checkpoint: ``best`` or ``last``; None for ``best`` if it exists, else ``last``.
-
-    Raises:
-        RunDirectoryError: there is no run, the run has no model, or it has no such checkpoint.
-        CheckpointError: its weights do not fit its configuration.
-    """
+    """Open the run at the user's path (of a run with several seeds, the first seed), and load its weights."""
     saved = open_saved(_folder(path), key="run")
     given = Path(path).expanduser().absolute()
     run_path = given if given in saved.path.parents else saved.path
@@ -222,11 +189,7 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
 
 
 def build_learner(saved: SavedRun, encoder: Encoder) -> ExportLearner:
-    """Build the heads to export, with random weights, on an encoder.
-
-    Args:
-        encoder: the run's encoder, or one that was read back.
-    """
+    """Build the heads to export, with random weights, on an encoder."""
     learner = _learner_maker(saved).learner(encoder)
     _fold(learner)
     return learner
@@ -243,13 +206,7 @@ def _fold(learner: ExportLearner) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _LearnerMaker:
-    """A way to build a run's learner on an encoder.
-
-    Attributes:
-        learner: function that builds the learner, with random weights.
-        kind: kind of its heads.
-        labels: names of its labels.
-    """
+    """A way to build a run's learner on an encoder."""
 
     learner: Callable[[Encoder], ExportLearner]
     kind: HeadKind

@@ -36,15 +36,7 @@ _PACKAGE = "sentence_transformers"
 
 
 def embedder_to_export(run: OpenRun, *, pooling: str | None) -> Embedder:
-    """Return the run's embedder, on the CPU in float32, if the library can compute the same vectors.
-
-    Args:
-        pooling: the user's choice; None for the pooling of the run's head, or the mean if it has none.
-
-    Raises:
-        ConfigError: the library does not support this pooling or this choice of layers.
-        CheckpointError: the encoder was trained with a different attention than its family's.
-    """
+    """Return the run's embedder, on the CPU in float32, if the library can compute the same vectors."""
     allowed = ", ".join(_POOLING)
     if pooling is not None and pooling not in _POOLING:
         raise ConfigError(f"pooling={pooling}: format=sentence_transformers supports {allowed}; choose one of these")
@@ -82,12 +74,7 @@ def drop_heads(run: OpenRun, embedder: Embedder) -> OpenRun:
 
 
 def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:
-    """Write the files that sentence-transformers needs in addition to those of transformers.
-
-    Args:
-        embedder: computes the vectors that the library must reproduce.
-        normalise: whether vectors are scaled to length 1.
-    """
+    """Write the files that sentence-transformers needs in addition to those of transformers."""
     mode = _POOLING[embedder.method.resolve_pooling(embedder.model.encoder)]
     modules = {"": "Transformer", "1_Pooling": "Pooling", **({"2_Normalize": "Normalize"} if normalise else {})}
     entries = [
@@ -110,16 +97,7 @@ def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:
 
 
 def compare_vectors(folder: Path, embedder: Embedder, texts: Sequence[TextInput], *, normalise: bool) -> str:
-    """Load the folder with the library, compare its vectors with ours, and describe the result in one line.
-
-    Args:
-        embedder: computes our vectors.
-        texts: texts to compare; pairs among them are skipped.
-        normalise: whether vectors are scaled to length 1.
-
-    Raises:
-        CheckpointError: the library cannot load the folder, or its vectors differ.
-    """
+    """Load the folder with the library, compare the vectors of single texts with ours, and describe the result."""
     problem = install_hint(_PACKAGE)
     if problem is not None:
         return f"not compared with sentence_transformers: {problem}, then export again"

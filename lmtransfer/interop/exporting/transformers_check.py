@@ -56,15 +56,10 @@ def pipeline_of(architecture: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TransformersHead:
-    """A pretraining head of a class in transformers.
+    """A pretraining head of a class in transformers."""
 
-    Attributes:
-        output: attribute of the class's output that holds the logits.
-        is_per_text: whether there is one row of logits per text, as opposed to one per token.
-    """
-
-    output: str
-    is_per_text: bool
+    output: str  #: attribute of the class's output that holds the logits
+    is_per_text: bool  #: whether there is one row of logits per text, as opposed to one per token
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,6 @@ class Adapter:
     """An adapter that peft loads onto the exported folder.
 
     Attributes:
-        folder: its folder, with the tokenizer.
         num_labels: number of outputs of the head; the base is loaded with a new head of this size, which the adapter
             replaces.
     """
@@ -85,15 +79,8 @@ class TransformersModel(LogitModel):
     """The exported folder, loaded by AutoModel... and AutoTokenizer, on padded batches.
 
     Args:
-        folder: the export.
-        architecture: the class that transformers must load.
-        max_length: maximum number of tokens, to which texts are cut.
         has_pooler: whether the encoder has a pooler; if it has none, transformers creates a random pooler.
-        heads: the pretraining heads by our names.
         adapter: an adapter to load onto the folder; None if the folder holds the whole model.
-
-    Raises:
-        CheckpointError: transformers cannot load the folder, loads another class, or does not find some tensors.
     """
 
     def __init__(
@@ -157,11 +144,7 @@ class TransformersModel(LogitModel):
         return TextLogits(ids, logits)
 
     def rounding(self, texts: Sequence[TextInput]) -> dict[str, float]:
-        """Measure, for each head, the largest difference between its logits in float32 and in float64.
-
-        Returns:
-            The differences; empty if the class does not run in float64.
-        """
+        """Measure, for each head, the largest difference between its logits in float32 and in float64."""
         exact = copy(self)
         exact._model = deepcopy(self._model).double()
         try:

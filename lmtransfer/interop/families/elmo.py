@@ -27,11 +27,7 @@ _MAX_EXPANSION = 100
 
 
 def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``ElmoEncoder`` for ``options.json``, except ``vocab_size`` and ``dropout``.
-
-    Raises:
-        CheckpointError: a setting is missing, or has a value that no encoder supports.
-    """
+    """Return the arguments of ``ElmoEncoder`` for ``options.json``, except ``vocab_size`` and ``dropout``."""
     try:
         lstm, characters = options["lstm"], options["char_cnn"]
         arguments = {
@@ -73,11 +69,7 @@ def _clip(value: Any) -> float | None:
 
 
 def elmo_weight_file(folder: Path) -> Path:
-    """Find the only weight file in the folder of ``options.json``.
-
-    Raises:
-        CheckpointError: there is no such file, or there are several.
-    """
+    """Find the only weight file in the folder of ``options.json``."""
     files = sorted(path for path in Path(folder).glob("*.hdf5") if "weights" in path.name)
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
@@ -88,11 +80,7 @@ def elmo_weight_file(folder: Path) -> Path:
 
 
 def read_hdf5(path: Path) -> dict[str, Tensor]:
-    """Read all tensors of an HDF5 file, by name.
-
-    Raises:
-        CheckpointError: the package h5py is missing, or the file is damaged.
-    """
+    """Read all tensors of an HDF5 file, by name."""
     h5py = import_optional("h5py", work=f"{path}", error=CheckpointError)
     tensors: dict[str, Tensor] = {}
     problem = irregularity(path)
@@ -121,10 +109,6 @@ def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> d
 
     Args:
         tensors: tensors by their names in the file, such as ``RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0``.
-        options: the content of ``options.json``.
-
-    Raises:
-        CheckpointError: a tensor is missing, unused, or of the wrong shape.
     """
     try:
         return _layout_of(tensors, elmo_arguments(options))

@@ -28,27 +28,21 @@ class ConfigSetting:
     """An argument of our encoder and the matching key of config.json.
 
     Attributes:
-        ours: name of our argument.
-        theirs: name of the published key.
         default: value that transformers uses if the key is missing or null, or a function that computes it from the
             config.
-        kind: type of the value: int (above 0), float (at least 0), bool or str.
-        names: published names of our values, where the names differ.
-        reads: our values for other published values.
         copies: other published keys with the same value, where one argument of ours stands for several keys.
         copies_must_agree: whether a copy with a different value is an error; otherwise it is reported and ignored.
-        is_used: whether the published value is used; if false, a nonzero value is reported and ignored.
     """
 
     ours: str
     theirs: str
     default: Any = REQUIRED
-    kind: type = int
-    names: Mapping[Any, Any] = field(default_factory=dict)
-    reads: Mapping[Any, Any] = field(default_factory=dict)
+    kind: type = int  #: type of the value: int (above 0), float (at least 0), bool or str
+    names: Mapping[Any, Any] = field(default_factory=dict)  #: published names of our values, where the names differ
+    reads: Mapping[Any, Any] = field(default_factory=dict)  #: our values for other published values
     copies: tuple[str, ...] = ()
     copies_must_agree: bool = False
-    is_used: bool = True
+    is_used: bool = True  #: whether the published value is used; if false, a nonzero value is reported and ignored
 
     def value_in(self, config: Mapping[str, Any]) -> Any:
         """Return our value for a config.
@@ -96,21 +90,13 @@ class ConfigSetting:
 
 @dataclass(frozen=True, slots=True)
 class FixedKey:
-    """A key of config.json for which lmtransfer supports a single value.
-
-    Attributes:
-        key: name of the published key.
-        value: the only allowed value, or a tuple of values with the same meaning.
-        why: what lmtransfer computes, for the message.
-        default: value if the key is missing or null; if omitted, the allowed value itself.
-        is_written: whether to write the key, which is necessary if the default of transformers differs.
-    """
+    """A key of config.json for which lmtransfer supports a single value."""
 
     key: str
-    value: Any
+    value: Any  #: the only allowed value, or a tuple of values with the same meaning
     why: str
-    default: Any = REQUIRED
-    is_written: bool = False
+    default: Any = REQUIRED  #: value if the key is missing or null; if omitted, the allowed value itself
+    is_written: bool = False  #: whether to write the key, which is necessary if the default of transformers differs
 
     def problem_in(self, config: Mapping[str, Any]) -> str | None:
         """Describe the problem with a config, without naming the file; None if there is no problem."""
@@ -126,8 +112,6 @@ class ConfigTable:
     """All settings of an encoder in a family's config.json.
 
     Attributes:
-        settings: the settings that vary.
-        fixed_keys: keys of the format for which lmtransfer supports a single value.
         implied_values: our arguments that have the same value in the whole family, or are functions of other arguments.
         assumed_values: our arguments that the format does not contain, with the values used for reading.
     """
@@ -209,20 +193,16 @@ class PretrainingHead:
     """A published head and the objective that trains the same head.
 
     Attributes:
-        objective: class of the objective; its tensors are named ``<loss>.<name>``.
-        key_map: our tensor names and the published ones; empty if the objective has no tensors.
         repeats: names of published tensors that repeat another tensor in old files, each with the name of the original
             in the encoder (without prefix) or this head. Reading checks that both are equal; copies are never written.
-        settings: arguments of the objective that config.json contains, with their keys.
-        implied_values: arguments that are the same in all checkpoints.
         architectures: for a head without tensors, the architectures in config.json that have this head.
     """
 
     objective: type[Objective]
     key_map: Sequence[Rewrite] = ()
     repeats: Mapping[str, str] = field(default_factory=dict)
-    settings: Sequence[ConfigSetting] = ()
-    implied_values: Mapping[str, Any] = field(default_factory=dict)
+    settings: Sequence[ConfigSetting] = ()  #: arguments of the objective that config.json contains, with their keys
+    implied_values: Mapping[str, Any] = field(default_factory=dict)  #: arguments that are the same in all checkpoints
     architectures: tuple[str, ...] = ()
 
     @property
@@ -241,19 +221,14 @@ class GeneratorFormat:
     """The format of ELECTRA's generator: a small model in an objective, published in a subfolder as its own model.
 
     Attributes:
-        objective: class of the objective.
-        folder: name of the subfolder.
-        layers: prefix of the generator's layers in the objective's tensor names.
-        head: prefix of the generator's head in the objective's tensor names; it is published as a head for ``mlm``.
-        shared_prefix: prefix of the encoder's tensors that the generator shares, unless it has its own.
         training_only: tensors of the objective that only training needs, and that are not published.
     """
 
     objective: type[Objective]
     folder: str
-    layers: str
-    head: str
-    shared_prefix: str
+    layers: str  #: prefix of the generator's layers in the objective's tensor names
+    head: str  #: prefix of the generator's head in the objective's tensor names; it is published as a head for ``mlm``
+    shared_prefix: str  #: prefix of the encoder's tensors that the generator shares, unless it has its own
     training_only: tuple[str, ...] = ()
 
     @property
@@ -277,14 +252,12 @@ class PretrainingArchitecture:
     """A class of transformers with pretraining heads.
 
     Attributes:
-        name: name of the class.
         losses: the objectives whose heads the class has, each with the attribute of its output that holds the logits.
-        pooler: whether the class includes the encoder's pooler, in families that have one.
     """
 
     name: str
     losses: Mapping[str, str]
-    pooler: bool = False
+    pooler: bool = False  #: whether the class includes the encoder's pooler, in families that have one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,24 +265,18 @@ class TaskArchitecture:
     """A class of transformers with a task's head.
 
     Attributes:
-        name: name of the class.
         key_map: names of our head's tensors (those of the layers ``hidden`` and ``output``) and the published names.
-        pooler: whether the class includes the encoder's pooler.
         pooler_key_map: rewrites that publish the head's hidden layer as the pooler, for an encoder without a pooler.
-        dropouts: the keys of config.json that set the head's dropout.
-        config: other keys of config.json that the class needs.
-        needs_own_base: whether an adapter's base also needs ``config``, which exports of the encoder lack.
-        note: note for the user on the form of the written head; empty if there is none.
     """
 
     name: str
     key_map: Sequence[Rewrite]
     pooler: bool = False
     pooler_key_map: Sequence[Rewrite] = ()
-    dropouts: tuple[str, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
-    needs_own_base: bool = False
-    note: str = ""
+    dropouts: tuple[str, ...] = ()  #: the keys of config.json that set the head's dropout
+    config: Mapping[str, Any] = field(default_factory=dict)  #: other keys of config.json that the class needs
+    needs_own_base: bool = False  #: whether an adapter's base also needs ``config``, which exports of the encoder lack
+    note: str = ""  #: note for the user on the form of the written head; empty if there is none
 
 
 class Quirks:
@@ -342,12 +309,7 @@ class Quirks:
         arguments: Mapping[str, Any],
         pad_id: int,
     ) -> None:
-        """Change the output of the tables in place.
-
-        Args:
-            arguments: arguments of the encoder, defaults included.
-            pad_id: padding id of the tokenizer.
-        """
+        """Change the output of the tables in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,36 +318,24 @@ class Family:
 
     Attributes:
         model_types: values of ``model_type`` in config.json that belong to the family; the first one is written.
-        encoder: our encoder class.
-        prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
-        config: table of config.json.
-        key_map: table of the encoder's tensors.
-        ignored_patterns: regular expressions for published tensors that are not weights of ours.
-        token: our name of the token embedding.
         alias_patterns: regular expressions for our names that are aliases, because layers share the tensor.
         pooler: whether the encoder has an argument ``pooler``; checkpoints are published with and without a pooler.
-        body: class of transformers with the encoder alone.
-        heads: the pretraining heads of the family.
-        pretraining: the classes of transformers with pretraining heads.
         tasks: the classes with a task's head, or the reason why there is none; see ``task``.
         specials: keys of config.json that hold ids of special tokens, each with the role of the token.
-        generator: format of the generator, if an objective has one.
         continues_text: whether the models continue text; if so, tokenizer files name the tokens that begin and end it.
         pads_left: whether padding must be on the left, because the classifier reads the last position of a row.
-        no_class: the reason why transformers cannot load the written folder; empty if it can.
-        quirks: conversions that the tables cannot express.
     """
 
     model_types: tuple[str, ...]
     encoder: type[Encoder]
-    prefix: str
+    prefix: str  #: prefix of the encoder's tensors in a checkpoint that also has a head
     config: ConfigTable
     key_map: Sequence[Rewrite]
-    ignored_patterns: tuple[str, ...] = ()
+    ignored_patterns: tuple[str, ...] = ()  #: regular expressions for published tensors that are not weights of ours
     token: str = "embeddings.token.weight"
     alias_patterns: tuple[str, ...] = ()
     pooler: bool = False
-    body: str
+    body: str  #: class of transformers with the encoder alone
     heads: Sequence[PretrainingHead] = ()
     pretraining: Sequence[PretrainingArchitecture] = ()
     tasks: Mapping[TaskKind, TaskArchitecture | str] = field(default_factory=dict)
@@ -393,7 +343,7 @@ class Family:
     generator: GeneratorFormat | None = None
     continues_text: bool = False
     pads_left: bool = False
-    no_class: str = ""
+    no_class: str = ""  #: the reason why transformers cannot load the written folder; empty if it can
     quirks: Quirks = field(default_factory=Quirks)
 
     @property

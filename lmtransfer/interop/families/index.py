@@ -40,14 +40,7 @@ def supported_model_types() -> str:
 
 
 def family_of_config(config: Mapping[str, Any], *, source: str) -> Family:
-    """Return the family that config.json names.
-
-    Args:
-        source: the file, for messages.
-
-    Raises:
-        CheckpointError: the config names no family, or one that is not supported.
-    """
+    """Return the family that config.json names."""
     name = config.get("model_type")
     if name is None:
         raise CheckpointError(
@@ -64,9 +57,6 @@ def family_of_config(config: Mapping[str, Any], *, source: str) -> Family:
 
 def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     """Return the published family of an encoder, and the encoder's arguments including defaults.
-
-    Args:
-        model: component node of the encoder.
 
     Raises:
         NotInTransformers: transformers has no such model.

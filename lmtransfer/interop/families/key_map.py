@@ -25,13 +25,11 @@ class Rewrite:
     """One of our tensors and the published tensor or tensors that it consists of.
 
     Attributes:
-        ours: our name; ``{i}`` stands for a layer number.
         theirs: published names; several published tensors are concatenated along the first dimension (fused
             projections).
-        layout: storage of each published tensor.
     """
 
-    ours: str
+    ours: str  #: our name; ``{i}`` stands for a layer number
     theirs: tuple[str, ...]
     layout: StorageLayout = "same"
 
@@ -41,11 +39,7 @@ class Rewrite:
         return values[0] if len(values) == 1 else torch.cat(values)
 
     def split(self, tensor: Tensor, *, num_heads: int | None = None) -> list[Tensor]:
-        """Convert our tensor to published tensors.
-
-        Args:
-            num_heads: H, for layouts with a dimension for heads.
-        """
+        """Convert our tensor to published tensors."""
         return [_theirs_of(piece, self.layout, num_heads).contiguous() for piece in tensor.chunk(len(self.theirs))]
 
 
@@ -98,14 +92,7 @@ def rewrite_of(ours: str, key_map: Sequence[Rewrite]) -> Rewrite | None:
 
 
 def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[str, Tensor]:
-    """Rename and fuse published tensors.
-
-    Args:
-        tensors: published tensors by name.
-
-    Raises:
-        CheckpointError: a published tensor matches no rewrite, or a part of a fused tensor is missing.
-    """
+    """Rename and fuse published tensors."""
     rest = dict(tensors)
     ours: dict[str, Tensor] = {}
     for rewrite in key_map:
@@ -123,15 +110,7 @@ def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[s
 def to_theirs(
     tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite], *, num_heads: int | None = None
 ) -> dict[str, Tensor]:
-    """Rename and split our tensors; the inverse of ``to_ours``.
-
-    Args:
-        tensors: our tensors by name.
-        num_heads: H, for published tensors with a dimension for heads.
-
-    Raises:
-        CheckpointError: one of our tensors matches no rewrite.
-    """
+    """Rename and split our tensors; the inverse of ``to_ours``."""
     rest = dict(tensors)
     theirs: dict[str, Tensor] = {}
     for rewrite in key_map:
@@ -158,8 +137,6 @@ def expected_tensors(
 
     Args:
         module: the module, which may be on the meta device; a shared tensor counts once, under its first name.
-        num_heads: see ``to_theirs``.
-        prefix: prefix of the module's tensors in the key map.
         without: prefixes (after ``prefix``) of tensors to leave out, because they are published elsewhere.
     """
     ids: set[int] = set()
@@ -172,11 +149,7 @@ def expected_tensors(
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, source: str) -> None:
-    """Check the names, shapes and dtypes of tensors against the expected tensors.
-
-    Raises:
-        CheckpointError: a tensor is missing, is unexpected, has the wrong shape, or holds no floating-point numbers.
-    """
+    """Check the names, shapes and dtypes of tensors against the expected tensors."""
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     problems += [f"{name} is not expected" for name in tensors if name not in expected]
     for name, tensor in tensors.items():

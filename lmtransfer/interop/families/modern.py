@@ -87,13 +87,6 @@ def as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, e
     Args:
         output: the linear head: ``weight``, (K, D), and ``bias``, (K,).
         norm: the last LayerNorm of the encoder: ``weight``, (D,), and perhaps ``bias``, (D,).
-        eps: epsilon of all LayerNorms.
-
-    Returns:
-        The tensors of ``head.dense``, ``head.norm`` and ``classifier``; with biases if ``norm`` has one.
-
-    Raises:
-        CheckpointError: an entry of the norm's weight is too small to divide by.
     """
     weight_KD, bias_K, scale_D = output["weight"], output["bias"], norm["weight"]
     small = _SMALL * math.sqrt(eps)
@@ -116,15 +109,7 @@ def as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, e
 
 
 def from_classifier(tensors: Mapping[str, Tensor], *, eps: float) -> dict[str, Tensor]:
-    """Convert a published classifier back to a linear head; the inverse of ``as_classifier``.
-
-    Args:
-        tensors: tensors of ``head.dense``, ``head.norm`` and ``classifier``.
-        eps: epsilon of all LayerNorms.
-
-    Returns:
-        ``weight``, (K, D), and ``bias``, (K,), of the linear head.
-    """
+    """Convert a published classifier back to a linear head; the inverse of ``as_classifier``."""
     inner_KD = tensors["classifier.weight"] * tensors["head.norm.weight"] / math.sqrt(eps)
     weight_KD, bias_K = inner_KD @ tensors["head.dense.weight"], tensors["classifier.bias"]
     if "head.dense.bias" in tensors:

@@ -65,8 +65,6 @@ def add_published_tables(tensors: Mapping[str, Tensor], *, offset: int = PUBLISH
     """Add the published position offset and type row to an encoder's tensors, without changing what it computes.
 
     Args:
-        tensors: tensors by published names of a ``RobertaEncoder`` whose positions start at 0, with or without a type
-            row.
         offset: published position of the first token; transformers counts from ``config.pad_token_id + 1``.
     """
     position = tensors[_POSITION]

@@ -58,14 +58,9 @@ def library_tokenizer(
     """Build the tokenizer, which neither adds special tokens around a text nor recognizes them in a text.
 
     Args:
-        source: path of the file, for messages.
         prefix: where ``add_dummy_prefix`` puts a space: "first" for before a text only, "always" for also after an
             added token.
         layout: order of the ids: "own", or "fairseq" for its four special tokens first and a mask last, as in XLM-R.
-
-    Raises:
-        CheckpointError: the file is damaged or is not a sentencepiece model, or its kind is not supported: whole words
-            or characters as pieces, spaces kept as they are, or spaces at the ends of words.
     """
     try:
         proto = _parse(model)
@@ -103,11 +98,7 @@ def library_tokenizer(
 
 
 def _parse(model: bytes) -> ModelProto:
-    """Parse a model file.
-
-    Raises:
-        Exception: the file is damaged, or is not a sentencepiece model.
-    """
+    """Parse a model file."""
     proto = ModelProto.FromString(model)
     if not proto.pieces:
         raise ValueError("it has no pieces")
@@ -147,11 +138,7 @@ def _number_as_fairseq(proto: ModelProto, source: str) -> None:
 
 
 def _normalizers(spec: NormalizerSpec) -> list[normalizers.Normalizer]:
-    """Build the library's normalizers for a model's rules; an empty list if the model does not change text.
-
-    Raises:
-        Exception: the rules are damaged.
-    """
+    """Build the library's normalizers for a model's rules; an empty list if the model does not change text."""
     if not spec.precompiled_charsmap:
         return []
     precompiled = normalizers.Precompiled(spec.precompiled_charsmap)
@@ -179,9 +166,6 @@ def _check_number_of_rules(charsmap: bytes) -> None:
     The format is the size of the trie in bytes as a uint32, followed by the trie, a double array of uint32 units as in
     darts-clone. A unit holds the byte that leads to it (bits 0 to 7) and the offset of its children (bits 10 to 30, in
     steps of 256 if bit 9 is set); bit 31 marks the end of a string.
-
-    Raises:
-        IndexError, ValueError: the trie has a loop, or more paths than a valid model can have.
     """
     (size,) = struct.unpack_from("<I", charsmap)
     units = np.frombuffer(charsmap, "<u4", size // 4, 4).astype(np.int64)
@@ -200,12 +184,7 @@ def _check_number_of_rules(charsmap: bytes) -> None:
 
 
 def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> Regex:
-    """Build a regular expression that matches where NFC, but no rule, could compose or move a character in a text.
-
-    Args:
-        pairs: adjacent characters in rules of several characters.
-        rules: replacement for each string.
-    """
+    """Build a regular expression that matches where NFC, but no rule, could compose or move a character in a text."""
     before: dict[str, set[str]] = {character: set() for character in _combining()}
     for first, second in sorted(pairs):  # sorted, because the order of a set differs between processes
         before.setdefault(second, set()).add(first)

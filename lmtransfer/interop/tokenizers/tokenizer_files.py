@@ -109,13 +109,7 @@ _SETTINGS: Final = {
 
 
 def sentencepiece_json(path: Path, *, family: str, settings: Mapping[str, Any]) -> bytes:
-    """Create the ``tokenizer.json`` that gives the same tokens as the family's own tokenizer.
-
-    Args:
-        path: the sentencepiece model.
-        family: albert, xlnet or xlm-roberta.
-        settings: content of ``tokenizer_config.json``, of which ``do_lower_case`` and ``keep_accents`` are used.
-    """
+    """Create the ``tokenizer.json`` that gives the same tokens as the family's own tokenizer."""
     layout: IdLayout = "fairseq" if family == "xlm-roberta" else "own"
     library = library_tokenizer(_bytes(path), source=str(path), prefix="always", layout=layout)
     library.normalizer = normalizers.Sequence([*cleaning_of(family, settings), library.normalizer])
@@ -141,32 +135,15 @@ def cleaning_of(family: str, settings: Mapping[str, Any]) -> list[normalizers.No
 
 @dataclass(frozen=True, slots=True)
 class _Class:
-    """The class of a folder's tokenizer.
+    """The class of a folder's tokenizer."""
 
-    Attributes:
-        kind: the method by which it splits text; None if only tokenizer.json describes this.
-        is_known: whether the kind is known, or transformers uses tokenizer.json as it is.
-        origin: the setting that names the class, for messages.
-    """
-
-    kind: _Kind | None
-    is_known: bool
+    kind: _Kind | None  #: the method by which it splits text; None if only tokenizer.json describes this
+    is_known: bool  #: whether the kind is known, or transformers uses tokenizer.json as it is
     origin: str
 
 
 def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = None) -> PublishedTokenizer:
-    """Read the tokenizer of a published folder.
-
-    Args:
-        folder: folder with ``tokenizer.json``, or ``vocab.txt``, or ``vocab.json`` and ``merges.txt``, or
-            ``spiece.model`` or ``sentencepiece.bpe.model``; with ``config.json``.
-        vocab_size: number of rows of the checkpoint's token embedding.
-        notes: receives a note for each setting on which two files disagree.
-
-    Raises:
-        CheckpointError: the tokenizer's class is unknown here, its file is missing or cannot be read, or the vocabulary
-            is larger than the embedding.
-    """
+    """Read the tokenizer of a published folder."""
     folder, notes = Path(folder), [] if notes is None else notes
     tokenizer_config = _object(folder / "tokenizer_config.json")
     settings = {**tokenizer_config, **_object(folder / "special_tokens_map.json")}

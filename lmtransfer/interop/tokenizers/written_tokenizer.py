@@ -45,19 +45,12 @@ _SINGLE_ROUNDING = 2.0**-24  # relative error of one float32 operation
 
 @dataclass(frozen=True, slots=True)
 class LibraryTokenizer:
-    """A tokenizer of the ``tokenizers`` library.
-
-    Attributes:
-        library: the tokenizer; its added tokens may lack the special tokens.
-        specials: the token of each role ("unk", "cls", "sep", "mask", "pad") that has its own token.
-        pad_id: id of the padding token, if there is one.
-        ties: whether two ways to split a text can be equally likely, so that rounding decides between them.
-    """
+    """A tokenizer of the ``tokenizers`` library."""
 
     library: tokenizers.Tokenizer
-    specials: Mapping[str, str]
+    specials: Mapping[str, str]  #: the token of each role ("unk", "cls", "sep", "mask", "pad") that has its own token
     pad_id: int | None = None
-    ties: bool = False
+    ties: bool = False  #: whether two ways to split a text can be equally likely, so that rounding decides between them
 
 
 def to_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryTokenizer:
@@ -66,9 +59,6 @@ def to_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryToke
     Args:
         prefix: for tokenizers that put a space before a text: "first" for before the text only, "always" for also
             after an added or special token.
-
-    Raises:
-        CheckpointError: the library has no equivalent tokenizer.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         library = library_tokenizer(tokenizer.model_bytes(), source=tokenizer.model_file, prefix=prefix)
@@ -140,15 +130,9 @@ def _wordpiece(tokenizer: WordPieceTokenizer) -> tokenizers.Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class WrittenTokenizer:
-    """Facts about a written tokenizer that the rest of the export needs.
+    """Facts about a written tokenizer that the rest of the export needs."""
 
-    Attributes:
-        pad_id: id of the padding token; equal to the tokenizer's ``vocab_size`` if the model has no spare row.
-        specials: ids by role: "cls", "sep", "mask" and "unk".
-        notes: notes for the user on differences from our tokenizer.
-    """
-
-    pad_id: int
+    pad_id: int  #: id of the padding token; equal to the tokenizer's ``vocab_size`` if the model has no spare row
     specials: dict[str, int]
     notes: tuple[str, ...]
 
@@ -166,16 +150,6 @@ def write_tokenizer(
 
     A vocabulary without a padding token gets "[PAD]" at its first unused id, or else at ``vocab_size``. WordPiece is
     also written as BERT's ``vocab.txt``, for programs that read only that file.
-
-    Args:
-        tokenizer: a tokenizer of any kind except whole words.
-        max_length: maximum input length of the model in tokens, including special tokens.
-        num_segments: number of segment ids of the model.
-        continues_text: whether the family continues text; then the files name the tokens that begin and end a text.
-        pads_left: whether padding is on the left.
-
-    Raises:
-        CheckpointError: these files cannot express the tokenizer.
     """
     written = to_library(tokenizer)
     library, specials, notes = written.library, dict(written.specials), []
@@ -263,12 +237,7 @@ def _unused_name(library: tokenizers.Tokenizer, tokenizer: Tokenizer) -> str:
 
 
 def _add_specials(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
-    """Make tokens special, so that they are matched in a text before it is normalized.
-
-    Args:
-        library: the tokenizer; a token that it already has keeps its other settings.
-        ids: the id that each token must have.
-    """
+    """Make tokens special, so that they are matched in a text before it is normalized."""
     tokens = {token.content: token for token in library.get_added_tokens_decoder().values()}
     for name in sorted(ids, key=ids.__getitem__):
         token = tokens.get(name) or AddedToken(name, normalized=False)
@@ -288,13 +257,7 @@ def _check_ids(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TokenDifference:
-    """A text for which two tokenizers give different ids.
-
-    Attributes:
-        line: the text.
-        ours: the ids of our tokenizer, including [CLS] and [SEP].
-        file_ids: the ids of the tokenizer in the files.
-    """
+    """A text for which two tokenizers give different ids."""
 
     line: str
     ours: tuple[int, ...]
@@ -315,14 +278,6 @@ def find_token_difference(tokenizer: Tokenizer, folder: Path, lines: Iterable[st
 
     Texts that contain a special token or cannot be encoded as UTF-8 are skipped. With a unigram vocabulary, another
     split of a text is accepted if it is equally likely within float32 rounding.
-
-    Args:
-        tokenizer: our tokenizer.
-        folder: folder with the files from ``write_tokenizer``.
-        lines: texts.
-
-    Raises:
-        CheckpointError: ``folder`` holds no such file.
     """
     path = Path(folder) / TOKENIZER_FILE
     try:

@@ -1,10 +1,6 @@
-"""The number format of the residual stream: the states that each layer of a stack passes to the next.
+"""Small layers: dropout, stacked and feed-forward layers, input embeddings, and the residual stream.
 
-Under autocast, the products in a layer have its dtype, but the stream and its norms are float32, because the embeddings
-are float32, and so is the sum of a float32 and a bfloat16 number. A bfloat16 stream halves the memory that norms and
-residual sums read, write and keep for the backward pass.
-
-Shape legend: D width.
+Shape legend: T tokens of a packed batch, D width, E output width, F hidden width.
 """
 
 from __future__ import annotations
@@ -13,8 +9,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-
-from lmtransfer.errors import ConfigError
 
 
 def dropout(values: Tensor, probability: float) -> Tensor:
@@ -26,10 +20,6 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     that the probability is exact; the values of a row are otherwise independent. The forward pass is five to six times
     as fast as ``torch.nn.functional.dropout`` on two cores. Other devices, compiled code and probabilities too close to
     1 for a byte use ``torch.nn.functional.dropout``.
-
-    Args:
-        values: tensor of any shape.
-        probability: from 0 to 1.
     """
     limit, rest = divmod(256 * probability, 1)
     if values.device.type != "cpu" or limit >= 255 or torch.compiler.is_compiling():
@@ -44,33 +34,22 @@ def dropout(values: Tensor, probability: float) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """Applies ``dropout`` during training; in evaluation, returns the input unchanged.
-
-    Args:
-        probability: from 0 to 1.
-    """
+    """Applies ``dropout`` during training."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = probability
 
     def forward(self, values: Tensor) -> Tensor:
-        """Any shape -> the same shape."""
+        """Return the values unchanged in evaluation."""
         return dropout(values, self.probability) if self.training and self.probability else values
-
-    def extra_repr(self) -> str:
-        """Return the probability, for the module's ``repr``."""
-        return f"probability={self.probability}"
 
 
 class StackedLinear(nn.Linear):
     """Linear layers (T, D) -> (T, E) whose weights are stored as one matrix with a block of E rows for each layer.
 
     Args:
-        input_dim: D.
-        output_dim: E.
         parts: names of the layers, in the order of their rows.
-        bias: whether to add biases.
 
     Attributes:
         muon_splits: number of layers; an optimizer of whole matrices (Muon) updates each matrix separately.
@@ -82,12 +61,7 @@ class StackedLinear(nn.Linear):
         self.muon_splits = len(parts)
 
     def forward_slice(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
-        """Return the outputs of some layers side by side, (T, D) -> (T, S E).
-
-        Args:
-            first: index of the first layer to compute.
-            stop: index after the last layer to compute.
-        """
+        """Return the outputs of some layers side by side, (T, D) -> (T, S E)."""
         width = self.out_features // len(self.parts)
         rows = slice(first * width, stop * width)
         return nn.functional.linear(input_TD, self.weight[rows], None if self.bias is None else self.bias[rows])
@@ -98,8 +72,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu"]
 
 def activation_module(name: Activation) -> nn.Module:
     """Return the activation with this name: exact GELU, its tanh approximation (ALBERT, GPT-2), or ReLU."""
-    modules = {"gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "relu": nn.ReLU()}
-    return modules[name]
+    return {"gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "relu": nn.ReLU()}[name]
 
 
 class FeedForward(nn.Module):
@@ -117,74 +90,99 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """``contract(activation(x A) * (x B))``, GeGLU with the GELU (Shazeer 2020, https://arxiv.org/abs/2002.05202).
+    """``contract(activation(x A) * (x B))``, GeGLU with the GELU (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
 
-    Args:
-        dim: width D.
-        hidden_dim: width F of each of the two halves.
-        activation: activation of the first half.
-        bias: whether to add biases; the paper uses none.
-        dropout: probability of dropping a hidden feature.
-    """
-
-    def __init__(
-        self,
-        *,
-        dim: int,
-        hidden_dim: int,
-        activation: Activation = "gelu",
-        bias: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, *, dim: int, hidden_dim: int, activation: Activation, bias: bool) -> None:
         super().__init__()
         self.expand = StackedLinear(dim, hidden_dim, parts=("expand", "gate"), bias=bias)
         self.activation = activation_module(activation)
-        self.dropout = Dropout(dropout)
         self.contract = nn.Linear(hidden_dim, dim, bias=bias)
 
     def forward(self, hidden_TD: Tensor) -> Tensor:
         """(T, D) -> (T, D)."""
         states_TF, gates_TF = self.expand(hidden_TD).chunk(2, dim=-1)
-        return self.contract(self.dropout(self.activation(states_TF) * gates_TF))
+        return self.contract(self.activation(states_TF) * gates_TF)
 
 
-def truncated_normal_(module: nn.Module, *, std: float = 0.02) -> None:
-    """Initialize a module as in BERT: weights from a normal distribution truncated at two deviations, biases 0.
-
-    LayerNorms keep their weights of 1 and biases of 0.
-    """
+def truncated_normal_(module: nn.Module) -> None:
+    """Initialize a module as in BERT: weights from a normal distribution truncated at two deviations, biases 0."""
     if isinstance(module, nn.Linear | nn.Embedding):
-        torch.nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+        torch.nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
     if isinstance(module, nn.Linear) and module.bias is not None:
         torch.nn.init.zeros_(module.bias)
 
 
 def normal_(module: nn.Module) -> None:
-    """Initialize a module as in Transformer-XL and XLNet: weights from a normal distribution, biases 0.
-
-    LayerNorms keep their weights of 1 and biases of 0.
-    """
+    """Initialize a module as in Transformer-XL and XLNet: weights from a normal distribution, biases 0."""
     if isinstance(module, nn.Linear | nn.Embedding):
         torch.nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:
         torch.nn.init.zeros_(module.bias)
 
 
-class ResidualStream(nn.Module):
-    """The beginning and end of a residual stream; changes nothing unless ``keep_residual`` sets another format.
+class InputEmbeddings(nn.Module):
+    """The sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), optionally normalized.
 
-    Attributes:
-        dtype: format of the stream; None for that of the embeddings and the sums.
+    Args:
+        position_offset: number of rows at the front of the position embedding that no token uses.
+        type_row: whether to add one learned row to every token if there are no segments.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        dim: int,
+        max_length: int,
+        num_segments: int,
+        *,
+        norm: bool,
+        norm_eps: float,
+        dropout: float,
+        position_offset: int = 0,
+        type_row: bool = False,
+    ) -> None:
+        super().__init__()
+        self.position_offset = position_offset
+        self.token = nn.Embedding(vocab_size, dim)
+        self.position = nn.Embedding(max_length + position_offset, dim)
+        self.segment = nn.Embedding(num_segments, dim) if num_segments > 1 or type_row else None
+        self.norm = nn.LayerNorm(dim, eps=norm_eps) if norm else nn.Identity()
+        self.dropout = Dropout(dropout)
+
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
+        """Embed tokens, given their ids, positions and segments, int64 (T,) each -> (T, D)."""
+        hidden_TD = self.token(tokens_T) + self.position(positions_T + self.position_offset)
+        if self.segment is not None:
+            hidden_TD = hidden_TD + self._of_segments(self.segment, segments_T)
+        return self.dropout(self.norm(hidden_TD))
+
+    @staticmethod
+    def _of_segments(segment: nn.Embedding, segments_T: Tensor) -> Tensor:
+        """(T, D), or (D,) if there is only one segment."""
+        if segment.num_embeddings == 1:
+            return segment.weight[0]
+        if segment.num_embeddings == 2 and segments_T.device.type != "cpu":
+            # The gradient is a sum. With a lookup, the threads of all tokens wait for one another at two rows.
+            return torch.where(segments_T[:, None] == 0, segment.weight[0], segment.weight[1])
+        return segment(segments_T)
+
+
+class ResidualStream(nn.Module):
+    """The beginning and end of a residual stream, the states that each layer of a stack passes to the next.
+
+    Under autocast, the products in a layer have its dtype, but the stream and its norms are float32, because the
+    embeddings are float32, and so is the sum of a float32 and a bfloat16 number. A bfloat16 stream (``keep_residual``)
+    halves the memory that norms and residual sums read, write and keep for the backward pass.
     """
 
     dtype: torch.dtype | None = None
 
     def begin(self, embedded: Tensor) -> Tensor:
-        """Return the input of the first layer: any shape -> the same shape."""
+        """Return the input of the first layer."""
         return embedded if self.dtype is None else embedded.to(self.dtype)
 
     def end(self, last: Tensor) -> Tensor:
-        """Return the output of the last layer, in float32 for the heads: any shape -> the same shape."""
+        """Return the output of the last layer, in float32 for the heads."""
         return last if self.dtype is None else last.float()
 
 
@@ -205,29 +203,3 @@ class ResidualNorm(nn.LayerNorm):
         weight, bias = (None if part is None else part.to(states.dtype) for part in (self.weight, self.bias))
         with torch.autocast(states.device.type, enabled=False):
             return nn.functional.layer_norm(states, self.normalized_shape, weight, bias, self.eps)
-
-
-def keep_residual(learner: nn.Module, dtype: torch.dtype, *, required: bool = True) -> None:
-    """Set the number format of all residual streams of a learner; weights keep their format.
-
-    Args:
-        learner: the module with the encoders.
-        dtype: ``torch.bfloat16``; ``torch.float32`` leaves everything unchanged.
-        required: whether the learner must have such a stream.
-
-    Raises:
-        ConfigError: the dtype is bfloat16, ``required`` is set, and the learner has no residual stream.
-    """
-    if dtype == torch.float32:
-        return
-    streams = [module for module in learner.modules() if isinstance(module, ResidualStream)]
-    if not streams and required:
-        raise ConfigError(
-            "hardware.residual=bfloat16 needs a model of transformer layers, and this model has no residual stream: "
-            "use hardware.residual=float32"
-        )
-    for stream in streams:
-        stream.dtype = dtype
-    for module in learner.modules():
-        if isinstance(module, ResidualNorm):
-            module.keeps_dtype = True

@@ -31,9 +31,6 @@ class Highway(nn.Module):
 
     The initialization is that of allenai/bilm-tf: weights from a normal distribution of variance 1 / D and gate biases
     of -2, so that the output is mostly ``x`` at first.
-
-    Args:
-        dim: width D.
     """
 
     def __init__(self, *, dim: int) -> None:
@@ -58,11 +55,7 @@ class CharacterCnn(nn.Module):
     computed once.
 
     Args:
-        char_dim: width E of a character embedding.
         filters: (width in characters, number of filters) of each convolution.
-        num_highway: number of highway layers.
-        output_dim: width D.
-        activation: activation of the convolutions.
     """
 
     gives_embeddings = True

@@ -30,12 +30,6 @@ def sample_softmax(
 ) -> Tensor:
     """Sample one id per position from ``softmax((hidden @ weight.T + bias) / temperature)``, in float32 or wider.
 
-    Args:
-        hidden_MD: output states.
-        weight_VD: output embedding.
-        uniform_M: one number per position, in [0, 1).
-        temperature: above 0.
-
     Returns:
         int64, (M,); see ``sample_logits``.
     """
@@ -60,8 +54,6 @@ def sample_logits(logits_MV: Tensor, uniform_M: Tensor, *, temperature: float = 
 
     Args:
         logits_MV: logits of any floating dtype, converted to float32 one chunk at a time.
-        uniform_M: one number per position, in [0, 1).
-        temperature: above 0.
 
     Returns:
         int64, (M,).
@@ -87,8 +79,6 @@ class _Chunk(NamedTuple):
     """The results computed from the logits of some positions.
 
     Attributes:
-        losses: the cross entropies, (m,).
-        best: the most probable ids, int64 (m,).
         gradient: the gradient of the weighted sum of the losses with respect to the logits, (m, V); None if not needed.
         bias_gradient: its sum over the positions, (V,); None if not needed, or without a bias or weights.
     """
@@ -188,6 +178,16 @@ def loss_inputs(hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> 
     return hidden_MD.detach(), weight_VD.detach(), None if bias_V is None else bias_V.detach()
 
 
+def _prepare(
+    ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None
+) -> tuple[Tensor, Tensor | None, torch.dtype, bool]:
+    """Return weight and bias in the dtype of the states, the dtype of sums, and whether a gradient is needed."""
+    ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
+    dtype = hidden_MD.dtype
+    bias = None if bias_V is None else bias_V.to(dtype)
+    return weight_VD.to(dtype), bias, torch.promote_types(dtype, torch.float32), any(ctx.needs_input_grad[:3])
+
+
 class _CrossEntropySum(torch.autograd.Function):
     """Forward computes the gradient of the logits while they are in cache; backward only multiplies matrices."""
 
@@ -201,12 +201,8 @@ class _CrossEntropySum(torch.autograd.Function):
         weights_M: Tensor,
         read_logits: ReadLogits | None = None,
     ) -> tuple[Tensor, Tensor]:
-        dtype = hidden_MD.dtype
-        weight = weight_VD.to(dtype)
-        bias = None if bias_V is None else bias_V.to(dtype)
-        size, vocabulary = len(targets_M), len(weight)
-        needs_gradient = any(ctx.needs_input_grad[:3])
-        accumulate = torch.promote_types(dtype, torch.float32)
+        weight, bias, accumulate, needs_gradient = _prepare(ctx, hidden_MD, weight_VD, bias_V)
+        size, vocabulary, dtype = len(targets_M), len(weight), hidden_MD.dtype
         losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
         hits_M = torch.empty(size, dtype=torch.bool, device=hidden_MD.device)
         gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
@@ -219,7 +215,6 @@ class _CrossEntropySum(torch.autograd.Function):
             if chunk.bias_gradient is not None:
                 bias_gradient_V += chunk.bias_gradient
         ctx.save_for_backward(hidden_MD, weight, gradient_MV, bias_gradient_V)
-        ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
         ctx.mark_non_differentiable(hits_M)
         return (losses_M * weights_M).sum(), hits_M
 
@@ -250,11 +245,7 @@ class _LargeCrossEntropySum(torch.autograd.Function):
         weights_M: Tensor,
         read_logits: ReadLogits | None = None,
     ) -> tuple[Tensor, Tensor]:
-        dtype = hidden_MD.dtype
-        weight = weight_VD.to(dtype)
-        bias = None if bias_V is None else bias_V.to(dtype)
-        accumulate = torch.promote_types(dtype, torch.float32)
-        needs_gradient = any(ctx.needs_input_grad[:3])
+        weight, bias, accumulate, needs_gradient = _prepare(ctx, hidden_MD, weight_VD, bias_V)
         total = torch.zeros((), dtype=accumulate, device=hidden_MD.device)
         hits_M = torch.empty(len(targets_M), dtype=torch.bool, device=hidden_MD.device)
         grad_hidden = torch.empty_like(hidden_MD) if needs_gradient else None
@@ -268,11 +259,10 @@ class _LargeCrossEntropySum(torch.autograd.Function):
                 continue
             if grad_bias is not None and chunk.bias_gradient is not None:
                 grad_bias += chunk.bias_gradient
-            gradient = chunk.gradient.to(dtype)
+            gradient = chunk.gradient.to(weight.dtype)
             grad_hidden[part] = gradient @ weight
             grad_weight += gradient.T @ hidden_MD[part]
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
-        ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
         ctx.mark_non_differentiable(hits_M)
         return total, hits_M
 
@@ -304,14 +294,6 @@ def cross_entropy_sum(
 
     Under autocast, the logits have its dtype; the softmax and the sum are float32 (float64 for float64 inputs).
 
-    Args:
-        hidden_MD: output states at the prediction positions.
-        weight_VD: output embedding; may be the tied input embedding.
-        bias_V: output bias, or None.
-        targets_M: target ids, int64.
-        weights_M: weight of the loss at each position (0 for unused places), float.
-        read_logits: also reads the logits of each chunk; None if nothing else reads them.
-
     Returns:
         The weighted sum, a scalar with gradient; and whether each target was the most probable id, bool (M,).
     """
@@ -338,14 +320,6 @@ def cross_entropy_sum_and_samples(
     The samples use the logits of the loss, which are computed once, except on a CPU under autocast: there, the logits
     for the samples are computed again in float32.
 
-    Args:
-        hidden_MD: output states at the prediction positions.
-        weight_VD: output embedding; may be the tied input embedding.
-        targets_M: target ids, int64.
-        weights_M: weight of the loss at each position (0 for unused places), float.
-        uniform_M: one random number per position, in [0, 1); see ``sample_logits``.
-        temperature: temperature of the samples, above 0.
-
     Returns:
         The two results of ``cross_entropy_sum``; and the samples, int64 (M,).
     """
@@ -368,12 +342,9 @@ class _CrossEntropies(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
     ) -> tuple[Tensor, Tensor]:
-        dtype = hidden_MD.dtype
-        weight = weight_VD.to(dtype)
-        bias = None if bias_V is None else bias_V.to(dtype)
-        size, vocabulary = len(targets_M), len(weight)
-        needs_gradient = any(ctx.needs_input_grad[:3])
-        losses_M = torch.empty(size, dtype=torch.promote_types(dtype, torch.float32), device=hidden_MD.device)
+        weight, bias, accumulate, needs_gradient = _prepare(ctx, hidden_MD, weight_VD, bias_V)
+        size, vocabulary, dtype = len(targets_M), len(weight), hidden_MD.dtype
+        losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
         best_M = torch.empty_like(targets_M)
         gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
         for part, chunk in _chunks_of_logits(hidden_MD, weight, bias, targets_M, needs_gradient=needs_gradient):
@@ -381,7 +352,6 @@ class _CrossEntropies(torch.autograd.Function):
             if chunk.gradient is not None:
                 gradient_MV[part] = chunk.gradient
         ctx.save_for_backward(hidden_MD, weight, gradient_MV)
-        ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
         ctx.mark_non_differentiable(best_M)
         return losses_M, best_M
 
@@ -404,12 +374,6 @@ def cross_entropies(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute the softmax cross entropy (nats) at each position; use ``cross_entropy_sum`` if only the sum is needed.
-
-    Args:
-        hidden_MD: output states at the prediction positions.
-        weight_VD: output embedding; may be the tied input embedding.
-        bias_V: output bias, or None.
-        targets_M: target ids, int64.
 
     Returns:
         The cross entropies with gradient, (M,), in the dtype of ``cross_entropy_sum``; and the most probable ids,
@@ -506,14 +470,6 @@ def sampled_cross_entropies(
     learned the same from both (scripts/RESULTS.md, "A sampled softmax").
 
     Under autocast, the logits of the samples have its dtype; everything else is float32 (float64 for float64 inputs).
-
-    Args:
-        hidden_MD: output states at the prediction positions.
-        weight_VD: output embedding; may be the tied input embedding.
-        bias_V: output bias, or None.
-        targets_M: target ids, int64.
-        samples_S: ids from ``log_uniform_samples``.
-        corrects_target: see above.
     """
     vocabulary, num_samples = len(weight_VD), len(samples_S)
     hidden_MD, weight_VD, bias_V = loss_inputs(hidden_MD, weight_VD, bias_V)

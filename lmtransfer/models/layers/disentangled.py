@@ -13,11 +13,7 @@ from torch.nn.utils import parametrize
 
 
 class _BasePlusDifference(nn.Module):
-    """The sum of base and difference; no gradient reaches the base.
-
-    Args:
-        base: the other table.
-    """
+    """The sum of base and difference; no gradient reaches the base."""
 
     def __init__(self, base: nn.Embedding) -> None:
         super().__init__()
@@ -41,7 +37,6 @@ def disentangle(table: nn.Embedding, base: nn.Embedding) -> nn.Embedding:
 
     Args:
         table: the table, changed in place. The difference is 0 where ``table`` equals ``base``.
-        base: the other table, of the same shape.
 
     Returns:
         The difference, (V, E), which is the parameter to train instead of the table.

@@ -26,11 +26,7 @@ class LowRankUpdate(nn.Module):
     A is initialized as in the published code (uniform, like torch's linear layers); in the paper it is Gaussian.
 
     Args:
-        input_dim: D.
-        output_dim: E.
-        rank: R.
         alpha: scales the update, so that the learning rate need not change with the rank.
-        dropout: probability of dropping an input feature of A.
 
     Attributes:
         scale: ``alpha / R``, saved with A and B, so that a checkpoint alone determines the update.
@@ -57,7 +53,6 @@ class LoraLinear(StackedLinear):
     The layer's tensors keep their names; those of the updates are ``updates.<number of the matrix>.*``.
 
     Args:
-        layer: the layer; its weights are shared.
         updates: the updates by the number of their matrix in the stack; 0 for a layer with a single matrix.
     """
 
@@ -112,15 +107,7 @@ def merge_updates(module: nn.Module) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SavedUpdate:
-    """An update as stored in a checkpoint.
-
-    Attributes:
-        layer: name of the layer.
-        number: number of the matrix in the layer's stack.
-        a_RD: A.
-        b_ER: B.
-        scale: ``alpha / R``, a single number.
-    """
+    """An update as stored in a checkpoint."""
 
     layer: str
     number: int
@@ -145,9 +132,6 @@ def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
     """Separate the low-rank updates of matrices from the other tensors.
 
     Updates that are incomplete, or whose shapes do not fit their matrix, are kept among the other tensors.
-
-    Args:
-        tensors: tensors by name, such as those of a checkpoint.
     """
     of_layers: dict[tuple[str, int], dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -169,11 +153,7 @@ def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
 
 @torch.no_grad()
 def merge_saved_updates(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with their low-rank updates added to their matrices; see ``split_updates``.
-
-    Args:
-        tensors: tensors by name, such as those of a checkpoint.
-    """
+    """Return the tensors with their low-rank updates added to their matrices; see ``split_updates``."""
     merged, updates = split_updates(tensors)
     for name in {f"{update.layer}.weight" for update in updates}:
         merged[name] = merged[name].clone()

@@ -22,12 +22,21 @@ from lmtransfer.data.batch import upload
 LstmState = tuple[Tensor, Tensor]
 
 
-class _Recurrence(torch.autograd.Function):
-    """Backpropagation through time that computes only the recurrent part step by step.
+class Recurrence(torch.autograd.Function):
+    """The recurrent part of an LSTM with projection (Sak et al. 2014) over sequences in time-major order.
 
-    The gradient of each of the two matrices is one product after the loop; automatic differentiation would compute and
-    add one product per time step. Cells and gates are float32 (float64 for float64 inputs). The factors of the products
+    It reads the contribution of the inputs to the gates, with biases, in the order input, forget, new, output; the
+    state before the first token of each sequence; and the number of sequences that have a token at each time step,
+    descending. It returns the projections (T, P), and the last projection (S, P) and the last cells (S, H) of each
+    sequence. No gradient flows into the initial state or out of the final state.
+
+    It clips like ``tf.nn.rnn_cell.LSTMCell``: cells after the update and before the output gate, projections before
+    the next time step reads them. Cells and gates are float32 (float64 for float64 inputs). The factors of the products
     have the dtype of the matrices.
+
+    Only the recurrent part is computed step by step: the gradient of each of the two matrices is one product after the
+    loop, while automatic differentiation would compute and add one product per time step. With ``compiled``, a time
+    step is compiled, which fuses the operations between its two products.
     """
 
     @staticmethod
@@ -43,6 +52,7 @@ class _Recurrence(torch.autograd.Function):
         proj_clip: float | None,
         compiled: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the time steps."""
         num_tokens, (_, width) = len(gates_T4H), cell_SH.shape
         dtype = recurrent_4HP.dtype
         gates = gates_T4H.clone()
@@ -72,6 +82,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_outputs: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        """Run the time steps backward, then multiply for the matrices."""
         gates, cells, tanh_output, opened, outputs, hidden_SP, cell_SH, recurrent, project = ctx.saved_tensors
         grad_gates = torch.empty_like(gates)
         grad_projected = grad_outputs.clone()
@@ -99,10 +110,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _rows(tensor: Tensor, rows: slice) -> Tensor:
-    """Return rows to read from and to write to.
-
-    They are detached, because compiled code for a view is valid only for some sizes of the whole tensor.
-    """
+    """Return rows, detached: compiled code for a view is valid only for some sizes of the whole tensor."""
     return tensor[rows].detach()
 
 
@@ -191,42 +199,6 @@ def _shifted(outputs_TP: Tensor, batch_sizes: Sequence[int]) -> list[Tensor]:
     return [step[:size] for step, size in zip(steps[:-1], batch_sizes[1:], strict=True)]
 
 
-def recurrence(
-    gates_T4H: Tensor,
-    hidden_SP: Tensor,
-    cell_SH: Tensor,
-    recurrent_4HP: Tensor,
-    project_PH: Tensor,
-    *,
-    batch_sizes: Sequence[int],
-    cell_clip: float | None = None,
-    proj_clip: float | None = None,
-    compiled: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run an LSTM with projection (Sak et al. 2014) over sequences in time-major order.
-
-    It clips like ``tf.nn.rnn_cell.LSTMCell``: cells after the update and before the output gate, projections before
-    the next time step reads them. No gradient flows into the initial state or out of the final state.
-
-    Args:
-        gates_T4H: the contribution of the inputs to the gates, with biases, in the order input, forget, new, output.
-        hidden_SP: projections before the first token.
-        cell_SH: cells before the first token.
-        recurrent_4HP: matrix from projections to gates; all products have its dtype.
-        project_PH: matrix from cells to projection.
-        batch_sizes: number of sequences that have a token at each time step, descending.
-        cell_clip: largest magnitude of a cell; None for no limit.
-        proj_clip: largest magnitude of a projection; None for no limit.
-        compiled: whether to compile a time step, which fuses the operations between its two products.
-
-    Returns:
-        The projections (T, P); the last projection (S, P) and the last cells (S, H) of each sequence.
-    """
-    return _Recurrence.apply(
-        gates_T4H, hidden_SP, cell_SH, recurrent_4HP, project_PH, batch_sizes, cell_clip, proj_clip, compiled
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class TimeMajor:
     """The order in which recurrent layers read packed sequences: all first tokens, then all second tokens, and so on.
@@ -236,7 +208,6 @@ class TimeMajor:
     Attributes:
         order_T: index of the packed token at each place in that order, int64.
         restore_T: place of each packed token in that order, int64.
-        sorted_B: indices of the sequences, longest first, int64.
         rank_B: place of each sequence in ``sorted_B``, int64.
         batch_sizes: number of sequences that have a token at each time step.
     """
@@ -278,13 +249,6 @@ class ProjectedLstm(nn.Module):
 
     The weights are initialized as in TensorFlow: Glorot uniform matrices and biases of 0, except the two biases of the
     forget gate, whose sum is 1.
-
-    Args:
-        input_dim: width D of the inputs.
-        cell_dim: number of cells H.
-        output_dim: width P of the projection; less than H.
-        cell_clip: largest magnitude of a cell; None for no limit.
-        proj_clip: largest magnitude of an output; None for no limit.
     """
 
     def __init__(
@@ -300,11 +264,10 @@ class ProjectedLstm(nn.Module):
         self.cell_dim, self.output_dim, self.cell_clip, self.proj_clip = cell_dim, output_dim, cell_clip, proj_clip
         self.lstm = nn.LSTM(input_dim, cell_dim, proj_size=output_dim)
         self._compiles_on_cuda = False
-        self.reset_parameters()
+        self._start()
 
     @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Initialize the weights at random."""
+    def _start(self) -> None:
         into_gates, recurrent, *biases, project = self._weights
         bound = (6.0 / (self.lstm.input_size + self.output_dim + 4 * self.cell_dim)) ** 0.5
         for matrix in (into_gates, recurrent):
@@ -322,8 +285,6 @@ class ProjectedLstm(nn.Module):
         """Read sequences.
 
         Args:
-            inputs_TD: the tokens in the time-major order ``order``.
-            order: the order of the batch, forward or backward.
             state: state of each sequence before its first token (sequences in batch order); None for zeros.
 
         Returns:
@@ -337,7 +298,8 @@ class ProjectedLstm(nn.Module):
                 cells = inputs_TD.new_zeros(sequences, self.cell_dim, dtype=self._dtype)
             else:
                 hidden, cells = (part.to(self._dtype).index_select(0, order.sorted_B) for part in state)
-        path = self._fused if self._has_fused(inputs_TD) else self._exact
+        is_fused = inputs_TD.device.type == "cuda" and self.cell_clip is None and self.proj_clip is None
+        path = self._fused if is_fused else self._exact
         outputs_TP, hidden, cells = path(inputs_TD, hidden, cells, order.batch_sizes)
         return outputs_TP, (hidden.index_select(0, order.rank_B), cells.index_select(0, order.rank_B))
 
@@ -349,9 +311,6 @@ class ProjectedLstm(nn.Module):
     @property
     def _dtype(self) -> torch.dtype:
         return self._weights[0].dtype
-
-    def _has_fused(self, inputs: Tensor) -> bool:
-        return inputs.device.type == "cuda" and self.cell_clip is None and self.proj_clip is None
 
     def _fused(
         self, inputs_TD: Tensor, hidden: Tensor, cells: Tensor, batch_sizes: Sequence[int]
@@ -370,14 +329,14 @@ class ProjectedLstm(nn.Module):
             dtype = torch.get_autocast_dtype(device)
         with torch.autocast(device, enabled=False):
             gates = nn.functional.linear(inputs_TD.to(dtype), into_gates.to(dtype))
-            return recurrence(
+            return Recurrence.apply(
                 gates.to(self._dtype) + (input_bias + state_bias),
                 hidden,
                 cells,
                 recurrent.to(dtype),
                 project.to(dtype),
-                batch_sizes=batch_sizes,
-                cell_clip=self.cell_clip,
-                proj_clip=self.proj_clip,
-                compiled=self._compiles_on_cuda and device == "cuda",
+                batch_sizes,
+                self.cell_clip,
+                self.proj_clip,
+                self._compiles_on_cuda and device == "cuda",
             )

@@ -15,12 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch, upload
-from lmtransfer.models.layers.attention.blocks import Slots, from_blocks, to_blocks
-from lmtransfer.models.layers.attention.dense import attention_mask
+from lmtransfer.models.layers.attention.blocks import Slots, attention_mask, from_blocks, to_blocks
 from lmtransfer.models.layers.attention.layout import AttentionLayer, Layout
-from lmtransfer.models.layers.building_blocks import Dropout, StackedLinear
+from lmtransfer.models.layers.building_blocks import StackedLinear
 from lmtransfer.models.layers.building_blocks import dropout as drop
-from lmtransfer.models.layers.transformer import TransformerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +27,9 @@ class Keys:
 
     Attributes:
         memory: number of memory rows of each sequence, the same for all sequences.
-        lengths: number of tokens of each of the B sequences.
         num_real: R, the number of real sequences; the memories of filler are zeros.
         order_X: for each packed key, its row in [all memories; all tokens]; None if all sequences have the same length,
             because concatenation then suffices.
-        device: device of the indices.
     """
 
     memory: int
@@ -101,8 +97,6 @@ class RelativeLayout:
     """Packed queries over packed keys.
 
     Attributes:
-        layout: the slots of queries and keys, and the dense blocks.
-        blocks: masks and distances of each block.
         causal: keys after a query are hidden, so distances below -1 are not needed.
     """
 
@@ -126,10 +120,8 @@ class RelativeLayout:
         """Lay out a batch.
 
         Args:
-            causal: a query sees no key after it.
             num_seen: a query sees at most this many keys: the nearest ones, including itself; None for no limit.
                 Requires ``causal``.
-            counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
             positions_N: positions of the queries within their sequences; ``None`` only with ``counts=None``.
             segments_T: segment of each token, if segments are used; memory has segment 0.
             order_T: rank of each token in the factorization order, or None. With an order, a query sees only keys of
@@ -145,13 +137,13 @@ class RelativeLayout:
             assert positions_N is not None
             starts_B = np.cumsum((0, *keys.lengths[:-1]))
             of_query = positions_N + upload(np.repeat(starts_B, counts), keys.device)
-        positions = None if positions_N is None else _slotted(positions_N, layout.queries)
+        positions = None if positions_N is None else _slotted(positions_N, layout.dense.queries)
         pairs = [
             None if per_token_T is None else _pairs(keys, layout, per_token_T, of_query, memory)
             for per_token_T, memory in ((segments_T, 0), (order_T, -1))
         ]
         blocks = []
-        for place, block in enumerate(layout.blocks):
+        for place, block in enumerate(layout.dense.blocks):
             num_tokens = block.num_keys - keys.memory
             hidden = None if block.key_mask is None else ~block.key_mask[:, None, :]
             if causal:
@@ -183,7 +175,7 @@ class RelativeLayout:
     def distances_of(self, block: int) -> slice:
         """Return the slice of ``distances`` that a block needs: from its first key's distance down to the nearest."""
         zero = self.layout.max_keys - 1
-        most_distant = self.layout.blocks[block].num_keys - 1
+        most_distant = self.layout.dense.blocks[block].num_keys - 1
         return slice(zero - most_distant, zero - self._nearest(self.blocks[block].num_tokens) + 1)
 
     def _nearest(self, num_tokens: int) -> int:
@@ -204,15 +196,11 @@ def _pairs(
     per_query = per_token_T if of_query is None else per_token_T[of_query]
     memory_RM = per_token_T.new_full((keys.num_real, keys.memory), memory)
     per_key = keys.with_memory(memory_RM, per_token_T)
-    queries, keys_in_slots = _slotted(per_query, layout.queries), _slotted(per_key, layout.keys)
+    queries, keys_in_slots = _slotted(per_query, layout.dense.queries), _slotted(per_key, layout.dense.keys)
     return [
         (q.view(block.size, -1), k.view(block.size, -1))
-        for block, q, k in zip(layout.blocks, queries, keys_in_slots, strict=True)
+        for block, q, k in zip(layout.dense.blocks, queries, keys_in_slots, strict=True)
     ]
-
-
-#: The states of the queries, and the keys that they see.
-Stream = tuple[Tensor, RelativeLayout]
 
 
 class RelativeBiases(nn.Module):
@@ -221,7 +209,6 @@ class RelativeBiases(nn.Module):
     Dai et al. 2019, section 3.3 (u, v); Yang et al. 2019, section 2.5 (s and the two segment vectors).
 
     Args:
-        dim: width D.
         segments: whether to create s and the two vectors for same and different segments as well.
     """
 
@@ -245,11 +232,6 @@ class RelativeAttention(AttentionLayer):
     r is a projection of the sinusoids of the distance from query to key. e is the vector for the same segment or for
     different segments. A softmax depends only on the difference of these two vectors, so only the difference is
     computed.
-
-    Args:
-        dim: width D.
-        num_heads: heads H; must divide ``dim``.
-        dropout: probability of dropping an attention weight.
     """
 
     def __init__(self, *, dim: int, num_heads: int, dropout: float = 0.0) -> None:
@@ -268,17 +250,11 @@ class RelativeAttention(AttentionLayer):
         biases: RelativeBiases,
         at: RelativeLayout,
     ) -> Tensor:
-        """Compute relative attention.
+        """Compute relative attention, (N, D).
 
         Args:
-            queries_ND: states from which the queries are computed.
             key_value_X2D: ``self.key_value`` of the states at the keys.
             by_distance_PD: ``self.position`` of the sinusoids of ``at.distances()``.
-            biases: u and v; s and the segment vectors if segments are used.
-            at: which keys each query sees.
-
-        Returns:
-            (N, D).
         """
         query_ND = self.query(queries_ND)
         with torch.autocast(query_ND.device.type, enabled=False):
@@ -294,20 +270,20 @@ class RelativeAttention(AttentionLayer):
         at: RelativeLayout,
     ) -> Tensor:
         dtype, layout, width = query_ND.dtype, at.layout, self.dim // self.num_heads
-        if not layout.blocks:
+        if not layout.dense.blocks:
             return query_ND  # there are no queries
-        if dtype == torch.bfloat16 and query_ND.device.type == "cpu" and layout.keys.moves is not None:
+        if dtype == torch.bfloat16 and query_ND.device.type == "cpu" and layout.dense.keys.moves is not None:
             # As in layers.attention: ragged blocks rarely repeat a shape, and each new shape needs a bfloat16 kernel.
             query_ND, key_value_X2D, by_distance_PD = query_ND.float(), key_value_X2D.float(), by_distance_PD.float()
         counts_segments = biases.segment is not None and any(block.differs is not None for block in at.blocks)
         content_D = biases.content if counts_segments else biases.content + biases.unused_segment_term()
-        queries_u = to_blocks(_biased(query_ND, content_D, width), layout.queries)
-        queries_v = to_blocks(_biased(query_ND, biases.position, width), layout.queries)
-        keys_values = to_blocks(key_value_X2D, layout.keys)
+        queries_u = to_blocks(_biased(query_ND, content_D, width), layout.dense.queries)
+        queries_v = to_blocks(_biased(query_ND, biases.position, width), layout.dense.queries)
+        keys_values = to_blocks(key_value_X2D, layout.dense.keys)
         if biases.segment is not None and counts_segments:
-            slotted_s = to_blocks(_biased(query_ND, biases.segment, width), layout.queries)
+            slotted_s = to_blocks(_biased(query_ND, biases.segment, width), layout.dense.queries)
         outputs = []
-        for place, (block, relative) in enumerate(zip(layout.blocks, at.blocks, strict=True)):
+        for place, (block, relative) in enumerate(zip(layout.dense.blocks, at.blocks, strict=True)):
             shape = (block.size, block.num_queries, self.num_heads, width)
             key, value = keys_values[place].view(block.size, block.num_keys, 2, self.num_heads, width).unbind(2)
             scores_GHQS = queries_u[place].view(shape).transpose(1, 2) @ key.permute(0, 2, 3, 1)
@@ -324,7 +300,7 @@ class RelativeAttention(AttentionLayer):
                 weights_GHQS = drop(weights_GHQS, self.attention_dropout)
             outputs.append((weights_GHQS @ value.transpose(1, 2)).transpose(1, 2).reshape(-1, self.dim))
         output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).to(dtype)
-        return from_blocks(output, layout.queries)
+        return from_blocks(output, layout.dense.queries)
 
     def _add_positions(self, scores_GHQS: Tensor, query: Tensor, row_PD: Tensor, relative: RelativeBlock) -> Tensor:
         """Add (q + v) r to the scores; ``row_PD`` holds the block's distances."""
@@ -393,55 +369,3 @@ class _AddShifted(torch.autograd.Function):
             by_distance = grad.new_zeros(ctx.shape)
         _shifted(by_distance, grad.shape[-1], ctx.offset).copy_(grad)
         return grad, by_distance, None
-
-
-class RelativeLayer(nn.Module):
-    """Relative attention and feed-forward, each with a residual connection and LayerNorm.
-
-    Args:
-        settings: settings of the stack; ``norm`` is "post" as published (Dai et al. 2019; Yang et al. 2019), or "pre".
-        biases: biases of this layer; None if each call passes them.
-    """
-
-    def __init__(self, settings: TransformerSettings, *, biases: RelativeBiases | None) -> None:
-        super().__init__()
-        self.pre_norm = settings.norm == "pre"
-        self.attention = RelativeAttention(
-            dim=settings.dim, num_heads=settings.num_heads, dropout=settings.attention_dropout
-        )
-        self.biases = biases
-        self.attention_norm = settings.layer_norm()
-        self.feed_forward = settings.feed_forward()
-        self.feed_forward_norm = settings.layer_norm()
-        self.dropout = Dropout(settings.dropout)
-
-    def forward(
-        self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None
-    ) -> list[Tensor]:
-        """Compute the next states (N, D) of each stream.
-
-        Args:
-            streams: the states of the queries, one or two streams.
-            keys_XD: the input of the layer at all keys, which are the memory and all tokens.
-            distances_PD: sinusoids of the distances.
-            biases: biases of the queries, if the layer has no biases.
-        """
-        biases = self.biases or biases
-        assert biases is not None
-        normed_XD = self.attention_norm(keys_XD) if self.pre_norm else keys_XD
-        key_value = self.attention.key_value(normed_XD)
-        by_distance_PD = self.attention.position(distances_PD)
-        outputs = []
-        for hidden_ND, at in streams:
-            normed_ND = hidden_ND
-            if self.pre_norm:
-                normed_ND = self.attention_norm(hidden_ND) if at.layout.has_selected_queries else normed_XD
-            attended_ND = self.dropout(self.attention(normed_ND, key_value, by_distance_PD, biases, at))
-            if self.pre_norm:
-                hidden_ND = hidden_ND + attended_ND
-                hidden_ND = hidden_ND + self.dropout(self.feed_forward(self.feed_forward_norm(hidden_ND)))
-            else:
-                hidden_ND = self.attention_norm(hidden_ND + attended_ND)
-                hidden_ND = self.feed_forward_norm(hidden_ND + self.dropout(self.feed_forward(hidden_ND)))
-            outputs.append(hidden_ND)
-        return outputs

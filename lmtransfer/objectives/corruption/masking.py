@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.config.types import PositiveProb
+from lmtransfer.config.types import Count, PositiveProb
 from lmtransfer.data.token_shares import token_information
 from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
@@ -68,9 +68,9 @@ class Corruption(ABC):
     def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
         """Return the corrupted row; it depends only on the row and ``rng``, and special tokens never change."""
 
-    @abstractmethod
     def expected_targets(self, num_tokens: int) -> int:
         """Return the expected number of predictions in rows with ``num_tokens`` tokens in total, for static shapes."""
+        return 0
 
 
 class NoCorruption(Corruption):
@@ -78,20 +78,15 @@ class NoCorruption(Corruption):
 
     hides = False
 
+    @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
-        """Return the unchanged row, without tokens to predict."""
         return CorruptedRow(row.tokens, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
-
-    def expected_targets(self, num_tokens: int) -> int:
-        """Return 0, because it predicts no masked tokens."""
-        return 0
 
 
 class Choice(NamedTuple):
     """Positions to mask.
 
     Attributes:
-        positions: indices into the row, int64, ascending, shape (m,).
         units: number of the unit of each position, from 0 in order, int64, shape (m,).
         per_target: further numbers for each position by name, int64, shape (m,) each.
     """
@@ -105,7 +100,6 @@ def sample_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.G
     """Return items in random order: the first is sampled by weight from all items, the second from the rest, and so on.
 
     Args:
-        items: the items, shape (n,).
         weights: weight of each item, above 0, to which its probability of being sampled is proportional; None for equal
             weights.
         rng: source of random numbers. With weights, items are sorted by an exponential variate divided by the weight
@@ -120,7 +114,6 @@ class Selection(ABC):
     """Chooses units of a row until a token budget is used up.
 
     Attributes:
-        provides: names in ``Choice.per_target``.
         supports_weights: whether it supports ``token_weights``.
         token_weights: weight of each id, above 0; a unit's weight is the mean of its tokens'. None for equal weights.
     """
@@ -130,18 +123,13 @@ class Selection(ABC):
     token_weights: np.ndarray | None = None
 
     def bind(self, tokenizer: Tokenizer) -> None:  # noqa: B027
-        """Read properties of the vocabulary, once, before the first row; by default, do nothing.
-
-        Raises:
-            ConfigError: the vocabulary lacks something that the selection needs.
-        """
+        """Read properties of the vocabulary, once, before the first row; by default, do nothing."""
 
     @abstractmethod
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         """Choose about ``budget`` tokens, all of them in ``maskable``.
 
         Args:
-            tokens: the row, int32.
             maskable: positions that may be chosen, int64, ascending.
             budget: number of tokens to choose, from 1 to ``len(maskable)``.
         """
@@ -166,48 +154,6 @@ Weighting = Literal["uniform", "rare"]
 _LEAST_INFORMATION = 1.0
 
 
-class Replacement:
-    """BERT's 80 / 10 / 10 replacement, or any other split (Devlin et al. 2019, section 3.1).
-
-    Args:
-        mask_share: share of the chosen units that become [MASK].
-        random_share: share of the chosen units that become random tokens; the rest stay unchanged.
-        random_from_specials: draw the random token from the whole vocabulary, special tokens included.
-        tokenizer: defines [MASK], the special tokens and the pieces that occur.
-
-    Raises:
-        ConfigError: a share is negative, or their sum exceeds 1.
-    """
-
-    def __init__(
-        self, *, mask_share: float, random_share: float, random_from_specials: bool, tokenizer: Tokenizer
-    ) -> None:
-        if min(mask_share, random_share) < 0 or mask_share + random_share > 1 + 1e-9:
-            raise ConfigError(
-                f"objective.corruption.mask_share={mask_share} and objective.corruption.random_share={random_share} "
-                f"are not allowed: use numbers from 0 to 1 with a sum of at most 1 (BERT uses 0.8 and 0.1)"
-            )
-        self.mask_share, self.random_share = mask_share, random_share
-        self.mask_id = np.int32(tokenizer.mask_id)
-        pieces = np.arange(tokenizer.num_pieces, dtype=np.int32)
-        self.drawable = pieces if random_from_specials else pieces[~tokenizer.is_special[: len(pieces)]]
-
-    def draw(self, tokens: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw replacements for ``tokens``: one kind of replacement per unit, one random token per token.
-
-        Args:
-            tokens: ids of the chosen tokens, int32, shape (m,).
-            units: number of the unit of each token, from 0, shape (m,).
-        """
-        kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
-        replaced = np.where(kind < self.mask_share, self.mask_id, tokens)
-        is_random = (kind >= self.mask_share) & (kind < self.mask_share + self.random_share)
-        (places,) = is_random.nonzero()
-        if len(places):
-            replaced[places] = self.drawable[rng.integers(len(self.drawable), size=len(places))]
-        return replaced
-
-
 class TokenMasking(Corruption):
     """Masks some tokens of each row (Devlin et al. 2019, section 3.1; create_pretraining_data.py).
 
@@ -216,7 +162,6 @@ class TokenMasking(Corruption):
     units, it is an upper limit, and as many whole units are masked as fit.
 
     Args:
-        mask_prob: share of the tokens of a row to mask, above 0, at most 1.
         mask_share: share of the masked tokens that become [MASK].
         random_share: share of the masked tokens that become random tokens; the rest stay unchanged.
         max_predictions: maximum number of tokens to mask in a row; null for no limit (20 at 128 tokens in the
@@ -224,8 +169,6 @@ class TokenMasking(Corruption):
         selection: the units that are masked as a whole, such as words or spans; single tokens by default.
         shared_replacement: draw one of the three outcomes for all tokens of a unit together (SpanBERT); otherwise for
             each token separately (BERT's whole words, ALBERT, ERNIE).
-        static_masking: every epoch repeats the rows and masks of the first epoch (compared in Liu et al. 2019, section
-            4.1).
         random_from_specials: draw random tokens from the whole vocabulary, special tokens included, as the original
             code does; the paper does not specify it.
         weighting: with "uniform", all tokens of a row have the same probability. With "rare", tokens are sampled, one
@@ -235,10 +178,6 @@ class TokenMasking(Corruption):
             so far; batches here do not depend on the state of the model.)
         causal_share: share of the rows, sampled independently, that are left unchanged and read left to right, for a
             language model next to the masked language model (Charpentier & Samuel 2024, arXiv 2410.24159).
-        tokenizer: defines the special tokens; the selection is bound to it.
-
-    Raises:
-        ConfigError: a number is outside its allowed range, or the selection does not support the weighting.
     """
 
     uses_mask = True
@@ -249,7 +188,7 @@ class TokenMasking(Corruption):
         mask_prob: PositiveProb = 0.15,
         mask_share: float = 0.8,
         random_share: float = 0.1,
-        max_predictions: int | None = None,
+        max_predictions: Count | None = None,
         selection: Selection | None = None,
         shared_replacement: bool = False,
         static_masking: bool = False,
@@ -263,16 +202,13 @@ class TokenMasking(Corruption):
                 f"objective.causal_share={causal_share} is not allowed: use a number from 0 to below 1; to read all "
                 "rows left to right, use objective=lm"
             )
-        if weighting not in get_args(Weighting):
-            ways = ", ".join(get_args(Weighting))
-            raise ConfigError(f"objective.corruption.weighting={weighting} is not allowed: use one of {ways}")
-        if not 0 < mask_prob <= 1:
-            raise ConfigError(f"objective.mask_prob={mask_prob} is not allowed: use a number above 0 and at most 1")
-        if max_predictions is not None and max_predictions < 1:
+        if min(mask_share, random_share) < 0 or mask_share + random_share > 1 + 1e-9:
             raise ConfigError(
-                f"objective.corruption.max_predictions={max_predictions} is not allowed: use 1 or more, or null"
+                f"objective.corruption.mask_share={mask_share} and objective.corruption.random_share={random_share} "
+                f"are not allowed: use numbers from 0 to 1 with a sum of at most 1 (BERT uses 0.8 and 0.1)"
             )
         self.mask_prob, self.max_predictions = mask_prob, max_predictions
+        self.mask_share, self.random_share = mask_share, random_share
         self.static_masking, self.causal_share = static_masking, causal_share
         self.maskable = ~tokenizer.is_special
         self.selection: Selection = selection or SingleTokens()
@@ -286,12 +222,9 @@ class TokenMasking(Corruption):
             )
         self.provides = self.selection.provides
         self.shared_replacement = shared_replacement
-        self.replacement = Replacement(
-            mask_share=mask_share,
-            random_share=random_share,
-            random_from_specials=random_from_specials,
-            tokenizer=tokenizer,
-        )
+        self.mask_id = np.int32(tokenizer.mask_id)
+        pieces = np.arange(tokenizer.num_pieces, dtype=np.int32)
+        self.drawable = pieces if random_from_specials else pieces[~tokenizer.is_special[: len(pieces)]]
 
     @override
     def observe(self, store: TokenStore | MixedStore) -> None:
@@ -318,8 +251,17 @@ class TokenMasking(Corruption):
         targets = tokens[positions]
         units = choice.units if self.shared_replacement else np.arange(len(positions))
         corrupted = tokens.copy()
-        corrupted[positions] = self.replacement.draw(targets, units, rng)
+        corrupted[positions] = self._replace(targets, units, rng)
         return CorruptedRow(corrupted, positions, targets, choice.per_target)
+
+    def _replace(self, tokens: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw one kind of replacement per unit, and one random token per token."""
+        kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
+        replaced = np.where(kind < self.mask_share, self.mask_id, tokens)
+        (places,) = ((kind >= self.mask_share) & (kind < self.mask_share + self.random_share)).nonzero()
+        if len(places):
+            replaced[places] = self.drawable[rng.integers(len(self.drawable), size=len(places))]
+        return replaced
 
     @override
     def expected_targets(self, num_tokens: int) -> int:

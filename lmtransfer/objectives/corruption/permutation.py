@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
+from lmtransfer.config.types import Count, NgramWords
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.masking import Choice, CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row
@@ -32,14 +33,8 @@ class PermutationTargets(Corruption):
     Args:
         alpha: number of tokens in a context, 6 as published.
         beta: number of predicted tokens per ``alpha`` tokens of context, 1 as published.
-        max_ngram: maximum span length in tokens.
         max_predictions: maximum number of tokens to predict in a row; null for no limit (85 at 512 tokens in the
             paper).
-        static_masking: every epoch repeats the rows, spans and orders of the first epoch.
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: a number is outside its allowed range.
     """
 
     provides = ("order",)
@@ -50,8 +45,8 @@ class PermutationTargets(Corruption):
         *,
         alpha: float = 6.0,
         beta: float = 1.0,
-        max_ngram: int = 5,
-        max_predictions: int | None = None,
+        max_ngram: NgramWords = 5,
+        max_predictions: Count | None = None,
         static_masking: bool = False,
         tokenizer: Tokenizer,
     ) -> None:
@@ -60,9 +55,6 @@ class PermutationTargets(Corruption):
                 f"objective.corruption.alpha={alpha} and objective.corruption.beta={beta} are not allowed: beta of "
                 f"every alpha tokens are predicted, so use 0 < beta < alpha (XLNet uses alpha=6, beta=1)"
             )
-        for name, value in (("max_ngram", max_ngram), ("max_predictions", max_predictions)):
-            if value is not None and value < 1:
-                raise ConfigError(f"objective.corruption.{name}={value} is not allowed: use 1 or more")
         self.context, self.max_ngram, self.max_predictions = alpha / beta, max_ngram, max_predictions
         self.static_masking = static_masking
         self.maskable = ~tokenizer.is_special
@@ -71,7 +63,6 @@ class PermutationTargets(Corruption):
 
     @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
-        """Choose the targets and their order; the tokens are kept as they are."""
         maskable = np.flatnonzero(self.maskable[row.tokens])
         positions = maskable[self.choose(len(maskable), rng).positions]
         if len(positions) == len(row.tokens):  # a single token: there is no context to predict it from

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
+from lmtransfer.config.types import Count, Positive, SmallCount
 from lmtransfer.data.token_shares import keep_probabilities, token_shares
 from lmtransfer.data.token_store import MixedStore, TokenStore
-from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.masking import CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
@@ -54,15 +54,9 @@ class ContextWindows(Corruption):
 
     Args:
         window: maximum number of context words on each side.
-        num_negatives: number of noise words per word.
         noise_power: with 0, all words are equally likely noise words; with 1, they are sampled by their frequency.
         subsample: words with a frequency above this number t are removed at random, with probability ``1 - sqrt(t /
             frequency)`` (1e-5 in the paper, for a billion words); null disables subsampling.
-        static_masking: every epoch repeats the rows and random draws of the first epoch.
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: a number is outside its allowed range.
     """
 
     provides = ("context_left", "context_right")
@@ -71,20 +65,13 @@ class ContextWindows(Corruption):
     def __init__(
         self,
         *,
-        window: int = 5,
-        num_negatives: int = 5,
+        window: Count = 5,
+        num_negatives: SmallCount = 5,
         noise_power: float = 0.75,
-        subsample: float | None = None,
+        subsample: Positive | None = None,
         static_masking: bool = False,
         tokenizer: Tokenizer,
     ) -> None:
-        for name, value in (("window", window), ("num_negatives", num_negatives)):
-            if value < 1:
-                raise ConfigError(f"objective.corruption.{name}={value} is not allowed: use 1 or more")
-        if subsample is not None and not subsample > 0:
-            raise ConfigError(
-                f"objective.corruption.subsample={subsample} is not allowed: use a number above 0, or null"
-            )
         self.window, self.num_negatives, self.noise_power = window, num_negatives, noise_power
         self._names = (*self.provides, *(f"negative_{k}" for k in range(num_negatives)))
         self.subsample, self.static_masking = subsample, static_masking
@@ -96,7 +83,6 @@ class ContextWindows(Corruption):
 
     @override
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """Read the word frequencies."""
         self.set_frequencies(token_shares(store))
 
     def set_frequencies(self, shares: np.ndarray) -> None:
@@ -116,7 +102,6 @@ class ContextWindows(Corruption):
 
     @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
-        """Add the context windows and noise words; the tokens are kept as they are."""
         tokens = row.tokens
         (words,) = (rng.random(len(tokens)) < self.keep[tokens]).nonzero()
         segment_of_word = np.cumsum(self.borders[tokens])[words]
@@ -134,7 +119,3 @@ class ContextWindows(Corruption):
         per_token = dict(zip(self._names, numbers, strict=True))
         nothing = np.zeros(0, dtype=np.int64)
         return CorruptedRow(tokens, nothing, tokens[nothing], per_token=per_token)
-
-    def expected_targets(self, num_tokens: int) -> int:
-        """Return 0, because it predicts no masked tokens."""
-        return 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.config.types import Prob
+from lmtransfer.config.types import NgramWords, PositiveProb, Prob
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.masking import Choice, Selection, sample_order
 from lmtransfer.tokenizers.base import Tokenizer
@@ -22,7 +22,6 @@ class WordGroups(NamedTuple):
     too.
 
     Attributes:
-        positions: indices into the row, int64, ascending, shape (n,).
         edges: word w is ``positions[edges[w]:edges[w + 1]]``, int64, shape (W + 1,).
         follows: whether a word directly follows the previous word, without a token between them, bool, shape (W,).
     """
@@ -55,7 +54,6 @@ def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) 
     """Group the tokens of a row into words.
 
     Args:
-        tokens: the row, int32.
         maskable: positions that may be masked, int64, ascending; at least one.
         starts_word: whether the piece begins a word, for each id, bool.
     """
@@ -86,7 +84,6 @@ def random_runs(
 
     Args:
         lengths: number of words of the run that would start at each word, int64, shape (W,).
-        budget: number of tokens to mask.
         weights: weight of each word as a first word; see ``sample_order``.
     """
     order = sample_order(np.arange(len(lengths)), weights, rng).tolist()
@@ -106,13 +103,15 @@ def random_runs(
     return words.choose(units or [(order[0], order[0] + 1)])
 
 
-class WholeWords(Selection):
-    """Each word is a unit (the whole-word masking of google-research/bert); at most the budget is chosen.
+class RunsOfWords(Selection):
+    """Each unit is a run of whole words; see ``random_runs``.
 
-    Words are tried in random order, and a word that would exceed the budget is skipped; see ``random_runs``.
+    Attributes:
+        shares: share of the runs of 1, 2, ... words, any scale; None if each word is a unit.
     """
 
     supports_weights = True
+    shares: np.ndarray | None = None
 
     @override
     def bind(self, tokenizer: Tokenizer) -> None:
@@ -121,43 +120,32 @@ class WholeWords(Selection):
     @override
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         words = words_of(tokens, maskable, self.starts_word)
-        weights = word_weights(words, tokens, self.token_weights)
-        return random_runs(words, np.ones(len(words.follows), dtype=np.int64), budget, rng, weights)
+        lengths = np.ones(len(words.follows), dtype=np.int64)
+        if self.shares is not None:
+            cumulative = np.cumsum(self.shares / self.shares.sum())[:-1]
+            lengths += cumulative.searchsorted(rng.random(len(lengths)), side="right")
+        return random_runs(words, lengths, budget, rng, word_weights(words, tokens, self.token_weights))
 
 
-class NGrams(Selection):
+class WholeWords(RunsOfWords):
+    """Each word is a unit (the whole-word masking of google-research/bert); at most the budget is chosen.
+
+    Words are tried in random order, and a word that would exceed the budget is skipped.
+    """
+
+
+class NGrams(RunsOfWords):
     """Each unit is n consecutive words, with p(n) proportional to 1 / n (Lan et al. 2020, section 4.1).
 
     Where we differ from google-research/albert: an n-gram does not cross a special token. An n-gram that would overlap
     another ends before it; the published code drops it, and may leave part of the budget unused.
-
-    Args:
-        max_words: the largest n.
-
-    Raises:
-        ConfigError: ``max_words`` is less than 1.
     """
 
-    supports_weights = True
-
-    def __init__(self, *, max_words: int = 3) -> None:
-        if max_words < 1:
-            raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
-        shares = 1 / np.arange(1, max_words + 1)
-        self.cumulative = np.cumsum(shares / shares.sum())[:-1]
-
-    @override
-    def bind(self, tokenizer: Tokenizer) -> None:
-        self.starts_word = tokenizer.starts_word
-
-    @override
-    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
-        words = words_of(tokens, maskable, self.starts_word)
-        lengths = 1 + self.cumulative.searchsorted(rng.random(len(words.follows)), side="right")
-        return random_runs(words, lengths, budget, rng, word_weights(words, tokens, self.token_weights))
+    def __init__(self, *, max_words: NgramWords = 3) -> None:
+        self.shares = 1 / np.arange(1, max_words + 1)
 
 
-class Spans(Selection):
+class Spans(RunsOfWords):
     """Each unit is a span of whole words of geometric length (Joshi et al. 2020, section 3.1).
 
     Lengths l have p(l) proportional to ``(1 - stop_prob) ** (l - 1)`` for 1 to ``max_words``: a mean of 3.8 words with
@@ -167,42 +155,17 @@ class Spans(Selection):
 
     It provides ``left`` and ``right`` of each masked token for the span-boundary objective: the distances in tokens to
     the nearest unmasked token on either side. Adjacent spans count as one span here.
-
-    Args:
-        stop_prob: parameter p of the geometric distribution.
-        max_words: maximum span length in words.
-
-    Raises:
-        ConfigError: ``stop_prob`` is not above 0 and at most 1, or ``max_words`` is less than 1.
     """
 
     provides = ("left", "right")
-    supports_weights = True
 
-    def __init__(self, *, stop_prob: Prob = 0.2, max_words: int = 10) -> None:
-        if not 0 < stop_prob <= 1:
-            raise ConfigError(
-                f"objective.corruption.selection.stop_prob={stop_prob} is not allowed: use a number above 0 and at "
-                f"most 1 (0.2 in SpanBERT)"
-            )
-        if max_words < 1:
-            raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
-        shares = (1 - stop_prob) ** np.arange(max_words)
-        self.cumulative = np.cumsum(shares / shares.sum())[:-1]
-
-    @override
-    def bind(self, tokenizer: Tokenizer) -> None:
-        self.starts_word = tokenizer.starts_word
+    def __init__(self, *, stop_prob: PositiveProb = 0.2, max_words: NgramWords = 10) -> None:
+        self.shares = (1 - stop_prob) ** np.arange(max_words)
 
     @override
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
         inner = maskable[(maskable > 0) & (maskable < len(tokens) - 1)]
-        if not len(inner):
-            return _with_distances(Choice(inner, inner))
-        words = words_of(tokens, inner, self.starts_word)
-        lengths = 1 + self.cumulative.searchsorted(rng.random(len(words.follows)), side="right")
-        weights = word_weights(words, tokens, self.token_weights)
-        return _with_distances(random_runs(words, lengths, budget, rng, weights))
+        return _with_distances(super().choose(tokens, inner, budget, rng) if len(inner) else Choice(inner, inner))
 
 
 def _with_distances(choice: Choice) -> Choice:
@@ -261,21 +224,11 @@ class Entities(Selection):
 
     Args:
         entity_share: entities are masked until they reach this share of the budget, which is our own choice.
-        max_words: maximum entity length in words.
-
-    Raises:
-        ConfigError: ``entity_share`` is not between 0 and 1, or ``max_words`` is less than 1.
     """
 
     supports_weights = True
 
-    def __init__(self, *, entity_share: float = 0.5, max_words: int = 6) -> None:
-        if not 0 <= entity_share <= 1:
-            raise ConfigError(
-                f"objective.corruption.selection.entity_share={entity_share} is not allowed: use a number from 0 to 1"
-            )
-        if max_words < 1:
-            raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
+    def __init__(self, *, entity_share: Prob = 0.5, max_words: NgramWords = 6) -> None:
         self.entity_share, self.max_words = entity_share, max_words
         self._forms: dict[tuple[int, ...], WordForm] = {}
 

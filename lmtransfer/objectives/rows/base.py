@@ -41,7 +41,6 @@ class RowPlan(ABC):
     """The positions of one epoch's rows in the corpus; the rows themselves are read on request.
 
     Attributes:
-        lengths: number of tokens in each row, including special tokens, int32, shape (N,).
         text: the source that rows are read from, as returned by ``Rows.text``; None in a plan from ``take``.
     """
 
@@ -69,8 +68,6 @@ class Rows(ABC):
 
     Attributes:
         max_length: maximum row length in tokens, including special tokens.
-        frame: the special tokens around a row.
-        num_segments: 2 if rows are pairs of texts, else 1.
         label_names: the labels of each row, and the meaning of their values 0, 1, ...
         contiguous: whether row k + 1 continues row k, and batches must keep that order, so that an encoder can carry
             its recurrent state. Rows then have the labels "next_token" and "previous_token": the ids after and before
@@ -89,19 +86,11 @@ class Rows(ABC):
 
     @abstractmethod
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> RowPlan:
-        """Plan the rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``.
-
-        Raises:
-            DataError: the store has too little text for such rows.
-        """
+        """Plan the rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``."""
 
 
 def text_capacity(max_length: int, *, num_special: int) -> int:
-    """Return the number of text tokens in a row of ``max_length`` tokens with ``num_special`` special tokens.
-
-    Raises:
-        ConfigError: ``max_length`` leaves less text than special tokens.
-    """
+    """Return the number of text tokens in a row of ``max_length`` tokens with ``num_special`` special tokens."""
     least = 2 * max(num_special, 1)
     if max_length < least:
         raise ConfigError(
@@ -124,11 +113,7 @@ def with_specials(text: np.ndarray, *, frame: Frame, cls_id: int, sep_id: int) -
 
 
 def check_not_empty(store: TokenStore) -> None:
-    """Reject a store without text.
-
-    Raises:
-        DataError: the store has no tokens.
-    """
+    """Reject a store without text."""
     if store.num_tokens == 0:
         raise DataError(
             "this part of the corpus (training or validation) contains no text: check corpus.* and "
@@ -140,10 +125,6 @@ class JoinedDocuments:
     """A ring of text: document, separator, document, separator, ...; the first document follows the last separator.
 
     A place is the index of a token or separator in the ring. The text itself stays on disk.
-
-    Args:
-        store: the documents.
-        separator_id: token id of the separator.
 
     Attributes:
         size: number of places in the ring: tokens plus documents.

@@ -29,21 +29,6 @@ class MixedPlan(RowPlan):
     token weights, with or without caps (see ``data.corpora.sampling.Sampling``). The rows of a part come pass after
     pass, each pass in its own random order. An epoch continues where the previous epoch ended: no row of a part is
     repeated before all its other rows were used. A row belongs to a single part, and so do both texts of a pair.
-
-    Args:
-        rows: how rows are cut from each part.
-        store: the parts.
-        seed: seed of rows and order.
-        epoch: number of the epoch.
-
-    Attributes:
-        lengths: number of tokens in each row, int32, shape (N,).
-        parts: number of the part of each row, int64, shape (N,).
-
-    Raises:
-        ConfigError: ``rows`` is contiguous (rows of several texts cannot continue each other), or a cap is less than a
-            row.
-        DataError: a part has no rows; the message names the part.
     """
 
     def __init__(self, rows: Rows, store: MixedStore, *, seed: int, epoch: int) -> None:
@@ -104,10 +89,6 @@ class MixedPlan(RowPlan):
 
 def quotas(lengths: Mapping[str, np.ndarray], sampling: Sampling) -> dict[str, int]:
     """Return each part's number of rows in an epoch: its amount of rows, rounded by the largest remainders.
-
-    Args:
-        lengths: number of tokens in each row of a part's first pass, by part.
-        sampling: how much each part contributes.
 
     Returns:
         The numbers by part, at least one row for each. Without caps, their sum is the number of all rows.

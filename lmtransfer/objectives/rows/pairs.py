@@ -5,17 +5,18 @@ Shape legend: N rows, A documents (or parts of long documents) that a round stil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from typing_extensions import override
 
 from lmtransfer.config.types import Count, Prob
 from lmtransfer.data.token_store import TokenStore
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import DataError
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows, check_not_empty, text_capacity
 from lmtransfer.randomness import Uniforms, generator
 from lmtransfer.tokenizers.base import Tokenizer
@@ -34,57 +35,9 @@ _NEAR = 12
 _PARTS_AT_ONCE = 1 << 16
 
 
-def check_probability(name: str, value: float) -> None:
-    """Reject a number that is not a probability.
-
-    Raises:
-        ConfigError: the number is outside [0, 1]; the message names ``objective.rows.<name>``.
-    """
-    if not 0 <= value <= 1:
-        raise ConfigError(f"objective.rows.{name}={value} is not a probability: use a number from 0 to 1")
-
-
-def build_pair_row(
-    store: TokenStore,
-    first: tuple[int, int],
-    second: tuple[int, int],
-    labels: Mapping[str, int],
-    *,
-    special_ids: tuple[int, int],
-) -> Row:
-    """Build the row ``[CLS] A [SEP] B [SEP]``, in segments 0 and 1.
-
-    Args:
-        store: holds both texts.
-        first: token range [start, stop) of A in the store.
-        second: token range of B.
-        special_ids: ids of [CLS] and [SEP].
-    """
-    (a_start, a_stop), (b_start, b_stop) = first, second
-    middle = a_stop - a_start + 1
-    size = middle + b_stop - b_start + 2
-    tokens = np.empty(size, dtype=np.int32)
-    cls_id, sep_id = special_ids
-    tokens[0] = cls_id
-    tokens[1:middle] = store.tokens(a_start, a_stop)
-    tokens[middle] = tokens[-1] = sep_id
-    tokens[middle + 1 : -1] = store.tokens(b_start, b_stop)
-    segments = np.zeros(size, dtype=np.int8)
-    segments[middle + 1 :] = 1
-    return Row(tokens, segments, f"tokens {a_start}:{a_stop} + {b_start}:{b_stop}", labels)
-
-
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Texts A and B of each row, as ranges of tokens in the store.
-
-    Attributes:
-        a_start: first token of A, int64, shape (N,).
-        a_size: number of tokens of A, int32.
-        b_start: first token of B, int64.
-        b_size: number of tokens of B, int32.
-        is_positive: whether the label is 1, bool.
-    """
+    """Texts A and B of each row, as ranges of tokens in the store."""
 
     a_start: np.ndarray
     a_size: np.ndarray
@@ -96,18 +49,10 @@ class Pairs:
     def of(
         cls, starts: np.ndarray, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], label: np.ndarray
     ) -> Self:
-        """Convert ranges of sentences to rows.
-
-        Args:
-            starts: first token of each sentence.
-            a: first sentence of A, and the sentence after it.
-            b: the same for B.
-            label: whether the label is 1.
-        """
+        """Convert ranges of sentences, each the first one and the one after the last, to rows."""
         (a_start, a_stop), (b_start, b_stop) = ((starts[first], starts[stop]) for first, stop in (a, b))
-        return cls(
-            a_start, (a_stop - a_start).astype(np.int32), b_start, (b_stop - b_start).astype(np.int32), label
-        )  # fmt: skip
+        a_size, b_size = (a_stop - a_start).astype(np.int32), (b_stop - b_start).astype(np.int32)
+        return cls(a_start, a_size, b_start, b_size, label)
 
 
 #: The dtypes of the arrays of ``Pairs``.
@@ -119,15 +64,7 @@ DrawRows = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Pairs, np.ndarra
 
 
 def draw_pairs(store: TokenStore, draw: DrawRows, *, least: int) -> Pairs:
-    """Draw the rows of all documents, in rounds: each takes the next row of every document that has sentences left.
-
-    Args:
-        draw: draws the rows of a round.
-        least: number of sentences that a row needs.
-
-    Returns:
-        The rows in the order of the documents.
-    """
+    """Draw the rows of all documents, in rounds: each takes the next row of every document that has sentences left."""
     begins, ends, documents = _parts(store)
     blocks: list[Pairs] = []
     for first in range(0, len(begins), _PARTS_AT_ONCE):
@@ -173,101 +110,30 @@ def _parts(store: TokenStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return begins, ends, documents
 
 
-def targets(num_documents: int, *, capacity: int, short_seq_prob: float, seed: int, epoch: int) -> np.ndarray:
-    """Return the token target up to which each document's sentences are collected: mostly ``capacity``, int64."""
-    documents, uniform = np.arange(num_documents), Uniforms(seed, "targets", epoch)
-    shorter = 2 + (uniform.at(documents, 1) * (capacity - 1)).astype(np.int64)
-    return np.where(uniform.at(documents, 0) < short_seq_prob, shorter, capacity)
-
-
-def reach(
-    starts: np.ndarray, first: np.ndarray, num_tokens: np.ndarray, low: np.ndarray, high: np.ndarray
-) -> np.ndarray:
-    """Find the sentence before which ``num_tokens`` tokens are reached, counted from sentence ``first``.
-
-    Args:
-        starts: first token of each sentence, ascending.
-        first: sentences, shape (A,).
-        num_tokens: requested number of tokens for each.
-        low: lower bound of the result.
-        high: upper bound of the result.
-    """
-    goals = starts[first] + num_tokens
-    near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])
-    enough = starts[near] >= goals[:, None]
-    enough |= near == high[:, None]
-    ends = low + enough.argmax(axis=1)
-    far = np.flatnonzero(~enough[:, -1] & ~enough.any(axis=1))
-    ends[far] = np.searchsorted(starts, goals[far])
-    return np.minimum(np.maximum(ends, low), high)
-
-
-def from_other_documents(
-    store: TokenStore,
-    starts: np.ndarray,
-    documents: np.ndarray,
-    num_tokens: np.ndarray,
-    uniforms: tuple[np.ndarray, ...],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return sentences [first, stop) of other documents, starting at a random sentence, with at least ``num_tokens``.
-
-    Args:
-        store: a store of at least two documents.
-        starts: first token of each sentence.
-        documents: the document to exclude for each row, shape (A,).
-        num_tokens: requested number of tokens; the result has at least one sentence and ends with its document.
-        uniforms: two random numbers in [0, 1) for each row: one for the document, one for the sentence.
-    """
-    other = (uniforms[0] * (store.num_documents - 1)).astype(np.int64)
-    other += other >= documents
-    begins, ends = store.document_starts[other], store.document_starts[other + 1]
-    first = begins + (uniforms[1] * (ends - begins)).astype(np.int64)
-    return first, reach(starts, first, num_tokens, first + 1, ends)
-
-
 class PairsPlan(RowPlan):
-    """One epoch of rows of two texts; see ``RowPlan``.
+    """One epoch of rows of two texts; see ``RowPlan``."""
 
-    Args:
-        store: holds the texts.
-        pairs: the rows before truncation.
-        label: name of the label.
-        capacity: maximum total number of tokens in both texts.
-        rng: source of random numbers for truncation.
-        tokenizer: defines the special tokens.
-
-    Attributes:
-        lengths: number of tokens in each row.
-        pairs: the rows.
-    """
-
-    def __init__(
-        self,
-        store: TokenStore,
-        pairs: Pairs,
-        *,
-        label: str,
-        capacity: int,
-        rng: np.random.Generator,
-        tokenizer: Tokenizer,
-    ) -> None:
-        self.text, self.label = store, label
-        self.special_ids = tokenizer.cls_id, tokenizer.sep_id
+    def __init__(self, rows: TextPairs, store: TokenStore, pairs: Pairs, rng: np.random.Generator) -> None:
+        self.text, self.label, self.special_ids = store, rows.label, rows.special_ids
         self.pairs = pairs
-        truncate(pairs, capacity, rng)
+        truncate(pairs, rows.capacity, rng)
         self.lengths = pairs.a_size + pairs.b_size + np.int32(NUM_SPECIAL)
 
     @override
     def row(self, index: int) -> Row:
-        pairs = self.pairs
+        pairs, (cls_id, sep_id) = self.pairs, self.special_ids
         a_start, b_start = int(pairs.a_start[index]), int(pairs.b_start[index])
-        return build_pair_row(
-            self.text,
-            (a_start, a_start + int(pairs.a_size[index])),
-            (b_start, b_start + int(pairs.b_size[index])),
-            {self.label: int(pairs.is_positive[index])},
-            special_ids=self.special_ids,
-        )
+        a_stop, b_stop = a_start + int(pairs.a_size[index]), b_start + int(pairs.b_size[index])
+        middle = a_stop - a_start + 1
+        tokens = np.empty(middle + b_stop - b_start + 2, dtype=np.int32)
+        tokens[0] = cls_id
+        tokens[1:middle] = self.text.tokens(a_start, a_stop)
+        tokens[middle] = tokens[-1] = sep_id
+        tokens[middle + 1 : -1] = self.text.tokens(b_start, b_stop)
+        segments = np.zeros(len(tokens), dtype=np.int8)
+        segments[middle + 1 :] = 1
+        key = f"tokens {a_start}:{a_stop} + {b_start}:{b_stop}"
+        return Row(tokens, segments, key, {self.label: int(pairs.is_positive[index])})
 
     @override
     def take(self, rows: np.ndarray) -> Self:
@@ -276,13 +142,7 @@ class PairsPlan(RowPlan):
 
 
 def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
-    """Cut A and B to ``capacity`` tokens together: remove tokens from the longer side, each at a random end.
-
-    Args:
-        pairs: the rows; changed in place.
-        capacity: maximum total number of tokens in both texts.
-        rng: source of random numbers that choose the ends.
-    """
+    """Cut A and B to ``capacity`` tokens together: remove tokens from the longer side, each at a random end."""
     long = np.flatnonzero(pairs.a_size + pairs.b_size > capacity)
     a, b = pairs.a_size[long], pairs.b_size[long]
     excess = a + b - capacity
@@ -297,7 +157,88 @@ def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
         sizes[long] = new_sizes
 
 
-class OrderedPairs(Rows):
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts of an epoch and the random numbers of its rows.
+
+    Attributes:
+        starts: first token of each sentence.
+        targets: number of tokens up to which each document's sentences are collected, int64.
+        uniform: random numbers; those of a row belong to the sentence with which it begins.
+    """
+
+    store: TokenStore
+    starts: np.ndarray
+    targets: np.ndarray
+    uniform: Uniforms
+
+    def reach(self, first: np.ndarray, num_tokens: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Return the sentence, from ``low`` to ``high``, before which ``num_tokens`` are reached from ``first``."""
+        starts = self.starts
+        goals = starts[first] + num_tokens
+        near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])
+        enough = starts[near] >= goals[:, None]
+        enough |= near == high[:, None]
+        ends = low + enough.argmax(axis=1)
+        far = np.flatnonzero(~enough[:, -1] & ~enough.any(axis=1))
+        ends[far] = np.searchsorted(starts, goals[far])
+        return np.minimum(np.maximum(ends, low), high)
+
+    def from_other_documents(
+        self, sentence: np.ndarray, stop: np.ndarray, document: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return sentences of another document that fill rows with the text from ``sentence`` to ``stop``.
+
+        They begin at a random sentence, and end with the document or where the target of ``document`` is reached.
+        """
+        missing = self.targets[document] - (self.starts[stop] - self.starts[sentence])
+        other = (self.uniform.at(sentence, 2) * (self.store.num_documents - 1)).astype(np.int64)
+        other += other >= document
+        begins, ends = self.store.document_starts[other], self.store.document_starts[other + 1]
+        first = begins + (self.uniform.at(sentence, 3) * (ends - begins)).astype(np.int64)
+        return first, self.reach(first, missing, first + 1, ends)
+
+
+class TextPairs(Rows):
+    """``[CLS] A [SEP] B [SEP]``: two texts, which a subclass draws.
+
+    Attributes:
+        purpose: what the random numbers of its rows are for.
+    """
+
+    num_segments = 2
+    label: ClassVar[str]
+    purpose: ClassVar[str]
+    least: int = 1
+
+    def __init__(self, *, max_length: Count, short_seq_prob: Prob, tokenizer: Tokenizer) -> None:
+        self.max_length, self.short_seq_prob = max_length, short_seq_prob
+        self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
+        self.special_ids = tokenizer.cls_id, tokenizer.sep_id
+
+    def check(self, store: TokenStore) -> None:
+        """Reject a store with too few texts for such rows."""
+        raise NotImplementedError
+
+    def draw(
+        self, texts: Texts, sentence: np.ndarray, end: np.ndarray, document: np.ndarray
+    ) -> tuple[Pairs, np.ndarray]:
+        """Draw one row of each document; see ``DrawRows``."""
+        raise NotImplementedError
+
+    @override
+    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> PairsPlan:
+        check_not_empty(store)
+        self.check(store)
+        documents, uniform = np.arange(store.num_documents), Uniforms(seed, "targets", epoch)
+        shorter = 2 + (uniform.at(documents, 1) * (self.capacity - 1)).astype(np.int64)
+        targets = np.where(uniform.at(documents, 0) < self.short_seq_prob, shorter, self.capacity)
+        texts = Texts(store, np.asarray(store.sentence_starts), targets, Uniforms(seed, self.purpose, epoch))
+        pairs = draw_pairs(store, partial(self.draw, texts), least=self.least)
+        return PairsPlan(self, store, pairs, generator(seed, "truncation", epoch))
+
+
+class OrderedPairs(TextPairs):
     """``[CLS] A [SEP] B [SEP]``: two consecutive texts of one document, swapped with probability ``swap_prob``.
 
     The rows follow ``create_pretraining_data.py`` of google-research/albert (Lan et al. 2020, section 3.1). Sentences
@@ -310,18 +251,11 @@ class OrderedPairs(Rows):
     equal parts.
 
     Args:
-        max_length: maximum row length in tokens, including special tokens.
-        short_seq_prob: share of documents cut to a random shorter target length.
-        swap_prob: probability that the two texts are swapped.
         lone_with_other_document: whether a single collected sentence is paired with sentences of another document and
             labeled as swapped, as in the published code.
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: ``max_length`` leaves less text than special tokens, or a probability is outside [0, 1].
     """
 
-    num_segments = 2
+    label, purpose = "sop", "ordered pairs"
     label_names = MappingProxyType({"sop": ("in order", "swapped")})
 
     def __init__(
@@ -333,17 +267,12 @@ class OrderedPairs(Rows):
         lone_with_other_document: bool = False,
         tokenizer: Tokenizer,
     ) -> None:
-        self.max_length = max_length
-        self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
-        check_probability("short_seq_prob", short_seq_prob)
-        check_probability("swap_prob", swap_prob)
-        self.short_seq_prob, self.swap_prob = short_seq_prob, swap_prob
-        self.lone_with_other_document = lone_with_other_document
-        self.tokenizer = tokenizer
+        super().__init__(max_length=max_length, short_seq_prob=short_seq_prob, tokenizer=tokenizer)
+        self.swap_prob, self.lone_with_other_document = swap_prob, lone_with_other_document
+        self.least = 1 if lone_with_other_document else 2
 
     @override
-    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> PairsPlan:
-        check_not_empty(store)
+    def check(self, store: TokenStore) -> None:
         if self.lone_with_other_document and store.num_documents < 2:
             raise DataError(
                 "objective.rows.lone_with_other_document=true needs at least 2 documents, but this part of the corpus "
@@ -356,47 +285,28 @@ class OrderedPairs(Rows):
                 "the corpus (training or validation) contains 1: keep the sentences of a text in one document, "
                 "change corpus.validation_fraction, or use objective=mlm"
             )
-        return PairsPlan(
-            store,
-            _draw_ordered_pairs(self, store, seed=seed, epoch=epoch),
-            label="sop",
-            capacity=self.capacity,
-            rng=generator(seed, "truncation", epoch),
-            tokenizer=self.tokenizer,
-        )
 
-
-def _draw_ordered_pairs(rows: OrderedPairs, store: TokenStore, *, seed: int, epoch: int) -> Pairs:
-    """Sample the rows; the random numbers of a row belong to the sentence with which it begins."""
-    starts, uniform = np.asarray(store.sentence_starts), Uniforms(seed, "ordered pairs", epoch)
-    target = targets(
-        store.num_documents, capacity=rows.capacity, short_seq_prob=rows.short_seq_prob, seed=seed, epoch=epoch
-    )
-    least = 1 if rows.lone_with_other_document else 2
-
-    def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:
-        sizes = target[document]
-        stop = reach(starts, sentence, sizes, sentence + least, end)
-        stop = np.where(end - stop < least, end, stop)
+    @override
+    def draw(
+        self, texts: Texts, sentence: np.ndarray, end: np.ndarray, document: np.ndarray
+    ) -> tuple[Pairs, np.ndarray]:
+        stop = texts.reach(sentence, texts.targets[document], sentence + self.least, end)
+        stop = np.where(end - stop < self.least, end, stop)
         num_sentences = stop - sentence
-        middle = sentence + 1 + (uniform.at(sentence, 0) * (num_sentences - 1)).astype(np.int64)
+        middle = sentence + 1 + (texts.uniform.at(sentence, 0) * (num_sentences - 1)).astype(np.int64)
         middle = np.where(num_sentences == 1, stop, middle)
-        is_swapped = uniform.at(sentence, 1) < rows.swap_prob
+        is_swapped = texts.uniform.at(sentence, 1) < self.swap_prob
         a_start, a_stop, b_start, b_stop = sentence.copy(), middle, middle.copy(), stop.copy()
         lone = np.flatnonzero(num_sentences == 1)
         if len(lone):
-            missing = sizes[lone] - (starts[stop[lone]] - starts[sentence[lone]])
-            numbers = tuple(uniform.at(sentence[lone], number) for number in (2, 3))
-            b_start[lone], b_stop[lone] = from_other_documents(store, starts, document[lone], missing, numbers)
+            b_start[lone], b_stop[lone] = texts.from_other_documents(sentence[lone], stop[lone], document[lone])
         swapped = is_swapped & (num_sentences > 1)
         first = np.where(swapped, b_start, a_start), np.where(swapped, b_stop, a_stop)
         second = np.where(swapped, a_start, b_start), np.where(swapped, a_stop, b_stop)
-        return Pairs.of(starts, first, second, swapped | (num_sentences == 1)), stop
-
-    return draw_pairs(store, draw, least=least)
+        return Pairs.of(texts.starts, first, second, swapped | (num_sentences == 1)), stop
 
 
-class SentencePairs(Rows):
+class SentencePairs(TextPairs):
     """``[CLS] A [SEP] B [SEP]``: B follows A or is from another document.
 
     The rows follow ``create_pretraining_data.py`` of google-research/bert (Devlin et al. 2019, appendix A.2). Sentences
@@ -410,67 +320,39 @@ class SentencePairs(Rows):
     1,024 sentences are read in equal parts.
 
     Args:
-        max_length: maximum row length in tokens, including special tokens.
-        short_seq_prob: share of documents cut to a random shorter target length.
         random_prob: probability of a B from another document if more than one sentence was collected.
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: ``max_length`` leaves less text than special tokens, or a probability is outside [0, 1].
     """
 
-    num_segments = 2
+    label, purpose = "nsp", "pairs"
     label_names = MappingProxyType({"nsp": ("B follows A", "B is from another document")})
 
     def __init__(
         self, *, max_length: Count, short_seq_prob: Prob = 0.1, random_prob: Prob = 0.5, tokenizer: Tokenizer
     ) -> None:
-        self.max_length = max_length
-        self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL)
-        check_probability("short_seq_prob", short_seq_prob)
-        check_probability("random_prob", random_prob)
-        self.short_seq_prob, self.random_prob = short_seq_prob, random_prob
-        self.tokenizer = tokenizer
+        super().__init__(max_length=max_length, short_seq_prob=short_seq_prob, tokenizer=tokenizer)
+        self.random_prob = random_prob
 
     @override
-    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> PairsPlan:
-        check_not_empty(store)
+    def check(self, store: TokenStore) -> None:
         if store.num_documents < 2:
             raise DataError(
                 "next sentence prediction needs at least 2 documents, but this part of the corpus (training or "
                 "validation) contains 1: separate documents by a blank line, use one file for each document, change "
                 "corpus.validation_fraction, or use objective=mlm"
             )
-        return PairsPlan(
-            store,
-            _draw_next_sentence_pairs(self, store, seed=seed, epoch=epoch),
-            label="nsp",
-            capacity=self.capacity,
-            rng=generator(seed, "truncation", epoch),
-            tokenizer=self.tokenizer,
-        )
 
-
-def _draw_next_sentence_pairs(rows: SentencePairs, store: TokenStore, *, seed: int, epoch: int) -> Pairs:
-    """Sample the rows; the random numbers of a row belong to the sentence with which it begins."""
-    starts, uniform = np.asarray(store.sentence_starts), Uniforms(seed, "pairs", epoch)
-    target = targets(
-        store.num_documents, capacity=rows.capacity, short_seq_prob=rows.short_seq_prob, seed=seed, epoch=epoch
-    )
-
-    def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:
-        sizes = target[document]
-        stop = reach(starts, sentence, sizes, sentence + 1, end)
+    @override
+    def draw(
+        self, texts: Texts, sentence: np.ndarray, end: np.ndarray, document: np.ndarray
+    ) -> tuple[Pairs, np.ndarray]:
+        stop = texts.reach(sentence, texts.targets[document], sentence + 1, end)
         num_sentences = stop - sentence
-        a_stop = sentence + 1 + (uniform.at(sentence, 0) * (num_sentences - 1)).astype(np.int64)
-        is_random = (num_sentences == 1) | (uniform.at(sentence, 1) < rows.random_prob)
+        a_stop = sentence + 1 + (texts.uniform.at(sentence, 0) * (num_sentences - 1)).astype(np.int64)
+        is_random = (num_sentences == 1) | (texts.uniform.at(sentence, 1) < self.random_prob)
         b_start, b_stop = a_stop.copy(), stop.copy()
-        chosen_rows = np.flatnonzero(is_random)
-        missing = sizes[chosen_rows] - (starts[a_stop[chosen_rows]] - starts[sentence[chosen_rows]])
-        numbers = tuple(uniform.at(sentence[chosen_rows], number) for number in (2, 3))
-        b_start[chosen_rows], b_stop[chosen_rows] = from_other_documents(
-            store, starts, document[chosen_rows], missing, numbers
+        chosen = np.flatnonzero(is_random)
+        others = texts.from_other_documents(sentence[chosen], a_stop[chosen], document[chosen])
+        b_start[chosen], b_stop[chosen] = others
+        return Pairs.of(texts.starts, (sentence, a_stop), (b_start, b_stop), is_random), np.where(
+            is_random, a_stop, stop
         )
-        return Pairs.of(starts, (sentence, a_stop), (b_start, b_stop), is_random), np.where(is_random, a_stop, stop)
-
-    return draw_pairs(store, draw, least=1)

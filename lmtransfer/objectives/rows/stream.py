@@ -40,10 +40,6 @@ class LanguageStream(Rows):
             encoder never reads [CLS], and in transfer [CLS] begins as a copy of [SEP].
         contiguous: batches consist of parallel contiguous streams in the order of the text, so that an encoder with a
             memory can carry it from batch to batch (Dai et al. 2019, section 3.2); needs ``frame="none"``.
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: ``max_length`` leaves less text than special tokens, or ``frame`` does not fit ``contiguous``.
     """
 
     def __init__(
@@ -112,12 +108,7 @@ class FullSentences(Rows):
     every epoch.
 
     Args:
-        max_length: maximum row length in tokens, including special tokens.
         cross_documents: whether a row may contain text from several documents.
-        tokenizer: defines the special tokens.
-
-    Raises:
-        ConfigError: ``max_length`` leaves less text than special tokens.
     """
 
     def __init__(self, *, max_length: Count, cross_documents: bool = True, tokenizer: Tokenizer) -> None:

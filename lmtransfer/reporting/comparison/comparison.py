@@ -1,17 +1,132 @@
-"""The result of a comparison, and the checks that all comparisons share: seeds and settings."""
+"""The result of a comparison, its flipped examples, and the checks that all comparisons share: seeds and settings.
+
+Shape letter: ``N`` examples.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmtransfer.reporting.comparison.flips import Flips
+import numpy as np
+
 from lmtransfer.reporting.comparison.sides import Side
-from lmtransfer.reporting.runs.sweeps import differing_keys
+from lmtransfer.reporting.runs.lineage import differing_keys
+from lmtransfer.reporting.runs.scores import mean_scores
 from lmtransfer.system.printable import in_unit
+from lmtransfer.tasks.metrics.scored_examples import Predictions, ScoredExamples
+from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import Difference
-from lmtransfer.verdicts.holm import correct_column
+
+#: A side answers an example correctly if the mean score of its runs is above this, and wrongly if it is below.
+_HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """One example.
+
+    Attributes:
+        one: the most frequent answer of the first side's training runs.
+        other: the most frequent answer of the second side's training runs.
+        scores: mean score of each side, 0 to 1; for tasks that predict scores, the mean squared error.
+    """
+
+    id: str
+    gold: str
+    one: str
+    other: str
+    scores: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """All flipped examples of a comparison.
+
+    Attributes:
+        score: how an example is scored: accuracy, f1 or squared_error.
+        counts: number of examples that both sides, only the first, only the second, and neither answer correctly; None
+            if an answer is not simply right or wrong.
+        to_one: examples that the first side answers better, largest difference first.
+    """
+
+    score: str
+    counts: tuple[int, int, int, int] | None
+    to_one: tuple[Flip, ...]
+    to_other: tuple[Flip, ...]
+
+
+def find_flips(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flips | None:
+    """Find the flipped examples from the answers of two sides to the same examples, in the same order."""
+    examples = one[0].examples
+    ratios = examples.ratios
+    candidates = [name for name in (one[0].main_metric, "accuracy", "f1", "squared_error") if name in ratios]
+    if not candidates or not all(candidates[0] in predictions.examples.ratios for predictions in (*one, *other)):
+        return None
+    score = candidates[0]
+    first, second = (mean_scores(side, score) for side in (one, other))
+    gain = second - first if score == "squared_error" else first - second
+    is_finite = np.isfinite(gain)
+    counts = None
+    better, worse = is_finite & (gain > 0), is_finite & (gain < 0)
+    if score != "squared_error":
+        first_right, second_right = first > _HALF, second > _HALF
+        first_wrong, second_wrong = first < _HALF, second < _HALF
+        better, worse = first_right & second_wrong, first_wrong & second_right
+        counts = (
+            int((first_right & second_right).sum()),
+            int(better.sum()),
+            int(worse.sum()),
+            int((first_wrong & second_wrong).sum()),
+        )
+
+    def flips(mask: np.ndarray) -> tuple[Flip, ...]:
+        rows = np.flatnonzero(mask)
+        rows = rows[np.argsort(-np.abs(gain[rows]), kind="stable")]
+        return tuple(
+            Flip(
+                examples.ids[row], _gold(examples, row), _majority_answer(one, row), _majority_answer(other, row),
+                (float(first[row]), float(second[row])),
+            )
+            for row in rows.tolist()
+        )  # fmt: skip
+
+    return Flips(score, counts, flips(better), flips(worse))
+
+
+def _gold(examples: ScoredExamples, row: int) -> str:
+    if examples.kind == "regression":
+        return f"{examples.gold[row]:g}"
+    labels = _labels(examples, examples.gold, row)
+    return (examples.gold_answers[row] if examples.gold_answers else "") if labels is None else labels
+
+
+def _majority_answer(side: Sequence[Predictions], row: int) -> str:
+    """Return the runs' most frequent answer, with its count unless all runs agree."""
+    if side[0].examples.kind == "regression":
+        return f"{np.mean([predictions.examples.predicted[row] for predictions in side]):.3f}"
+    answers = Counter(_answer(predictions.examples, row) for predictions in side)
+    answer, times = answers.most_common(1)[0]
+    return answer if times == len(side) else f"{answer} ({times} of {len(side)})"
+
+
+def _answer(examples: ScoredExamples, row: int) -> str:
+    if examples.kind == "pairs":
+        return "right" if examples.ratios["accuracy"].parts[row] > 0 else "wrong"
+    labels = _labels(examples, examples.predicted, row)
+    return (examples.answers[row] or "(no answer)") if labels is None else labels
+
+
+def _labels(examples: ScoredExamples, values: np.ndarray, row: int) -> str | None:
+    if examples.kind == "classification":
+        return examples.labels[values[row]]
+    if examples.kind == "multi_label":
+        return examples.label_set(values, row)
+    if examples.kind == "tagging":
+        return " ".join(examples.labels[tag] for tag in values[examples.offsets[row] : examples.offsets[row + 1]])
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +136,6 @@ class GroupDifference:
     Attributes:
         name: a class, a range of lengths, or a metric.
         num: number of examples or words; None if unknown.
-        metric: name of the compared metric.
-        one: mean of the first side.
-        other: mean of the second side.
         difference: the difference between the means, judged together with the other groups; None if undefined.
     """
 
@@ -49,16 +161,9 @@ class Comparison:
     """The result of a comparison.
 
     Attributes:
-        sides: the two sides.
         values: the score of each training run of a side, on the compared examples.
-        settings: the settings that differ between the sides.
         missing: notes on missing comparisons and their reasons, one line each.
         difference: the first side minus the second; None if there is no valid difference.
-        num_examples: number of compared examples; None if unknown.
-        classes: the comparison by class.
-        lengths: the comparison by input length.
-        losses: the comparison by each loss and accuracy of pretraining.
-        flips: the examples that only one side answers correctly; None if answers were not kept.
     """
 
     sides: tuple[Side, Side]
@@ -120,7 +225,7 @@ def setting_differences(one: Side, other: Side) -> tuple[SettingDifference, ...]
     are_listed = weights[0] != weights[1] and not one.first.is_pretraining
     differences = [SettingDifference("weights", *weights)] if are_listed else []
     settings = [("", one.first.settings, other.first.settings)]
-    before = one.pretraining_settings(), other.pretraining_settings()
+    before = [side.pretraining_settings(side.first) for side in (one, other)]
     settings += [("pretraining: ", _fold_groups(*before), _fold_groups(*reversed(before)))] if all(before) else []
     for prefix, first, second in settings:
         differences += [

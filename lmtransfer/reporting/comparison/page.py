@@ -6,17 +6,15 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference
-from lmtransfer.reporting.comparison.flips import Flip
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.page.document import document
-from lmtransfer.reporting.render.cells import metric_heading, print_table, score_text
-from lmtransfer.reporting.table import Cell, ReportTable, mark_of, plain_table
+from lmtransfer.reporting.table import Cell, ReportTable, mark_of, metric_heading, plain_table, print_table, score_text
 from lmtransfer.reporting.verdict_text import grounds, interval_text, power_text, verdict_text, word_count_note
 from lmtransfer.system.printable import format_difference, format_metric, in_percent, printable
 from lmtransfer.verdicts.difference import VERDICTS, Difference
@@ -82,7 +80,6 @@ def _grounds(comparison: Comparison, difference: Difference) -> str:
 
 
 def _variance(difference: Difference) -> str:
-    """Return the sources of the difference's variance; empty if unknown."""
     shares: dict[str, float] = {}
     for part in difference.parts:
         shares[part.source] = shares.get(part.source, 0.0) + part.variance
@@ -122,9 +119,6 @@ def to_json(comparison: Comparison) -> str:
             for row in rows
         ]  # fmt: skip
 
-    def flips(rows: Sequence[Flip]) -> list[dict[str, Any]]:
-        return [{"id": f.id, "gold": f.gold, "one": f.one, "other": f.other, "scores": f.scores} for f in rows]
-
     content = {
         "sides": [
             {
@@ -146,15 +140,8 @@ def to_json(comparison: Comparison) -> str:
         "losses": groups(comparison.losses),
         "classes": groups(comparison.classes),
         "lengths": groups(comparison.lengths),
-        "flipped": None
-        if comparison.flips is None
-        else {
-            "score": comparison.flips.score,
-            "counts": comparison.flips.counts,
-            "to_one": flips(comparison.flips.to_one),
-            "to_other": flips(comparison.flips.to_other),
-        },
-        "settings": [{"key": s.key, "one": s.one, "other": s.other} for s in comparison.settings],
+        "flipped": None if comparison.flips is None else asdict(comparison.flips),
+        "settings": [asdict(setting) for setting in comparison.settings],
     }
     return json.dumps(content, indent=1, allow_nan=False, default=str) + "\n"
 
@@ -182,7 +169,6 @@ def _score(name: str, side: Side, score: Spread, weights: str) -> tuple[str, ...
 
 
 def _losses(comparison: Comparison) -> ReportTable:
-    """Tabulate the comparison by pretraining loss and accuracy, without the column of examples."""
     table = _groups(comparison, "", comparison.losses)
     return replace(table, name="By part of the loss", columns=(table.columns[0], *table.columns[2:]))
 
@@ -264,9 +250,6 @@ def write_comparison(comparison: Comparison, folder: Path | None, *, most: int) 
         folder: the folder to write to; by default the folder ``compare`` in the nearest folder that contains both sides
             and is not a run.
         most: maximum number of flipped examples to show per side.
-
-    Raises:
-        RunDirectoryError: the files cannot be written.
     """
     folder = _default_folder(comparison) if folder is None else folder
     path = folder / f"{_slug(comparison.sides[0].name)}-against-{_slug(comparison.sides[1].name)}.html"

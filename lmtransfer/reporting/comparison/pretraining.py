@@ -12,12 +12,10 @@ from lmtransfer.reporting.comparison.comparison import (
     seed_notes,
     setting_differences,
 )
-from lmtransfer.reporting.comparison.reading import pretrained_values
-from lmtransfer.reporting.comparison.sides import Member, Side
-from lmtransfer.reporting.runs import scores
+from lmtransfer.reporting.comparison.sides import Member, Side, pretrained_values
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.sweeps import TOKENIZER, differences_text, differing_keys
+from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.lineage import TOKENIZER, differences_text, differing_keys
 from lmtransfer.runs.labels import flatten
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
@@ -72,7 +70,6 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
 
 
 def _incomparable_note(one: Side, other: Side) -> str:
-    """Say why the losses of two sides are not comparable; empty if they are."""
     if one.metric != other.metric:
         return f"no difference: the sides were scored by different metrics ({one.metric}, {other.metric})"
     measured = _measurement_settings(one.first), _measurement_settings(other.first)
@@ -101,13 +98,12 @@ def _incomparable_note(one: Side, other: Side) -> str:
 def _measurement_settings(entry: Entry) -> dict[str, Any]:
     """Return the settings that determine a measured loss, by dotted key: text, tokenizer, rows, corruption, losses."""
     run, source = entry.run, _source(entry)
-    data = run.versions.get("data")
-    settings: dict[str, Any] = {key: data.get(key) for key in (_TEXT, TOKENIZER)} if isinstance(data, Mapping) else {}
-    train = run.config.get("train")
-    evaluated_with = run.config if run.command == "evaluate" else {"eval_tokens": _as_mapping(train).get("eval_tokens")}
+    settings: dict[str, Any] = {key: run.versions.get("data", {}).get(key) for key in (_TEXT, TOKENIZER)}
+    train = run.config.get("train") or {}
+    evaluated_with = run.config if run.command == "evaluate" else {"eval_tokens": train.get("eval_tokens")}
     settings |= {key: evaluated_with.get(key) for key in _EVALUATION_KEYS if evaluated_with.get(key)}
-    objective = _as_mapping(source.config.get("objective"))
-    settings |= flatten({f"objective.{part}": _as_mapping(objective.get(part)) for part in ("rows", "corruption")})
+    objective = source.config.get("objective") or {}
+    settings |= flatten({f"objective.{part}": objective.get(part) or {} for part in ("rows", "corruption")})
     settings[_LOSSES] = _objectives(entry)
     return settings
 
@@ -154,28 +150,18 @@ def _condition(side: Side) -> Condition:
 
 
 def _with_metric(side: Side, metric: str) -> Side:
-    """Return the side with another metric."""
     members: Sequence[Member] = [m for entry in side.entries for m in pretrained_values(entry, metric)]
     return Side(side.name, side.entries, tuple(members), side.problems)
 
 
 def _metrics(entry: Entry) -> dict[str, None]:
-    """Return the names of the measured metrics, in order."""
-    metrics = entry.run.result.get("metrics")
-    return {str(name): None for name, value in _as_mapping(metrics).items() if scores.number(value) is not None}
+    metrics: Mapping[str, float | None] = entry.run.result.get("metrics") or {}
+    return {name: None for name, value in metrics.items() if value is not None}
 
 
 def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
-    """Return the class and weight of each loss."""
-    losses = _as_mapping(_as_mapping(_source(entry).config.get("objective")).get("losses"))
-    weights = {name: scores.number(_as_mapping(node).get("weight")) for name, node in losses.items()}
-    return {
-        str(name): (
-            str(_as_mapping(node).get("_target_")),
-            1.0 if weights[name] is None else float(weights[name] or 0.0),
-        )
-        for name, node in losses.items()
-    }
+    losses = (_source(entry).config.get("objective") or {}).get("losses") or {}
+    return {name: (str(node.get("_target_")), float(node.get("weight", 1.0))) for name, node in losses.items()}
 
 
 def _target(losses: Mapping[str, tuple[str, float]], part: str) -> str:
@@ -191,14 +177,9 @@ def _is_one_part(side: Side) -> bool:
 
 
 def _has_equal_settings(side: Side) -> bool:
-    """Whether the runs of a side differ only in the seed."""
-    first, *others = (side.settings_of(entry) for entry in side.entries)
+    first, *others = (side.pretraining_settings(entry) for entry in side.entries)
     return not any(differing_keys(first, settings, but=["seed"]) for settings in others)
 
 
 def _source(entry: Entry) -> Run:
     return entry.run if entry.source is None else entry.source
-
-
-def _as_mapping(node: Any) -> Mapping[str, Any]:
-    return node if isinstance(node, Mapping) else {}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from lmtransfer.reporting.runs import scores
-from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.reporting.runs.collect import Run, collect
+from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.lineage import starting_point
+from lmtransfer.reporting.runs.scores import read_answers, seed_values, select_predictions
 from lmtransfer.runs.labels import flatten, node_label
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
@@ -18,10 +22,9 @@ _IGNORED_KEYS = ("name", "resume", "output_root", "cache_dir", "data_root", "see
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One training run of a side.
+    """One training run of a side, with its main metric.
 
     Attributes:
-        value: value of the main metric.
         seed: seed of finetuning or of the probe; None if unknown.
         pretraining: the pretraining run that this run started from; None for random weights.
         kept: the run's answers; None if they were not kept.
@@ -35,14 +38,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison.
-
-    Attributes:
-        name: name of the side.
-        entries: the side's runs.
-        members: the side's training runs with their scores.
-        problems: files that could not be read, one message each.
-    """
+    """One side of a comparison: its runs, their training runs with their scores, and files that could not be read."""
 
     name: str
     entries: tuple[Entry, ...]
@@ -63,12 +59,13 @@ class Side:
     @property
     def num_scored(self) -> float | None:
         """The number of scored examples, according to the result."""
-        return scores.number(self.first.run.result.get("num_scored"))
+        num: float | None = self.first.run.result.get("num_scored")
+        return num
 
     @property
     def num_collapsed(self) -> int:
         """The number of training runs that predict the same label for every example."""
-        return sum(scores.num_collapsed(entry.run.result) for entry in self.entries)
+        return sum(int(entry.run.result.get("collapsed") or 0) for entry in self.entries)
 
     @property
     def scored_on(self) -> str:
@@ -80,34 +77,19 @@ class Side:
         text = node_label(first.run.config.get("corpus") or source.config.get("corpus"))
         return f"held-out text of {text}" if text else "held-out text"
 
-    def pretraining_settings(self) -> dict[str, Any]:
-        """Return the settings of the weights' pretraining, by dotted key; empty for random weights."""
-        return self.settings_of(self.first)
-
     @staticmethod
-    def settings_of(entry: Entry) -> dict[str, Any]:
-        """Return the ``pretraining_settings`` of one of the runs."""
+    def pretraining_settings(entry: Entry) -> dict[str, Any]:
+        """Return the settings of the pretraining of a run's weights, by dotted key; empty for random weights."""
         source = entry.source
         config: Mapping[str, Any] = {} if source is None or entry.is_control else source.config
         flat = flatten({key: value for key, value in config.items() if key not in _IGNORED_KEYS})
         flat["revision"] = None if source is None or entry.is_control else source.revision
         return {key: value for key, value in flat.items() if value not in (None, {})}
 
-    @property
-    def are_distinguishable(self) -> bool:
-        """Whether the seeds of all members are known and distinct, so that members can be paired by them."""
-        names = {(member.pretraining, member.seed) for member in self.members}
-        return len(names) == len(self.members) and all(member.seed is not None for member in self.members)
-
     def condition(self, values: Sequence[float], examples: Examples | None = None, *, collapsed: int = 0) -> Condition:
-        """Build a condition for ``verdicts``.
-
-        Args:
-            values: one score per member.
-            examples: the contribution of each example to each score.
-            collapsed: number of members that predict the same label for every example.
-        """
-        can_be_paired = self.are_distinguishable
+        """Build a condition of one score per member, paired if the seeds of all members are known and distinct."""
+        known = {(member.pretraining, member.seed) for member in self.members if member.seed is not None}
+        can_be_paired = len(known) == len(self.members)
         member_scores = tuple(
             Score(value, member.seed if can_be_paired and member.seed is not None else f"{place}", member.pretraining)
             for place, (member, value) in enumerate(zip(self.members, values, strict=True))
@@ -116,3 +98,119 @@ class Side:
         is_constant = not is_random and len({member.pretraining for member in self.members}) == 1
         design = "" if can_be_paired else None
         return Condition(member_scores, examples, collapsed, design=design, constant=is_constant)
+
+
+def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
+    """Read the two sides that the user named.
+
+    Raises:
+        ConfigError: there are not exactly two paths, or both are the same.
+        RunDirectoryError: a folder does not exist, contains no scored run, or contains runs of several kinds; or the
+            sides have different kinds of runs.
+    """
+    if len(paths) != 2:
+        raise ConfigError(
+            f"runs: {len(paths)} {'path was' if len(paths) == 1 else 'paths were'} given, but there must be two: "
+            "lmtransfer compare runs/finetune/a runs/finetune/b"
+        )
+    folders = [Path(path).expanduser() for path in paths]
+    if folders[0].resolve() == folders[1].resolve():
+        raise ConfigError(f"runs: {paths[0]} and {paths[1]} are the same folder; choose two different runs")
+    names = _names(folders)
+    one, other = (read_side(folder, name) for folder, name in zip(folders, names, strict=True))
+    if one.first.is_pretraining != other.first.is_pretraining:
+        pretraining, task = (one, other) if one.first.is_pretraining else (other, one)
+        raise RunDirectoryError(
+            f"runs: {pretraining.name} has pretraining losses, but {task.name} has scores on a task "
+            f"({task.scored_on}); compare two runs of the same kind, such as a run on that task from each pretraining"
+        )
+    return one, other
+
+
+def read_side(folder: Path, name: str) -> Side:
+    """Read a run with its seeds, or all scored runs in a folder (pretraining runs only if there are no others)."""
+    runs = collect(folder)
+    scored = [entry for entry in make_entries(runs) if entry.score is not None]
+    entries = [entry for entry in scored if not entry.is_pretraining] or [_with_source(entry, runs) for entry in scored]
+    if not entries:
+        raise RunDirectoryError(
+            f"runs: {folder} has no run with a score; choose a finished run of pretrain, probe, finetune or "
+            "evaluate, or a folder of such runs"
+        )
+    kinds = {
+        ", ".join(filter(None, (entry.task, entry.split, entry.metric or "", entry.run.command, entry.transfer))): entry
+        for entry in entries
+    }
+    if len(kinds) > 1:
+        examples = "; ".join(f"{kind} ({entry.run.key})" for kind, entry in list(kinds.items())[:4])
+        raise RunDirectoryError(
+            f"runs: {folder} has runs of {len(kinds)} kinds without a common score: {examples}; choose one of these "
+            "runs, or a folder with runs of one kind"
+        )
+    problems: list[str] = []
+    members = [
+        member
+        for entry in entries
+        for member in (
+            pretrained_values(entry, entry.metric or "") if entry.is_pretraining else _members(entry, problems)
+        )
+    ]
+    problems += [problem for entry in entries if entry.is_pretraining for problem in entry.run.problems]
+    return Side(name, tuple(entries), tuple(members), tuple(problems))
+
+
+def _members(entry: Entry, problems: list[str]) -> list[Member]:
+    metric = entry.metric or ""
+    results = [seed.result for seed in entry.seeds if seed.result]
+    values = seed_values(entry.run.result, metric, results)
+    problems += entry.run.problems
+    answers = read_answers(entry.run.path, problems)
+    predictions = select_predictions(answers, values, split=entry.split)
+    if predictions is None:  # the user may have named a control's folder as a run
+        predictions = select_predictions(answers, values, split=entry.split, is_control=True)
+    weights = None if entry.is_control else _weights(entry)
+    has_seeds = weights is not None and entry.source is not None and "seeds" in entry.source.result
+    return [
+        Member(
+            value=value.value,
+            seed=value.seed,
+            pretraining=f"{weights}/seed-{value.pretraining_seed}" if has_seeds else weights,
+            kept=None if predictions is None else predictions[place],
+        )
+        for place, value in enumerate(values)
+    ]
+
+
+def pretrained_values(entry: Entry, metric: str) -> list[Member]:
+    """Return the values of a metric for the seeds of a pretraining run, or of its evaluation."""
+    results = [seed.result for seed in entry.seeds if seed.result]
+    source = entry.run if entry.source is None else entry.source
+    seed = source.config.get("seed")
+    values = seed_values(entry.run.result, metric, results)
+    return [
+        Member(
+            value=value.value,
+            seed=seed if value.seed is None and len(values) == 1 else value.seed,
+            pretraining=source.weights if len(values) == 1 else f"{source.weights}/seed-{place}",
+            kept=None,
+        )
+        for place, value in enumerate(values)
+    ]
+
+
+def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
+    """Set the source of a pretraining entry to the run that its losses are from: itself, or the evaluated run."""
+    return replace(entry, source=starting_point(entry.run, runs) if entry.run.command == "evaluate" else entry.run)
+
+
+def _weights(entry: Entry) -> str:
+    source = entry.source
+    return str(entry.run.config.get("init") or entry.run.key) if source is None else source.weights
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    parts = [folder.resolve().parts for folder in folders]
+    size = 1
+    while parts[0][-size:] == parts[1][-size:]:
+        size += 1
+    return ["/".join(part[-size:]) for part in parts]

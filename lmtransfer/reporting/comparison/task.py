@@ -11,14 +11,13 @@ from lmtransfer.reporting.comparison.comparison import (
     Comparison,
     GroupDifference,
     correct_rows,
+    find_flips,
     seed_notes,
     setting_differences,
 )
-from lmtransfer.reporting.comparison.flips import find_flips
 from lmtransfer.reporting.comparison.sides import Side
-from lmtransfer.reporting.runs import scores
-from lmtransfer.reporting.runs.kept_answers import examples_of
-from lmtransfer.reporting.runs.sweeps import TOKENIZER, differing_keys
+from lmtransfer.reporting.runs.lineage import TOKENIZER, differing_keys
+from lmtransfer.reporting.runs.scores import examples_of
 from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, ScoredExamples, metric_value
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
@@ -72,7 +71,6 @@ def select_examples(predictions: Predictions, keys: np.ndarray) -> Predictions:
 
 
 def _count_different_gold(one: ScoredExamples, other: ScoredExamples) -> int:
-    """Count the examples with equal content but different gold answers."""
     if one.kind != other.kind or len(one.gold) != len(other.gold):
         return len(one)
     if one.kind == "regression" or (one.kind == "multi_label" and one.labels == other.labels):
@@ -96,8 +94,6 @@ class ExampleGroup:
     """A group of examples, or of their words.
 
     Attributes:
-        name: name of the group.
-        rows: indices of the examples.
         num: number of examples or words.
         tag: the gold tag of the words; None for whole examples.
     """
@@ -121,7 +117,6 @@ def class_groups(examples: ScoredExamples) -> list[ExampleGroup]:
 
 
 def _restrict_to_tag(predictions: Predictions, tag: str) -> Predictions:
-    """Restrict the answers to the words with one gold tag."""
     examples = predictions.examples
     has_tag = np.array([label == tag for label in examples.labels])[examples.gold]
     is_right = has_tag & (examples.predicted == examples.gold)
@@ -193,9 +188,9 @@ def compare_sides(one: Side, other: Side) -> Comparison:
     ]
     difference = compare_conditions(
         *conditions,
-        higher_is_better=scores.higher_is_better(metric, one.first.run.result),
+        higher_is_better=one.first.higher_is_better,
         majority=one.first.majority,
-        baseline=one.first.baseline_mean,
+        baseline=None if one.first.baseline is None else one.first.baseline.mean,
         settings_differ=not can_be_judged,
     )
     missing += difference.notes
@@ -209,7 +204,6 @@ def compare_sides(one: Side, other: Side) -> Comparison:
 
 
 def _incomparable_note(one: Side, other: Side) -> str:
-    """Say why two sides cannot be compared; empty if they can."""
     fingerprints = {one.first.task_fingerprint, other.first.task_fingerprint}
     is_one_task = len(fingerprints) == 1 and None not in fingerprints
     for what, first, second in (
@@ -250,7 +244,6 @@ def _setting_note(one: Side, other: Side) -> tuple[str, bool]:
 
 
 def _condition(side: Side, predictions: Sequence[Predictions] | None, metric: str) -> Condition:
-    """Convert a side to a condition, with the examples' contributions unless ``predictions`` is None."""
     values = [member.value for member in side.members]
     if predictions is not None:
         recomputed = [metric_value(of_seed.examples, metric) for of_seed in predictions]
@@ -263,7 +256,6 @@ def _condition(side: Side, predictions: Sequence[Predictions] | None, metric: st
 def _add_example_groups(
     comparison: Comparison, predictions: tuple[list[Predictions], list[Predictions]], *, settings_differ: bool
 ) -> Comparison:
-    """Add the comparisons by class and by length, and the flipped examples."""
     examples, metric = predictions[0][0].examples, comparison.sides[0].metric
     class_metric = "accuracy" if examples.kind in ("classification", "tagging") else metric
     by_class, by_length = class_groups(examples), length_groups(examples.lengths)

@@ -68,11 +68,7 @@ _MAX_CHANGES = 8
 
 
 def draw(chart: Chart, folder: Path) -> SavedFigure:
-    """Draw a figure and save it as SVG and PNG.
-
-    Args:
-        folder: the files' folder, which is created if needed.
-    """
+    """Draw a figure and save it as SVG and PNG."""
     panels = chart.panels
     kinds = [panel.kind for panel in panels]
     shared = "differences" in kinds or (len(set(kinds)) == 1 and "points" not in kinds)
@@ -91,7 +87,6 @@ def draw(chart: Chart, folder: Path) -> SavedFigure:
 
 
 def _size(panels: Sequence[Panel]) -> tuple[float, float]:
-    """Return the width and height in inches."""
     first, width = panels[0], 7.2 if len(panels) == 1 else 9.2
     num_places = len(first.places)
     if first.kind == "columns":
@@ -105,7 +100,6 @@ def _size(panels: Sequence[Panel]) -> tuple[float, float]:
 
 
 def _with_colors(series: Sequence[Series]) -> Iterator[tuple[Series, str]]:
-    """Yield the series with their colors."""
     numbers = iter(range(len(series)))
     for line in series:
         yield line, line.ink or (GRAY if line.is_control else color(next(numbers)))
@@ -216,7 +210,6 @@ def _label_values(axes: Any, points: Sequence[tuple[float, Spread]], metric: str
 
 
 def _label(axes: Any, text: str, point: tuple[float, float], above: float) -> None:
-    """Write a text on a white background above a point."""
     axes.annotate(
         text,
         point,

@@ -19,7 +19,7 @@ from lmtransfer.reporting.figures.style import (
     with_count,
 )
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.reference import entropy_of, normality_text, references_of
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.system.printable import format_metric
@@ -58,7 +58,6 @@ def loss_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Cha
 
 
 def _loss_chart(part: str, runs: Mapping[str, Sequence[LossCurve]]) -> Chart:
-    """Build the chart of losses against tokens and against time."""
     visible = dict(list(runs.items())[:MAX_CURVES])
     losses = tuple(seed for seeds in visible.values() for seed in seeds)
     return Chart(
@@ -70,7 +69,6 @@ def _loss_chart(part: str, runs: Mapping[str, Sequence[LossCurve]]) -> Chart:
 
 
 def _remarks(label: str, curve: LossCurve) -> Iterator[str]:
-    """State whether a run's loss is normal, if there are reference curves."""
     loss = float(curve.smooth[-1])
     text = normality_text(curve.references, tokens=curve.tokens[-1], loss=loss, entropy=curve.plateau)
     if text:
@@ -78,13 +76,7 @@ def _remarks(label: str, curve: LossCurve) -> Iterator[str]:
 
 
 def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | None:
-    """Return the loss curve in a run's metrics; None if there is none.
-
-    Args:
-        run: a pretraining run, finished or not.
-        label: name of the run in the figure.
-        part: the part of the loss (``mlm``); None for the total.
-    """
+    """Return the loss curve in a run's metrics; None if there is none."""
     training, validation = [], []
     for line in run.metrics:
         tokens, seconds = number(line.get("tokens")), number(line.get("seconds"))
@@ -148,12 +140,7 @@ def metric_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[C
 
 
 def metric_curve(runs: Sequence[Run], metric: str) -> Curve:
-    """Return a held-out metric at the steps common to all seeds; empty if there are fewer than two such steps.
-
-    Args:
-        runs: one run per seed.
-        metric: name of the metric, logged as ``validation/<metric>``.
-    """
+    """Return a held-out metric at the steps common to all seeds; empty if there are fewer than two such steps."""
     values = []
     for run in runs:
         points = {}
@@ -180,7 +167,6 @@ def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
     """Build panels of the loss on each part of a mixture (the first named loss, else the total) and of the shares.
 
     Args:
-        run: a pretraining run.
         seeds: the runs of the seeds, if the run has several; only validations common to all seeds are used.
 
     Returns:
@@ -214,23 +200,18 @@ def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
         for part, points in curves.items()
     ]
     panels = [Panel("curves", "tokens", f"validation {loss} (nats)", tuple(series))]
-    nodes = run.result.get("parts")
-    part_nodes = (
-        {part: node for part, node in nodes.items() if isinstance(node, Mapping)} if isinstance(nodes, Mapping) else {}
-    )
-    if part_nodes:
+    parts = run.result.get("parts")
+    if parts:
         shares = [
             Series(
-                heading, tuple((shorten(part, 18), _share(part_nodes.get(part, {}), key)) for part in curves), ink=ink
+                heading,
+                tuple((shorten(part, 18), spread([parts.get(part, {}).get(key) or 0.0])) for part in curves),
+                ink=ink,
             )
             for key, heading, ink in _SHARES
         ]
         panels.append(Panel("bars", "", "share", tuple(shares)))
     return tuple(panels)
-
-
-def _share(node: Mapping[str, Any], key: str) -> Spread:
-    return spread([number(node.get(key)) or 0.0])
 
 
 def detection_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:

@@ -11,12 +11,16 @@ from lmtransfer.reporting.figures.kinds import draw
 from lmtransfer.reporting.figures.logged import detection_charts, loss_charts, metric_charts, part_charts
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, Series, make_series, points_panel
 from lmtransfer.reporting.figures.style import FILLS, MAX_CURVES, SavedFigure, shorten, slug, with_count
+from lmtransfer.reporting.results import table_rows
 from lmtransfer.reporting.runs.collect import is_seed
-from lmtransfer.reporting.runs.details import LayerWeights, rate_scores, read_layer_weights, scores_in_languages
-from lmtransfer.reporting.runs.entry import Entry, distinct_names
-from lmtransfer.reporting.runs.kept_answers import ReliabilityCurve, read_calibration
-from lmtransfer.reporting.runs.rows import table_rows
-from lmtransfer.reporting.runs.scores import higher_is_better, number
+from lmtransfer.reporting.runs.details import (
+    LayerWeights,
+    rate_scores,
+    read_layer_weights,
+    scores_in_languages,
+)
+from lmtransfer.reporting.runs.entries import Entry, distinct_names
+from lmtransfer.reporting.runs.scores import control_part
 from lmtransfer.reporting.runs.sweeps import PRETRAINING_TOKENS, Sweep, value_text, values_of_sweep
 from lmtransfer.verdicts.spread import Spread, expected_best, spread
 
@@ -31,23 +35,22 @@ _Evaluation = tuple[Entry, str, list[tuple[float, float]]]
 
 
 def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path) -> list[SavedFigure]:
-    """Draw all figures for which the runs have data, as SVG and PNG.
+    """Draw all figures for which the runs have data, as SVG and PNG, into a folder that is created if needed."""
+    return [draw(chart, folder) for chart in make_charts(entries, sweeps)]
 
-    Args:
-        folder: the files' folder, which is created if needed.
-    """
+
+def make_charts(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> list[Chart]:
+    """Build the charts for which the runs have data."""
     labels = distinct_names(entries)
     charts = [*comparison_charts(entries), *label_charts(entries), *setting_charts(entries), *revision_charts(entries)]
     charts += [*layer_charts(entries, labels), *sweep_charts(sweeps), *language_charts(entries, labels)]
     charts += [*reliability_charts(entries, labels), *evaluation_charts(entries), *search_charts(entries)]
     labels |= _point_labels(sweeps)
     charts += [*part_charts(entries, labels), *detection_charts(entries, labels)]
-    charts += [*loss_charts(entries, labels), *metric_charts(entries, labels)]
-    return [draw(chart, folder) for chart in charts]
+    return [*charts, *loss_charts(entries, labels), *metric_charts(entries, labels)]
 
 
 def _point_labels(sweeps: Sequence[Sweep]) -> dict[str, str]:
-    """Return the labels of sweep points, such as ``mask_prob=0.15``."""
     return {
         entry.run.key: _values_text(sweep.keys, point.values, " ")
         for sweep in sweeps
@@ -62,7 +65,6 @@ def _values_text(keys: Sequence[str], values: Sequence[Any], comma: str) -> str:
 
 
 def _group(items: Iterable[tuple[Hashable, _Item]]) -> dict[Any, list[_Item]]:
-    """Group items by key, in order of appearance."""
     groups: dict[Any, list[_Item]] = {}
     for key, item in items:
         groups.setdefault(key, []).append(item)
@@ -76,23 +78,23 @@ def _with_controls(
     for entry in entries:
         label, result = labels[entry.run.key], entry.run.result
         yield entry, label, entry.is_control, result, [seed.result for seed in entry.seeds]
-        yield entry, f"{label} control", True, result.get("control"), [seed.result for seed in entry.controls]
+        yield entry, f"{label} control", True, control_part(result), [seed.result for seed in entry.controls]
 
 
 def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
     """Chart majority, baselines, control, probe and finetuned runs as bars, for each task with at least two."""
     groups = _group(
         (
-            (row.group, row.metric),
+            (row.entry.group, row.entry.metric),
             Series(
                 "",
-                ((row.label, row.score),),
-                ink=FILLS.get(row.transfer, FILLS["finetuned"]),
-                differences={} if row.difference is None else {row.label: row.difference},
+                ((row.label, row.entry.score),),
+                ink=FILLS.get(row.entry.transfer, FILLS["finetuned"]),
+                differences={} if row.entry.difference is None else {row.label: row.entry.difference},
             ),
         )
         for row in table_rows(entries)
-        if row.score is not None and row.group != "pretraining"
+        if row.entry.score is not None and row.entry.group != "pretraining"
     )
     for (group, metric), bars in groups.items():
         if len(bars) > 1:
@@ -128,7 +130,6 @@ def _transfer_scores(entries: Sequence[Entry]) -> Iterator[SeriesScore]:
 
 
 def _with_control(entry: Entry, label: str, place: Place) -> Iterator[SeriesScore]:
-    """Yield the score of an entry and that of its control."""
     if entry.score is not None:
         yield label, False, place, entry.score
     if entry.control is not None:
@@ -225,11 +226,7 @@ def layer_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Ch
 
 
 def layer_panel(mixtures: Sequence[LayerWeights]) -> Panel:
-    """Build a panel of columns by layer and run, with a dashed line at equal weights.
-
-    Args:
-        mixtures: at least one mix, all with the same number of layers.
-    """
+    """Build a panel of columns by layer and run, with a dashed line at equal weights."""
     num_layers = len(mixtures[0].weights)
     names = ["embeddings", *(f"layer {number}" for number in range(1, num_layers))]
     series = [
@@ -245,7 +242,6 @@ def layer_panel(mixtures: Sequence[LayerWeights]) -> Panel:
 
 
 def _by_layer(mix: LayerWeights) -> Iterator[Spread]:
-    """Yield the weight of each layer over the seeds."""
     for layer, weight in enumerate(mix.weights):
         values = tuple(seed[layer] for seed in mix.seeds)
         deviation = None if mix.deviations is None else mix.deviations[layer]
@@ -297,13 +293,13 @@ def language_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iter
 def reliability_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iterator[Chart]:
     """Chart accuracy against confidence, before and after temperature scaling, for each task with such runs."""
     groups = _group(
-        (entry.group, (labels[entry.run.key], calibration))
+        (entry.group, (labels[entry.run.key], entry.run.result["calibration"]))
         for entry in entries
-        if (calibration := read_calibration(entry.run.result)) is not None
+        if "calibration" in entry.run.result
     )
     for group, runs in groups.items():
-        plain = tuple(_reliability(label, calibration.plain) for label, calibration in runs[:MAX_CURVES])
-        scaled = tuple(_reliability(label, calibration.scaled) for label, calibration in runs[:MAX_CURVES])
+        plain = tuple(_reliability(label, calibration["plain"]) for label, calibration in runs[:MAX_CURVES])
+        scaled = tuple(_reliability(label, calibration["scaled"]) for label, calibration in runs[:MAX_CURVES])
         x, plain_note = "confidence (%)", "without a temperature; dashed: perfect calibration"
         panels = (
             Panel("reliability", x, "accuracy", plain, note=plain_note),
@@ -312,11 +308,12 @@ def reliability_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> I
         yield Chart(f"reliability-{slug(group)}", with_count(f"{group}: reliability", len(runs)), panels)
 
 
-def _reliability(label: str, curve: ReliabilityCurve | None) -> Series:
+def _reliability(label: str, curve: Mapping[str, Any] | None) -> Series:
     if curve is None:
         return Series(label, ())
-    points = tuple((confidence, spread([accuracy])) for confidence, accuracy in curve.points)
-    return Series(f"{shorten(label, 26)}, ECE {100 * curve.error:.1f}", points)
+    bins = zip(curve["counts"], curve["confidences"], curve["accuracies"], strict=True)
+    points = tuple((confidence, spread([accuracy])) for count, confidence, accuracy in bins if count)
+    return Series(f"{shorten(label, 26)}, ECE {100 * curve['ece']:.1f}", points)
 
 
 def evaluation_charts(entries: Sequence[Entry]) -> list[Chart]:
@@ -324,8 +321,14 @@ def evaluation_charts(entries: Sequence[Entry]) -> list[Chart]:
 
     There is one line per run; the seeds of a run share a line.
     """
-    curves = [(entry, *read_curve(entry.run.result.get("curve"))) for entry in entries]
-    runs = _by_run([(entry, key, points) for entry, key, points in curves if len(points) > 1])
+    curves = [(entry, entry.run.result["curve"]) for entry in entries if "curve" in entry.run.result]
+    runs = _by_run(
+        [
+            (entry, curve["key"], sorted(zip(curve["values"], curve["losses"], strict=True)))
+            for entry, curve in curves
+            if len(curve["values"]) > 1
+        ]
+    )
     names = Counter(_evaluated_name(members[0][0]) for members in runs)
     lines: dict[str, list[Series]] = {}
     for members in runs:
@@ -370,16 +373,7 @@ def _evaluated_name(entry: Entry) -> str:
 
 def _evaluated_path(entry: Entry) -> PurePath | None:
     path = entry.run.config.get("run")
-    return PurePath(path) if isinstance(path, str) else None
-
-
-def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:
-    """Read the key and the ascending (value, loss) pairs of a result's ``curve``; no pairs if it is damaged."""
-    if not isinstance(node, Mapping) or not isinstance(node.get("values"), list):
-        return "", []
-    pairs = zip(map(number, node["values"]), map(number, node.get("losses") or []), strict=False)
-    points = [(value, loss) for value, loss in pairs if value is not None and loss is not None]
-    return str(node.get("key") or ""), sorted(points)
+    return None if path is None else PurePath(path)
 
 
 def search_charts(entries: Sequence[Entry]) -> list[Chart]:
@@ -396,12 +390,11 @@ def search_charts(entries: Sequence[Entry]) -> list[Chart]:
 
 def _search_scores(entry: Entry) -> Iterator[SeriesScore]:
     """Yield the expected score of the best of k rates, for each seed; the mean over seeds chooses the rate."""
-    higher = higher_is_better(entry.metric or "", entry.run.result)
     for condition, label in (("pretrained", entry.name), ("control", "control")):
         rates = list(rate_scores(entry.run, condition).values())
         if len(rates) > 2:
             means = [rate.mean for rate in rates]
             seeds = zip(*(rate.values for rate in rates), strict=True)
-            best = [expected_best(means, scores=scores, higher_is_better=higher) for scores in seeds]
+            best = [expected_best(means, scores=scores, higher_is_better=entry.higher_is_better) for scores in seeds]
             for k, values in enumerate(zip(*best, strict=True), start=1):
                 yield label, condition == "control", float(k), spread(values)

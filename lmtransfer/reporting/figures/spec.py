@@ -37,9 +37,7 @@ class Series:
     """Scores that are drawn in the same style: the points of a line, or bars of one color.
 
     Attributes:
-        label: what the scores have in common; empty for no label.
         points: (place on the x axis, score), with numbers in ascending order, or names in any order.
-        is_control: whether the series is a control's, which is drawn gray.
         is_reference: whether the series is only a dashed reference line.
         ink: the color; by default gray for a control, else the next color of the palette.
         differences: the difference between each place and its control, for the kind ``differences``.
@@ -58,14 +56,10 @@ class LossCurve:
     """The loss of one pretraining run.
 
     Attributes:
-        label: name of the run, which the seeds of a run share.
-        tokens: tokens seen at each logged step.
-        seconds: training seconds at each logged step.
         loss: training loss at each logged step, nats.
         validation: (tokens, seconds, loss) at each validation.
         plateau: loss of a model that knows only token frequencies (unigram entropy, nats), or None.
         changes: (tokens, seconds, name of the phase) where a new phase starts.
-        references: curves of earlier runs of the same recipe.
     """
 
     label: str
@@ -88,12 +82,9 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        kind: how the panel is drawn.
         x: the heading of the x axis; for points, possibly a key of ``HEADINGS``; for losses, ``tokens`` or
             ``seconds``.
         y: the metric, which determines the unit and heading of the y axis; empty if the panel to the left has the same.
-        series: the lines or bars.
-        losses: the curves for the kind ``loss``, which has no series.
         note: the explanation above the axes; by default it explains the marks.
         limits: the ends of the y axis; None to fit the data.
     """
@@ -114,14 +105,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One figure.
-
-    Attributes:
-        name: file name without suffix.
-        title: what the figure shows.
-        panels: the panels, from left to right.
-        remarks: sentences for the caption that are not in the figure.
-    """
+    """One figure."""
 
     name: str
     title: str

@@ -76,14 +76,7 @@ _RC = {
 
 @dataclass(frozen=True, slots=True)
 class SavedFigure:
-    """A figure on disk.
-
-    Attributes:
-        name: file name without suffix; ``<name>.svg`` and ``<name>.png`` are in the same folder.
-        title: one line that describes the figure (its caption and alternative text).
-        svg: path of the SVG.
-        png: path of the PNG.
-    """
+    """A figure on disk."""
 
     name: str
     title: str
@@ -126,17 +119,7 @@ def subtitle(axes: Any, text: str) -> None:
 def seed_dots(
     axes: Any, xs: Sequence[float] | np.ndarray, ys: Sequence[float] | np.ndarray, ink: str, *, size: float = 3.4
 ) -> Any:
-    """Draw a white dot with an edge in the color ``ink`` for each seed, the same in every figure.
-
-    Args:
-        xs: positions in data units.
-        ys: heights in data units, one for each position.
-        ink: color of the edge.
-        size: diameter in points.
-
-    Returns:
-        The artist.
-    """
+    """Draw a white dot with an edge in the color ``ink`` for each seed, the same in every figure."""
     (dots,) = axes.plot(xs, ys, "o", color="white", markeredgecolor=ink, markersize=size, linestyle="none", zorder=5)
     return dots
 
@@ -187,13 +170,6 @@ def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
 
     Overlapping labels are merged into blocks, which are centered on the mean of the desired positions (the
     pool-adjacent-violators algorithm). The order is kept, and no label moves further than its block requires.
-
-    Args:
-        positions: desired positions, in any order.
-        gap: minimum distance, in the same unit.
-
-    Returns:
-        New positions, in the order of the input.
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])
     blocks: list[list[float]] = []  # [sum of desired block starts, number of labels]
@@ -214,9 +190,7 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: 
     """Write the label of each line just to the right of the axes, at the height where the line ends.
 
     Args:
-        axes: the axes, with their final limits.
         ends: (y in data units, text, color) of each line.
-        font_size: size in points.
     """
     if not ends:
         return

@@ -18,7 +18,6 @@ def document(template: str, *, title: str, with_script: bool = False, folder: Pa
 
     Args:
         template: file name of a template that extends ``base.html.j2``.
-        title: window title and page heading.
         with_script: whether tables can be sorted, which needs the page's only script.
         folder: the folder with ``template`` and other templates; None for the reports' folder.
         values: template values; all text in them is escaped.
@@ -32,11 +31,7 @@ def document(template: str, *, title: str, with_script: bool = False, folder: Pa
 
 
 def policy(script: str) -> str:
-    """Return the content security policy: no requests, and no script except ``script``.
-
-    Args:
-        script: the text between the script tags; "" for a page without a script.
-    """
+    """Return the content security policy: no requests, and no script except ``script``."""
     script_source = ""
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

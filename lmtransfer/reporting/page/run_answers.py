@@ -5,15 +5,17 @@ Shape legend: N examples, C labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from lmtransfer.reporting.page.wrong_answers import (
     ExampleText,
-    TaggedWord,
     TextLookup,
     Texts,
     WrongAnswer,
@@ -24,9 +26,8 @@ from lmtransfer.reporting.page.wrong_answers import (
     worst_sentences,
     worst_spans,
 )
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept_answers import read_answers
-from lmtransfer.reporting.runs.scores import higher_is_better
+from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.scores import read_answers
 from lmtransfer.reporting.table import Cell, ReportTable, plain_table
 from lmtransfer.runs.predictions import prediction_files
 from lmtransfer.system.printable import printable
@@ -39,110 +40,54 @@ MAX_PAIRS = 15
 
 
 @dataclass(frozen=True, slots=True)
-class CountCell:
-    """How often a gold label received an answer.
-
-    Attributes:
-        count: number of answers, over all seeds.
-        share: ``count`` divided by the number of all answers to this gold label, 0 to 1.
-        is_right: whether the answer is the gold label.
-    """
-
-    count: int
-    share: float
-    is_right: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GoldRow:
-    """The answers to the examples of one gold label."""
-
-    label: str
-    cells: tuple[CountCell, ...]
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
 class Confusion:
     """The confusions of a run.
 
     Attributes:
-        unit: what is counted: answers or words.
-        num_answers: number of answers over all seeds.
-        num_seeds: number of seeds.
         labels: the labels that are gold or predicted at least once, in the task's order.
-        rows: the matrix, one row per label; empty if there are more labels than ``MAX_LABELS``.
+        matrix: how often each label (rows: gold) received each answer; empty if there are more than ``MAX_LABELS``.
         pairs: the most frequent wrong answers, most frequent first; None if there is a matrix.
-        num_pairs: number of distinct pairs of a gold label and a wrong answer.
     """
 
     unit: str
     num_answers: int
     num_seeds: int
     labels: tuple[str, ...]
-    rows: tuple[GoldRow, ...]
+    matrix: list[list[int]]
     pairs: ReportTable | None
     num_pairs: int
 
 
 def confusion(answers: Sequence[Predictions]) -> Confusion | None:
-    """Count the answers of all seeds together; None if the answers are not labels.
-
-    Args:
-        answers: the kept answers of each seed, with the same labels.
-    """
+    """Count the answers of all seeds together; None if the answers are not labels."""
     if not answers or answers[0].examples.kind not in ("classification", "tagging"):
         return None
     names = answers[0].examples.labels
-    gold_R = np.concatenate([predictions.examples.gold for predictions in answers])
-    predicted_R = np.concatenate([predictions.examples.predicted for predictions in answers])
-    if not len(gold_R):
+    parts = [predictions.examples for predictions in answers]
+    gold, predicted = (np.concatenate([getattr(part, what) for part in parts]) for what in ("gold", "predicted"))
+    counts = Counter(zip(gold.tolist(), predicted.tolist(), strict=True))
+    if not counts:
         return None
-    # A pair is encoded as one number, so that many labels need no C x C array.
-    codes, counts = np.unique(gold_R * len(names) + predicted_R, return_counts=True)
-    gold_answers, predicted_answers = codes // len(names), codes % len(names)
-    totals = dict(zip(*(values.tolist() for values in np.unique(gold_R, return_counts=True)), strict=True))
-    pair_counts = dict(
-        zip(zip(gold_answers.tolist(), predicted_answers.tolist(), strict=True), counts.tolist(), strict=True)
-    )
-    used_labels = sorted({*gold_answers.tolist(), *predicted_answers.tolist()})
-    with_matrix = len(used_labels) <= MAX_LABELS
+    labels = sorted({label for pair in counts for label in pair})
     unit = "words" if answers[0].examples.kind == "tagging" else "answers"
+    pairs = None
+    if len(labels) > MAX_LABELS:
+        totals = Counter(gold.tolist())
+        wrong = sorted((-count, pair) for pair, count in counts.items() if pair[0] != pair[1])
+        rows = [
+            (names[right], names[answer], f"{-count:,}", f"{-100 * count / totals[right]:.1f} %")
+            for count, (right, answer) in wrong[:MAX_PAIRS]
+        ]
+        pairs = plain_table("Confused labels", ("gold", "answer", unit, "share of gold"), rows)
     return Confusion(
         unit=unit,
-        num_answers=len(gold_R),
+        num_answers=len(gold),
         num_seeds=len(answers),
-        labels=tuple(names[label] for label in used_labels),
-        rows=_rows(pair_counts, totals, used_labels, names) if with_matrix else (),
-        pairs=None if with_matrix else _pairs(pair_counts, totals, names, unit),
-        num_pairs=sum(gold != predicted for gold, predicted in pair_counts),
+        labels=tuple(names[label] for label in labels),
+        matrix=[] if pairs else [[counts[right, answer] for answer in labels] for right in labels],
+        pairs=pairs,
+        num_pairs=sum(right != answer for right, answer in counts),
     )
-
-
-_Counts = dict[tuple[int, int], int]
-
-
-def _rows(
-    pair_counts: _Counts, totals: dict[int, int], used_labels: Sequence[int], names: Sequence[str]
-) -> tuple[GoldRow, ...]:
-    rows = []
-    for gold in used_labels:
-        total = totals.get(gold, 0)
-        cells = tuple(
-            CountCell(count, count / total if total else 0.0, gold == predicted)
-            for predicted, count in ((predicted, pair_counts.get((gold, predicted), 0)) for predicted in used_labels)
-        )
-        rows.append(GoldRow(names[gold], cells, total))
-    return tuple(rows)
-
-
-def _pairs(pair_counts: _Counts, totals: dict[int, int], names: Sequence[str], unit: str) -> ReportTable:
-    wrong = sorted((-count, pair) for pair, count in pair_counts.items() if pair[0] != pair[1])
-    rows = [
-        (names[gold], names[predicted], f"{-count:,}", f"{-100 * count / totals[gold]:.1f} %")
-        for count, (gold, predicted) in wrong[:MAX_PAIRS]
-    ]
-    return plain_table("Confused labels", ("gold", "answer", unit, "share of gold"), rows)
 
 
 Mark = Literal["", "gold", "pred", "both", "gap"]
@@ -160,19 +105,10 @@ _ON_TEST = "Answers to test examples are not shown, so that nobody chooses a mod
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The characters ``start`` to ``stop`` (exclusive) of a passage."""
-
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
 class PassagePart:
     """A part of a passage.
 
     Attributes:
-        text: the text; empty for a gap.
         kind: "" for plain text, "gold", "pred", "both" where the answers overlap, "gap" where text is omitted.
     """
 
@@ -180,62 +116,48 @@ class PassagePart:
     kind: Mark
 
 
-def find_span(passage: str, answer: str, *, start: int | None, near: int | None = None) -> Span | None:
-    """Find an answer in its passage; None if it does not occur.
+def find_span(passage: str, answer: str, *, start: int | None, near: int | None = None) -> range | None:
+    """Return the characters of an answer in its passage; None if it does not occur.
 
     Args:
         answer: text of the answer; of a truncated answer, the beginning is found.
-        start: index of the answer's first character, if known.
         near: if ``start`` is unknown, the occurrence that starts nearest to this index is returned; None for the first
             occurrence.
     """
     if not answer:
         return None
-    if start is not None and passage.startswith(answer, start):
-        return Span(start, start + len(answer))
-    places = []
-    place = passage.find(answer)
-    while place >= 0:
-        places.append(place)
-        place = passage.find(answer, place + 1)
-    if not places:
-        return None
-    best = places[0] if near is None else min(places, key=lambda place: abs(place - near))
-    return Span(best, best + len(answer))
+    places = [match.start() for match in re.finditer(f"(?={re.escape(answer)})", passage)]
+    if start not in places:
+        start = min(places, key=lambda place: abs(place - (near or 0)), default=None)
+    return None if start is None else range(start, start + len(answer))
 
 
 def excerpt(
-    passage: str, *, gold: Span | None, predicted: Span | None, around: int = CONTEXT_CHARACTERS
+    passage: str, *, gold: range | None, predicted: range | None, around: int = CONTEXT_CHARACTERS
 ) -> list[PassagePart]:
     """Return the parts of a passage around both answers, with the answers marked.
 
     Without an answer, return the beginning of the passage.
 
     Args:
-        gold: the gold answer.
-        predicted: the predicted answer.
         around: maximum number of characters shown before and after an answer.
     """
     spans = [span for span in (gold, predicted) if span is not None]
-    windows = _windows(passage, spans or [Span(0, 0)], around)
-    edges = sorted({edge for span in (*spans, *windows) for edge in (span.start, span.stop)})
+    windows = _windows(passage, spans or [range(0)], around)
     pieces: list[PassagePart] = []
     for window in windows:
         if window.start > 0:
             pieces.append(PassagePart("", "gap"))
-        own = [edge for edge in edges if window.start <= edge <= window.stop]
-        pieces += [
-            PassagePart(passage[start:stop], _kind(start, stop, gold, predicted))
-            for start, stop in zip(own, own[1:], strict=False)
-        ]
+        for kind, places in itertools.groupby(window, key=lambda place: _kind(place, gold, predicted)):
+            pieces.append(PassagePart("".join(passage[place] for place in places), kind))
     if windows[-1].stop < len(passage):
         pieces.append(PassagePart("", "gap"))
     return pieces
 
 
-def _windows(passage: str, spans: Sequence[Span], around: int) -> list[Span]:
+def _windows(passage: str, spans: Sequence[range], around: int) -> list[range]:
     """Return the parts to show, in order and disjoint; they begin and end between words if there is a space."""
-    merged: list[Span] = []
+    merged: list[range] = []
     for span in sorted(spans, key=lambda span: span.start):
         start, stop = max(0, span.start - around), min(len(passage), span.stop + around)
         if start > 0:
@@ -244,16 +166,14 @@ def _windows(passage: str, spans: Sequence[Span], around: int) -> list[Span]:
             place = passage.rfind(" ", span.stop, stop + 1)
             stop = stop if place < 0 else place
         if merged and start <= merged[-1].stop:
-            merged[-1] = Span(merged[-1].start, max(stop, merged[-1].stop))
+            merged[-1] = range(merged[-1].start, max(stop, merged[-1].stop))
         else:
-            merged.append(Span(start, stop))
+            merged.append(range(start, stop))
     return merged
 
 
-def _kind(start: int, stop: int, gold: Span | None, predicted: Span | None) -> Mark:
-    in_gold, in_predicted = (
-        span is not None and span.start <= start and stop <= span.stop for span in (gold, predicted)
-    )
+def _kind(place: int, gold: range | None, predicted: range | None) -> Mark:
+    in_gold, in_predicted = (span is not None and place in span for span in (gold, predicted))
     if in_gold and in_predicted:
         return "both"
     return "gold" if in_gold else "pred" if in_predicted else ""
@@ -263,10 +183,6 @@ def answers_of(entry: Entry, problems: list[str]) -> list[Predictions]:
     """Return the answers of a run's seeds on its scored split; empty if none are kept.
 
     Seeds whose examples or labels differ from those of the first seed are left out.
-
-    Args:
-        entry: a scored run of a task.
-        problems: receives one message for each unreadable file.
     """
     candidates = [
         predictions
@@ -282,32 +198,22 @@ def _select_comparable(answers: Sequence[Predictions]) -> list[Predictions]:
     if not answers:
         return []
     first = answers[0].examples
-    comparable = [answers[0]]
-    order = np.argsort(first.keys)
-    for predictions in answers[1:]:
+    comparable = []
+    order = np.argsort(first.keys, kind="stable")
+    for predictions in answers:
         other = predictions.examples
-        if (other.kind, other.labels, len(other)) != (first.kind, first.labels, len(first)):
-            continue
-        if not np.array_equal(other.keys, first.keys):
-            own = np.argsort(other.keys)
-            if not np.array_equal(other.keys[own], first.keys[order]):
-                continue
-            rows = np.empty_like(own)
-            rows[order] = own
-            predictions = replace(predictions, examples=other.select(rows))
-        if np.array_equal(predictions.examples.gold, first.gold) and np.array_equal(
-            predictions.examples.offsets, first.offsets
+        own = np.argsort(other.keys, kind="stable")
+        if (other.kind, other.labels) == (first.kind, first.labels) and np.array_equal(
+            other.keys[own], first.keys[order]
         ):
-            comparable.append(predictions)
+            other = other.select(own[np.argsort(order)])
+            if np.array_equal(other.gold, first.gold) and np.array_equal(other.offsets, first.offsets):
+                comparable.append(replace(predictions, examples=other))
     return comparable
 
 
 def class_scores(answers: Sequence[Predictions]) -> ReportTable | None:
-    """Tabulate precision, recall and F1 of each class, most frequent first; None if the answers have no classes.
-
-    Args:
-        answers: the kept answers of each seed to the same examples.
-    """
+    """Tabulate precision, recall and F1 of each class, most frequent first; None if the answers have no classes."""
     scores = mean_by_class([scores_by_class(predictions.examples) for predictions in answers]) if answers else {}
     if not scores:
         return None
@@ -327,52 +233,8 @@ def class_scores(answers: Sequence[Predictions]) -> ReportTable | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorView:
-    """A wrong answer with its text.
-
-    Attributes:
-        name: id of the example.
-        texts: the text or pair of texts; empty if not found.
-        gold: the gold answer.
-        predicted: the run's answer.
-        certainty: the answer's score, its probability and the number of seeds that give it, as text; empty if unknown.
-        question: the question about a passage; empty if there is none.
-        pieces: the marked passage; empty if there is none.
-    """
-
-    name: str
-    texts: tuple[str, ...]
-    gold: str
-    predicted: str
-    certainty: str
-    question: str = ""
-    pieces: tuple[PassagePart, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SentenceView:
-    """A sentence with its tags; see ``WrongSentence``."""
-
-    name: str
-    words: tuple[TaggedWord, ...]
-    num_wrong: int
-
-
-@dataclass(frozen=True, slots=True)
 class RunAnswers:
-    """The answers of one run.
-
-    Attributes:
-        name: name of the run.
-        transfer: how the encoder was transferred.
-        group: task, split and number of labels.
-        remarks: sentences about missing answers and texts.
-        confusion: the confusions; None if the answers are not labels.
-        class_scores: the scores of each class; None if the answers have no classes.
-        errors: the worst errors, worst first.
-        sentences: the worst tagged sentences, worst first.
-        num_seeds: number of seeds whose answers are shown.
-    """
+    """The answers of one run, with the worst errors and the worst tagged sentences as values for the template."""
 
     name: str
     transfer: str
@@ -380,8 +242,8 @@ class RunAnswers:
     remarks: tuple[str, ...] = ()
     confusion: Confusion | None = None
     class_scores: ReportTable | None = None
-    errors: tuple[ErrorView, ...] = ()
-    sentences: tuple[SentenceView, ...] = ()
+    errors: Sequence[Mapping[str, Any]] = ()
+    sentences: Sequence[Mapping[str, Any]] = ()
     num_seeds: int = 0
 
 
@@ -439,10 +301,10 @@ def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
 
 def _by_score(entry: Entry) -> float:
     assert entry.score is not None
-    return -entry.score.mean if higher_is_better(entry.metric or "", entry.run.result) else entry.score.mean
+    return -entry.score.mean if entry.higher_is_better else entry.score.mean
 
 
-def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[tuple[ErrorView, ...], str]:
+def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[list[dict[str, Any]], str]:
     kind = answers[0].examples.kind
     worst = {
         "classification": worst_labels,
@@ -451,23 +313,23 @@ def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple
         "span": worst_spans,
     }[kind](answers)
     lookup = _find(entry, answers[0], [error.row for error in worst], texts)
-    return tuple(_error_with_text(error, answers, lookup) for error in worst), lookup.missing
+    return [_error(error, answers, lookup) for error in worst], lookup.missing
 
 
-def _error_with_text(error: WrongAnswer, answers: Sequence[Predictions], texts: TextLookup) -> ErrorView:
+def _error(error: WrongAnswer, answers: Sequence[Predictions], texts: TextLookup) -> dict[str, Any]:
     examples = answers[0].examples
     text = texts.texts.get(int(examples.keys[error.row]))
     is_span = examples.kind == "span"
-    without_text = ErrorView(
-        name=examples.ids[error.row],
-        texts=() if text is None or is_span else tuple(_cut(part) for part in text.content),
-        gold=(error.gold or "no answer") if is_span else error.gold,
-        predicted=(error.predicted or "no answer") if is_span else error.predicted,
-        certainty=_certainty(error, kind=examples.kind),
-    )
-    if text is None or not is_span or len(text.content) < 2:
-        return without_text
-    return replace(without_text, question=_cut(text.content[0]), pieces=tuple(_pieces(error, answers, text)))
+    has_passage = is_span and text is not None and len(text.content) > 1
+    return {
+        "name": examples.ids[error.row],
+        "texts": [] if text is None or is_span else [_cut(part) for part in text.content],
+        "gold": (error.gold or "no answer") if is_span else error.gold,
+        "predicted": (error.predicted or "no answer") if is_span else error.predicted,
+        "certainty": _certainty(error, kind=examples.kind),
+        "question": _cut(text.content[0]) if has_passage and text else "",
+        "pieces": _pieces(error, answers, text) if has_passage and text else [],
+    }
 
 
 def _pieces(error: WrongAnswer, answers: Sequence[Predictions], text: ExampleText) -> list[PassagePart]:
@@ -485,7 +347,7 @@ def _pieces(error: WrongAnswer, answers: Sequence[Predictions], text: ExampleTex
     return [PassagePart(printable(piece.text), piece.kind) for piece in pieces]
 
 
-def _sentences(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[tuple[SentenceView, ...], str]:
+def _sentences(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[list[dict[str, Any]], str]:
     worst = worst_sentences(answers)
     first = answers[0]
     lookup = _find(entry, first, [sentence.row for sentence in worst], texts)
@@ -494,8 +356,9 @@ def _sentences(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tu
         text = lookup.texts.get(int(first.examples.keys[sentence.row]))
         if text is not None and len(text.content) == len(sentence.predicted):
             words = tagged_words(first, sentence, [printable(word) for word in text.content])
-            sentences.append(SentenceView(first.examples.ids[sentence.row], tuple(words), sentence.num_wrong))
-    return tuple(sentences), lookup.missing
+            name = first.examples.ids[sentence.row]
+            sentences.append({"name": name, "words": words, "num_wrong": sentence.num_wrong})
+    return sentences, lookup.missing
 
 
 def _find(entry: Entry, predictions: Predictions, rows: Sequence[int], texts: Texts) -> TextLookup:

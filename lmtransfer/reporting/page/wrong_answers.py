@@ -14,6 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.scores import mean_scores
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 
 #: Maximum number of errors to show.
@@ -28,10 +29,7 @@ class WrongAnswer:
 
     Attributes:
         row: index of the example in the kept answers.
-        gold: the gold answer.
         predicted: the most frequent wrong answer of the seeds; for scores, the mean over seeds.
-        num_agreeing: number of seeds that give this answer; None for scores.
-        num_seeds: number of seeds.
         confidence: mean probability of this answer over the seeds that give it, 0 to 1; None if it was not kept.
         score: the example's mean F1 or squared error over seeds; None for labels.
     """
@@ -50,9 +48,6 @@ def worst_labels(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
     The certainty is the probability of the wrong label, summed over the seeds that answer it. If probabilities were not
     kept, it is the number of these seeds.
-
-    Args:
-        answers: the answers of each seed to the same examples, of kind classification.
     """
     examples = answers[0].examples
     gold_N = examples.gold
@@ -85,9 +80,6 @@ def worst_label_sets(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
     The certainty is the sum of the probabilities of all wrong decisions, over labels and seeds. If probabilities were
     not kept, it is their number.
-
-    Args:
-        answers: the answers of each seed to the same examples, of kind multi_label.
     """
     examples = answers[0].examples
     weights_SR = certainties(answers)
@@ -107,11 +99,7 @@ def worst_label_sets(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
 
 def worst_scores(answers: Sequence[Predictions]) -> list[WrongAnswer]:
-    """Select the examples with the largest mean squared error over seeds, largest first.
-
-    Args:
-        answers: the answers of each seed to the same examples, of kind regression.
-    """
+    """Select the examples with the largest mean squared error over seeds, largest first."""
     gold_N = answers[0].examples.gold
     predicted_SN = np.stack([predictions.examples.predicted for predictions in answers])
     errors_N = ((predicted_SN - gold_N) ** 2).mean(0)
@@ -131,16 +119,11 @@ def worst_scores(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
 
 def worst_spans(answers: Sequence[Predictions]) -> list[WrongAnswer]:
-    """Select the questions with the lowest mean F1 over seeds; on ties, those whose seeds agree most come first.
-
-    Args:
-        answers: the answers of each seed to the same examples, of kind span.
-    """
+    """Select the questions with the lowest mean F1 over seeds; on ties, those whose seeds agree most come first."""
     first = answers[0].examples
     if any("f1" not in predictions.examples.ratios or not predictions.examples.answers for predictions in answers):
         return []
-    with np.errstate(invalid="ignore", divide="ignore"):
-        f1_N = np.mean([k.examples.ratios["f1"].parts / k.examples.ratios["f1"].counts for k in answers], axis=0)
+    f1_N = mean_scores(answers, "f1")
     rows = np.flatnonzero(f1_N < _WRONG_F1).tolist()  # false for NaN, which stands for no score
     majority_answers = {
         row: Counter(predictions.examples.answers[row] for predictions in answers).most_common(1)[0] for row in rows
@@ -179,9 +162,6 @@ class TaggedWord:
     """One word.
 
     Attributes:
-        word: the word.
-        predicted: the tag that most seeds give.
-        gold: the gold tag.
         colors: color numbers of the predicted tag and the gold tag; None for no tag (``O``).
     """
 
@@ -201,9 +181,7 @@ class WrongSentence:
     """The tags of one sentence.
 
     Attributes:
-        row: index of the sentence in the kept answers.
         predicted: the label that most seeds give each word, int64, shape (W,).
-        num_wrong: number of wrongly tagged words.
     """
 
     row: int
@@ -216,9 +194,6 @@ def worst_sentences(answers: Sequence[Predictions]) -> list[WrongSentence]:
 
     The certainty is the sum of the wrong tags' probabilities over all seeds, or their number if probabilities were not
     kept.
-
-    Args:
-        answers: the answers of each seed to the same sentences, of kind tagging.
     """
     examples = answers[0].examples
     predicted_SR = np.stack([predictions.examples.predicted for predictions in answers])
@@ -240,14 +215,7 @@ def worst_sentences(answers: Sequence[Predictions]) -> list[WrongSentence]:
 
 
 def tagged_words(predictions: Predictions, sentence: WrongSentence, words: Sequence[str]) -> list[TaggedWord]:
-    """Return the words of a sentence with their tags.
-
-    Args:
-        predictions: the answers of one seed, which provide the gold tags.
-
-    Raises:
-        ValueError: the numbers of words and of tags differ.
-    """
+    """Return the words of a sentence with their tags."""
     examples = predictions.examples
     gold = examples.gold[examples.offsets[sentence.row] : examples.offsets[sentence.row + 1]].tolist()
     colors = label_colors(examples.labels)
@@ -269,7 +237,6 @@ def _kind(label: str) -> str:
 
 
 def _most_frequent(tags_S: np.ndarray) -> int:
-    """Return the tag that most seeds give, or the lowest on a tie."""
     return int(np.bincount(tags_S).argmax())
 
 
@@ -291,7 +258,6 @@ class TextLookup:
     """The texts of some examples.
 
     Attributes:
-        texts: the texts, by the key of the example.
         missing: why other texts are missing, as the end of a sentence; empty if no text is missing.
     """
 
@@ -303,11 +269,7 @@ class Texts(Protocol):
     """Finds the texts of examples without raising errors."""
 
     def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> TextLookup:
-        """Find the texts of some examples of a run.
-
-        Args:
-            keys: keys of the examples, from ``predictions.examples.keys``.
-        """
+        """Find the texts of some examples of a run."""
         ...
 
 

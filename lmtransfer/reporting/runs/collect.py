@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
 
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import RunDirectoryError
@@ -34,18 +36,117 @@ MAX_DEPTH = 8
 _LARGEST = 1e100
 
 
+class _Reliability(TypedDict):
+    ece: float
+    counts: list[int]
+    confidences: list[float]
+    accuracies: list[float]
+
+
+class _Calibration(TypedDict):
+    plain: _Reliability
+    scaled: _Reliability | None
+    temperature: float | None
+
+
+class _MixDeviation(TypedDict):
+    gamma: float | None
+    weights: list[float | None]
+
+
+class _LayerWeights(TypedDict):
+    gamma: float
+    weights: list[float]
+    deviation: NotRequired[_MixDeviation | None]
+
+
+class _Try(TypedDict, total=False):
+    arm: str
+    learning_rate: float
+    score: float | None
+    seed: int | None
+    pretraining_seed: int | None
+
+
+class _Curve(TypedDict):
+    key: str
+    values: list[float]
+    losses: list[float]
+
+
+class _SeedScores(TypedDict, total=False):
+    metrics: dict[str, float | None] | None
+    seed: int | None
+    pretraining_seed: int | None
+
+
+class _Scores(_SeedScores, total=False):
+    """A result, or its part about a control or a baseline."""
+
+    seeds: list[_SeedScores]
+    n: int
+    collapsed: bool | int
+    deterministic: bool
+    undefined: list[str]
+    learning_rate: float | None
+    calibration: _Calibration
+    layer_weights: _LayerWeights
+
+
+class _Result(_Scores, total=False):
+    """The entries of ``result.json`` that reports show; other entries may hold anything."""
+
+    command: str | None
+    task: str | None
+    task_fingerprint: str | None
+    split: str | None
+    main_metric: str | None
+    higher_is_better: bool
+    zero_shot: str | bool
+    chosen_by: str | None
+    weights: str | None
+    control: _Scores | bool | None
+    baselines: dict[str, _Scores] | None
+    majority: dict[str, float | None] | None
+    labels: list[str] | None
+    num_scored: int | None
+    num_train: int | None
+    learning_rates: list[float] | None
+    learning_rate_tries: list[_Try]
+    curve: _Curve
+    parts: dict[str, dict[str, Any]]
+    seconds: float | None
+    tokens: float | None
+    tokens_per_second: float | None
+    num_parameters: float | None
+    num_trained_parameters: float | None
+    peak_memory: float | None
+    flops: float | None
+    unigram_entropy: float | None
+
+
+class _Config(TypedDict, total=False):
+    init: str | None
+    run: str | None
+    task: dict[str, Any] | None
+    transfer: dict[str, Any] | None
+    optimizer: dict[str, Any] | None
+    objective: dict[str, Any] | None
+    train: dict[str, Any] | None
+    learning_rates: list[float] | None
+
+
+class _Versions(TypedDict, total=False):
+    data: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run directory on disk.
 
     Attributes:
-        path: path of the directory.
         key: path relative to the collected root, with ``/`` (``finetune/imdb-ft/seed-0``).
         state: "finished" with a readable ``result.json``, "unfinished" without one, "torn" if a file is damaged.
-        config: the resolved configuration ({} if missing).
-        result: ``result.json`` ({} if missing).
-        versions: ``versions.json`` ({} if missing).
-        metrics: the readable objects of ``metrics.jsonl``, in order.
         problems: one message for each file that could not be read.
         revision: for a revision of the run, the number of tokens seen, at which key, result and metrics end.
     """
@@ -73,9 +174,8 @@ class Run:
     @property
     def command(self) -> str:
         """The command that produced the run, from the result or the names of its folders; "" if unknown."""
-        command = self.result.get("command")
-        if isinstance(command, str):
-            return command
+        if command := self.result.get("command"):
+            return str(command)
         folders = [*self.key.split("/"), *(parent.name for parent in self.path.parents)]
         return next((folder for folder in folders if folder in COMMANDS), "")
 
@@ -91,11 +191,7 @@ def is_seed(name: str) -> bool:
 
 
 def collect(*roots: Path) -> list[Run]:
-    """Read all runs in some folders, at any depth, each once, in path order (seed-2 before seed-10).
-
-    Raises:
-        RunDirectoryError: a folder does not exist or may not be read, or no folder holds a run.
-    """
+    """Read all runs in some folders, at any depth, each once, in path order (seed-2 before seed-10)."""
     for root in roots:
         _check_root(root)
     tops = [root.resolve() for root in roots]
@@ -113,7 +209,6 @@ def collect(*roots: Path) -> list[Run]:
 
 
 def _check_root(root: Path) -> None:
-    """Raise an error if the path is not a readable folder."""
     try:
         if not root.is_dir():
             raise RunDirectoryError(
@@ -129,11 +224,7 @@ def _check_root(root: Path) -> None:
 
 
 def read_run(path: Path, *, key: str | None = None) -> Run:
-    """Read a run directory; missing or damaged files raise no error but are reported in ``problems``.
-
-    Args:
-        key: the run's key in the report; the folder's name by default.
-    """
+    """Read a run directory; missing or damaged files raise no error but are reported in ``problems``."""
     problems: list[str] = []
     try:
         os.scandir(path).close()
@@ -146,9 +237,9 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
     except RunDirectoryError as error:
         problems.append(_within(path, error))
         return Run(path, printable(key or path.name), "torn", {}, {}, {}, (), tuple(problems))
-    config = _read_mapping(path / "config.yaml", problems)
-    result = _read_mapping(path / "result.json", problems)
-    versions = _read_mapping(path / "versions.json", problems)
+    config = _read_mapping(path / "config.yaml", _Config, problems)
+    result = _read_mapping(path / "result.json", _Result, problems)
+    versions = _read_mapping(path / "versions.json", _Versions, problems)
     is_torn = bool(problems)
     metrics, are_metrics_torn = read_metrics(path / "metrics.jsonl", problems)
     if is_torn or are_metrics_torn:
@@ -172,10 +263,6 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
 
     If the process was killed, the last line may be incomplete, which is only noted. Any other invalid line means that
     the file is damaged.
-
-    Args:
-        path: path of the file; it may be missing.
-        problems: receives one message with ``file:line`` for each kind of damage.
 
     Returns:
         The objects in order, and whether the file is damaged.
@@ -244,16 +331,13 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
+def _read_mapping(path: Path, schema: type, problems: list[str]) -> Mapping[str, Any]:
     if not os.path.lexists(path):
         return {}
     try:
-        if path.suffix == ".yaml":
-            value = read_yaml(path, dict[str, Any], error=RunDirectoryError)
-        else:
-            value = read_json(path, dict[str, Any], error=RunDirectoryError)
-            if path.name == "result.json":
-                check_format(value, path)
+        value: Any = (read_yaml if path.suffix == ".yaml" else read_json)(path, schema, error=RunDirectoryError)
+        if path.name == "result.json":
+            check_format(value, path)
         for where, number in leaves(value):
             if isinstance(number, float) and abs(number) > _LARGEST:
                 raise RunDirectoryError(f"{path}: {where} is {number:g}, but must be at most {_LARGEST:g}")

@@ -1,4 +1,4 @@
-"""Learned scalar mixes of an encoder's layers. Their weights show how much a task uses each layer."""
+"""What a result says besides scores: cost, languages, learning rates, calibration and the mix of layers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
+import numpy as np
+
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.reporting.runs.scores import number
 from lmtransfer.system.printable import count, duration, format_metric, memory
 from lmtransfer.verdicts.spread import Spread, spread
 
@@ -19,9 +20,8 @@ class RunCost:
     """The cost of one training run; None where unknown.
 
     Attributes:
-        num_trained: number of trained parameters.
-        share: the trained share of all parameters of encoder and head.
-        peak_memory: peak memory in bytes, the maximum over all seeds.
+        num_trained: number of trained parameters; ``share`` is their share of all parameters of encoder and head.
+        peak_memory: in bytes, the maximum over all seeds.
         seconds: duration of training one seed.
     """
 
@@ -73,70 +73,53 @@ class RunCost:
 
 
 def cost_of(results: Sequence[Mapping[str, Any]]) -> RunCost:
-    """Return the cost of a task's run.
-
-    Args:
-        results: the run's result, then those of its seeds.
-    """
+    """Return the cost of a task's run from its result, followed by those of its seeds."""
 
     def first(name: str) -> float | None:
-        return next((value for result in results if (value := number(result.get(name))) is not None), None)
+        return next((value for result in results if (value := result.get(name)) is not None), None)
 
     trained, parameters, seconds = first("num_trained_parameters"), first("num_parameters"), first("seconds")
-    seeds = next((result["n"] for result in results if number(result.get("n"))), 1)
     return RunCost(
         num_trained=trained,
         share=trained / parameters if trained is not None and parameters else None,
         peak_memory=first("peak_memory"),
-        seconds=None if trained is None or seconds is None else seconds / seeds,
+        seconds=None if trained is None or seconds is None else seconds / (first("n") or 1),
     )
 
 
-_NAME = re.compile(r"language/([^/]+)/([^/]+)")
+_LANGUAGE = re.compile(r"language/([^/]+)/([^/]+)")
 
 
-def scores_in_languages(result: Any) -> dict[str, float]:
+def scores_in_languages(result: Mapping[str, Any]) -> dict[str, float]:
     """Return the mean over seeds of the main metric in each language, by language code; empty for other tasks.
 
     Args:
         result: a result, or the control's part of a result.
     """
-    metrics = result.get("metrics") if isinstance(result, Mapping) else None
-    scores = {}
-    for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
-        match, score = _NAME.fullmatch(str(name)), number(value)
-        if match is not None and score is not None:
-            scores[match[1]] = score
-    return scores
+    metrics: Mapping[str, float | None] = result.get("metrics") or {}
+    return {
+        match[1]: value
+        for name, value in metrics.items()
+        if value is not None and (match := _LANGUAGE.fullmatch(name)) is not None
+    }
 
 
-def languages_text(result: Any) -> str:
+def languages_text(result: Mapping[str, Any]) -> str:
     """State the scores by language: ``accuracy by language: de 61.2, en 70.1``; empty for other tasks."""
-    scores = scores_in_languages(result)
-    if not scores:
-        return ""
     metric = str(result.get("main_metric"))
-    return f"{metric} by language: " + ", ".join(
-        f"{code} {format_metric(score, metric)}" for code, score in scores.items()
-    )
+    scores = [f"{code} {format_metric(score, metric)}" for code, score in scores_in_languages(result).items()]
+    return f"{metric} by language: {', '.join(scores)}" if scores else ""
 
 
 Edge = Literal["smallest", "largest"]
 
 
-def edge_of_grid(rate: Any, grid: Any) -> Edge | None:
-    """Return the edge of the grid at which the chosen learning rate is; None if it is inside.
-
-    In a grid of two, both rates are extreme, so such a grid has no edge.
-
-    Args:
-        grid: the tried rates; anything but a list of at least three different rates counts as no grid.
-    """
-    rates = _rates(grid)
-    choice = number(rate)
-    if len(rates) < 3 or choice is None:
+def edge_of_grid(rate: float | None, grid: Sequence[float] | None) -> Edge | None:
+    """Return the edge of the grid of tried rates at which the chosen one is; None inside, or with fewer than three."""
+    rates = set(grid or ())
+    if len(rates) < 3 or rate is None:
         return None
-    return "smallest" if choice == min(rates) else "largest" if choice == max(rates) else None
+    return "smallest" if rate == min(rates) else "largest" if rate == max(rates) else None
 
 
 def edge_text(rate: float, edge: Edge) -> str:
@@ -144,64 +127,45 @@ def edge_text(rate: float, edge: Edge) -> str:
     return f"learning rate {rate:g} is the {edge} of its grid: a better one may be outside"
 
 
-def search_text(grid: Any, rate: Any = None) -> str:
-    """State the search: ``learning rate: best of 3``, or ``best of 3, the largest (0.01)``; empty without a search.
-
-    Args:
-        grid: the tried rates; anything but a list of at least two different rates counts as no search.
-        rate: the chosen rate, which is named if it is the smallest or the largest.
-    """
-    rates, edge = _rates(grid), edge_of_grid(rate, grid)
-    if len(rates) < 2:
+def search_text(grid: Sequence[float] | None, rate: float | None = None) -> str:
+    """State the search: ``learning rate: best of 3``, or ``best of 3, the largest (0.01)``; empty without a search."""
+    num, edge = len(set(grid or ())), edge_of_grid(rate, grid)
+    if num < 2:
         return ""
-    return f"learning rate: best of {len(rates)}" + ("" if edge is None else f", the {edge} ({rate:g})")
+    return f"learning rate: best of {num}" + ("" if edge is None else f", the {edge} ({rate:g})")
 
 
 def rate_scores(run: Run, condition: str) -> dict[float, Spread]:
-    """Return the scores of each learning rate by seed, on the examples used for the choice; empty if damaged.
+    """Return the scores of each learning rate of a task's run by seed, on the examples used for the choice.
 
     Args:
-        run: a task's run.
         condition: "pretrained" or "control".
 
     Returns:
         Scores by ascending rate, over the seeds that tried all rates, in the same order; only the mean if no seed tried
         all rates.
     """
-    tries = run.result.get("learning_rate_tries")
     scores: dict[float, dict[object, float]] = {}
-    for place, entry in enumerate(tries if isinstance(tries, list) else []):
-        if isinstance(entry, Mapping) and entry.get("arm") == condition:
-            rate, score = number(entry.get("learning_rate")), number(entry.get("score"))
-            seeds = number(entry.get("pretraining_seed")), number(entry.get("seed"))
-            if rate is not None and score is not None:
-                scores.setdefault(rate, {})[place if seeds[1] is None else seeds] = score
+    for entry in run.result.get("learning_rate_tries") or ():
+        if entry.get("arm") == condition and None not in (entry.get("learning_rate"), entry.get("score")):
+            seeds = entry.get("pretraining_seed"), entry.get("seed")
+            scores.setdefault(entry["learning_rate"], {})[seeds] = entry["score"]
     common_seeds = [
         seed for seed in next(iter(scores.values()), {}) if all(seed in by_seed for by_seed in scores.values())
     ]
-    values = {
-        rate: [by_seed[seed] for seed in common_seeds] or [fmean(by_seed.values())] for rate, by_seed in scores.items()
+    return {
+        rate: spread([by_seed[seed] for seed in common_seeds] or [fmean(by_seed.values())])
+        for rate, by_seed in sorted(scores.items())
     }
-    return {rate: spread(values[rate]) for rate in sorted(values)}
-
-
-def _rates(grid: Any) -> set[float]:
-    """Return the numbers in a list; empty if it is not a list."""
-    entries: Sequence[Any] = grid if isinstance(grid, Sequence) and not isinstance(grid, str) else ()
-    return {value for value in map(number, entries) if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """The scalar mix of one run (Peters et al. 2018, equation 1).
+    """The scalar mix of one run (Peters et al. 2018, equation 1); deviations are over seeds, None for a single one.
 
     Attributes:
-        label: name of the run.
         gamma: the scale of the mix, mean over seeds.
         weights: softmax weight s_j of each layer from the embeddings up, mean over seeds; they add up to 1.
-        deviations: deviation over seeds for each layer; None with a single seed.
-        gamma_deviation: deviation of the scale; None with a single seed.
-        is_control: whether the mix is a control's, which is drawn gray.
         seeds: the weights of each seed, if known.
     """
 
@@ -215,14 +179,7 @@ class LayerWeights:
 
 
 def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compute mean and sample deviation over seeds.
-
-    Args:
-        runs: one mapping per seed: ``gamma``, and ``weights`` of the layers from the embeddings up, which add up to 1.
-
-    Returns:
-        The means under the same names, and ``deviation`` with the same entries; None with a single seed.
-    """
+    """Combine the mixes of all seeds: means, and under ``deviation`` sample deviations (None with a single seed)."""
     gamma = spread([run["gamma"] for run in runs])
     weights = [spread(values) for values in zip(*(run["weights"] for run in runs), strict=True)]
     deviation = None
@@ -232,60 +189,73 @@ def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def read_layer_weights(
-    result: Any, label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
+    result: Mapping[str, Any], label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
 ) -> LayerWeights | None:
-    """Return the scalar mix in a ``result.json`` or in its part about a control; None if it has no mix.
-
-    Args:
-        result: the result, or its part about the control.
-        label: name of the run.
-        is_control: whether the mix is a control's.
-        seeds: the results from the seeds' run directories.
-    """
-    node = result.get("layer_weights") if isinstance(result, Mapping) else None
-    means = _numbers(node)
-    if not means:
+    """Return the scalar mix in a result, or in the part about a control; None if it has no mix."""
+    mix = result.get("layer_weights")
+    if mix is None:
         return None
-    deviations = _numbers(node.get("deviation")) if isinstance(node, Mapping) else []
-    has_deviations = len(deviations) == len(means)
+    deviation = mix.get("deviation")
+    of_seeds = [tuple(seed["layer_weights"]["weights"]) for seed in seeds if "layer_weights" in seed]
     return LayerWeights(
         label=label,
-        gamma=means[0],
-        weights=tuple(means[1:]),
-        deviations=tuple(deviations[1:]) if has_deviations else None,
-        gamma_deviation=deviations[0] if has_deviations else None,
+        gamma=mix["gamma"],
+        weights=tuple(mix["weights"]),
+        deviations=None if deviation is None else tuple(deviation["weights"]),
+        gamma_deviation=None if deviation is None else deviation["gamma"],
         is_control=is_control,
-        seeds=tuple(
-            mix.weights
-            for mix in (read_layer_weights(seed, label) for seed in seeds)
-            if mix is not None and len(mix.weights) == len(means) - 1
-        ),
+        seeds=tuple(weights for weights in of_seeds if len(weights) == len(mix["weights"])),
     )
 
 
-def layer_weights_text(learned: Any, *, plus_minus: str = "+-") -> str:
-    """State the mix: ``layer weights: embeddings 0.21 +- 0.01, layer 1 0.33 +- 0.02, ...; gamma 1.04 +- 0.03``.
-
-    Args:
-        learned: the mix in a ``result.json``, of one run or combined over several; the text is empty for anything else.
-        plus_minus: the sign between mean and deviation.
-    """
-    mix = read_layer_weights({"layer_weights": learned}, "")
+def layer_weights_text(result: Mapping[str, Any], *, plus_minus: str = "+-") -> str:
+    """State the mix: ``layer weights: embeddings 0.21 +- 0.01, layer 1 0.33 +- 0.02, ...; gamma 1.04 +- 0.03``."""
+    mix = read_layer_weights(result, "")
     if mix is None:
         return ""
-    names = ["embeddings", *(f"layer {number}" for number in range(1, len(mix.weights)))]
-    deviations: Sequence[float | None] = mix.deviations or [None] * len(names)
-    parts = list(zip(names, mix.weights, deviations, strict=True))
+    names = ["embeddings", *(f"layer {number}" for number in range(1, len(mix.weights))), "gamma"]
+    deviations = [None] * len(names) if mix.deviations is None else [*mix.deviations, mix.gamma_deviation]
     *weights, gamma = [
         f"{name} {mean:.2f}" + ("" if deviation is None else f" {plus_minus} {deviation:.2f}")
-        for name, mean, deviation in [*parts, ("gamma", mix.gamma, mix.gamma_deviation)]
+        for name, mean, deviation in zip(names, (*mix.weights, mix.gamma), deviations, strict=True)
     ]
     return f"layer weights: {', '.join(weights)}; {gamma}"
 
 
-def _numbers(part: Any) -> list[float]:
-    """Return gamma and the weights; empty if any is missing."""
-    if not isinstance(part, Mapping) or not isinstance(part.get("weights"), list):
-        return []
-    numbers = [number(value) for value in (part.get("gamma"), *part["weights"])]
-    return [] if None in numbers else [value for value in numbers if value is not None]
+def joint_calibration(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Combine the calibration over seeds: average errors, losses and temperatures; pool all answers in the bins."""
+    scaled = [run["scaled"] for run in runs]
+    has_temperature = None not in scaled
+    return {
+        "plain": _combine([run["plain"] for run in runs]),
+        "scaled": _combine(scaled) if has_temperature else None,
+        "temperature": fmean(run["temperature"] for run in runs) if has_temperature else None,
+        "fitted_on": runs[0]["fitted_on"] if has_temperature else None,
+    }
+
+
+def _combine(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    counts = np.array([part["counts"] for part in parts])
+
+    def pooled(name: str) -> list[float]:
+        sums = (counts * np.array([part[name] for part in parts])).sum(axis=0)
+        values: list[float] = (sums / np.maximum(1, counts.sum(axis=0))).tolist()
+        return values
+
+    means = {name: fmean(part[name] for part in parts) for name in ("ece", "loss")}
+    bins = {name: pooled(name) for name in ("confidences", "accuracies")}
+    return {**means, "counts": counts.sum(axis=0).tolist(), **bins}
+
+
+def calibration_text(result: Mapping[str, Any]) -> str:
+    """State the calibration: ``calibration error (ECE) 8.1 %, 2.3 % with temperature 1.71, ...``; empty without one."""
+    calibration = result.get("calibration")
+    if calibration is None:
+        return ""
+    text = f"calibration error (ECE) {100 * calibration['plain']['ece']:.1f} %"
+    if calibration["scaled"] is None:
+        return text
+    return (
+        f"{text}, {100 * calibration['scaled']['ece']:.1f} % with temperature {calibration['temperature']:.2f}, "
+        "fitted on other examples of the split"
+    )

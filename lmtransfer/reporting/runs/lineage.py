@@ -1,15 +1,17 @@
-"""The lineage of runs: the pretraining of a finetuned run, and its total cost."""
+"""How runs are related: the pretraining of a finetuned run and its cost, and the settings in which two runs differ."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
+from typing import Any
 
 from lmtransfer.config.revisions import split_revision, with_revision
+from lmtransfer.config.settings import is_without_effect
 from lmtransfer.reporting.runs.collect import RUN_FILES, Run, read_run
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.runs.labels import node_label
+from lmtransfer.runs.labels import flatten, node_label
 
 #: The commands that produce pretrained encoders.
 PRETRAINED = ("pretrain", "import")
@@ -22,7 +24,7 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
     revision, the result is the run as it was at that revision.
     """
     reference = run.config.get("run" if run.command == "evaluate" else "init")
-    if not isinstance(reference, str) or not reference:
+    if not reference:
         return None
     path, revision = split_revision(reference)
     start = _run_at(path, run, runs)
@@ -30,7 +32,6 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
-    """Return the run at the path that ``run`` names."""
     target = PurePath(path)
     for other in runs:
         if other.path == Path(path) or str(other.path) == path:
@@ -97,17 +98,15 @@ def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | No
 
     The numbers of a run with several seeds are means over the seeds.
     """
-    tokens: float | None = None
-    seconds: float | None = None
-    for stage in [] if run is None else lineage(run, runs):
-        tokens, seconds = _add(tokens, _mean_per_seed(stage, "tokens")), _add(seconds, _mean_per_seed(stage, "seconds"))
-    return tokens, seconds
+    stages = [] if run is None else lineage(run, runs)
+    tokens, seconds = ([_mean_per_seed(stage, name) for stage in stages] for name in ("tokens", "seconds"))
+    return _total(tokens), _total(seconds)
 
 
 def _mean_per_seed(run: Run, name: str) -> float | None:
     """Return the same as ``read_total``, but the mean per seed for a run with several seeds."""
     cost, seeds = read_total(run, name), run.result.get("seeds")
-    return cost if cost is None or not isinstance(seeds, list) or not seeds else cost / len(seeds)
+    return cost if cost is None or not seeds else cost / len(seeds)
 
 
 def read_total(run: Run, name: str) -> float | None:
@@ -124,5 +123,82 @@ def _same_end(path: PurePath, other: Run) -> bool:
     return len(parts) > 1 and path.parts[-len(parts) :] == parts
 
 
-def _add(total: float | None, value: float | None) -> float | None:
-    return total if value is None else (total or 0.0) + value
+def _total(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+#: Keys to ignore, besides those without any effect: the origin of the weights, the scored split, the task's name, and
+#: keys that hardly affect what a model learns.
+_NOT_SETTINGS = ("init", "tokenizer_from", "seed", "seeds", "split", "task.name", "train.micro_batch_tokens")
+#: Key of the learning rate, or of the grid from which it was chosen.
+LEARNING_RATES = "learning_rates"
+#: Key of the tokenizer's fingerprint.
+TOKENIZER = "tokenizer"
+
+
+def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
+    """Return the settings of a task's run by dotted key, without those that have no effect.
+
+    Keys with the value null are dropped. A single rate counts as a grid of one rate; a seed or a control has the grid
+    from which its rate was chosen.
+
+    Args:
+        scored: the evaluation of the run, if any.
+    """
+    config = dict(run.config)
+    optimizer = dict(config.pop("optimizer", None) or {})
+    rate, grid = optimizer.pop("learning_rate", None), config.pop(LEARNING_RATES, None)
+    settings = flatten({**config, "optimizer": optimizer})
+    settings = {
+        key: value
+        for key, value in settings.items()
+        if value not in (None, {}) and not is_without_effect(key, also=_NOT_SETTINGS)
+    }
+    rates = grid or run.result.get(LEARNING_RATES) or ([] if rate is None else [rate])
+    if rates:
+        settings[LEARNING_RATES] = sorted(rates, key=str)
+    tokenizer = run.versions.get("data", {}).get(TOKENIZER)
+    if tokenizer is not None:
+        settings[TOKENIZER] = tokenizer
+    settings["command"] = run.command
+    if scored is not None:
+        node = scored.config.get("task")
+        settings |= {
+            f"scored.{key}": value
+            for key, value in flatten({"task": node}).items()
+            if value is not None and key != "task.name"
+        }
+    return settings
+
+
+def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence[str] = ()) -> list[str]:
+    """Return the keys in which two runs differ, in alphabetical order."""
+    keys = sorted(one.keys() | other.keys())
+    return [key for key in keys if key not in but and one.get(key) != other.get(key)]
+
+
+def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Sequence[str], *, most: int = 6) -> str:
+    """Describe differences, as in ``model.dim (16 against 256), train.epochs (1 against 20)``.
+
+    Args:
+        most: maximum number of keys to name with their values; the rest are counted.
+    """
+    texts = [
+        key if key == TOKENIZER else f"{key} ({_as_text(one.get(key))} against {_as_text(other.get(key))})"
+        for key in keys[:most]
+    ]
+    more = len(keys) - len(texts)
+    return ", ".join([*texts, *([f"{more} more"] if more else [])])
+
+
+def is_chosen_on_scored_split(config: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint or the learning rate of a run was chosen on the examples on which it is scored."""
+    task, rates = config.get("task") or {}, config.get("learning_rates") or ()
+    has_choice = config.get("checkpoint") == "best" or len(rates) > 1
+    return has_choice and bool(task) and task.get("dev_from_train") is None and config.get("split") == "dev"
+
+
+def _as_text(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

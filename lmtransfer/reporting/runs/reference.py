@@ -47,13 +47,8 @@ class ReferenceCurve:
     """One earlier run.
 
     Attributes:
-        recipe: name of the run's recipe, such as ``laptop``.
-        corpus: the run's text.
-        seed: the run's seed.
         settings: the run's values of ``SETTINGS``.
-        part: the measured loss, such as ``mlm``.
         entropy: unigram entropy of the text, nats.
-        tokens: tokens seen at each point, ascending.
         loss: smoothed training loss at each point, nats.
     """
 
@@ -84,11 +79,15 @@ def reference_curves() -> tuple[ReferenceCurve, ...]:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of ``SETTINGS`` in a run's configuration, with the losses' names."""
+    """Return the values of ``SETTINGS`` in a configuration: of losses their names, of components their classes."""
     settings: dict[str, Any] = {}
     for key in SETTINGS:
-        node = value_at(config, key)
-        settings[key] = sorted(node) if key == "objective.losses" and isinstance(node, Mapping) else node
+        value = value_at(config, key)
+        if value is not None and key == "objective.losses":
+            value = sorted(value)
+        elif value is not None and key.endswith("._target_"):
+            value = value.rpartition(".")[2]
+        settings[key] = value
     return settings
 
 
@@ -103,14 +102,7 @@ def references_of(run: Run, part: str) -> list[ReferenceCurve]:
 def normality_text(
     references: Sequence[ReferenceCurve], *, tokens: float, loss: float, entropy: float | None
 ) -> str | None:
-    """State whether a loss is normal; None if there is no reference.
-
-    Args:
-        references: curves of the same recipe.
-        tokens: tokens that the run has seen.
-        loss: the run's smoothed training loss, nats.
-        entropy: unigram entropy of the run's text, nats.
-    """
+    """State whether a loss is normal; None if there is no reference."""
     if entropy is None or tokens < _FEWEST_TOKENS:
         return None
     distances = [value for curve in references if (value := curve.below_entropy(tokens)) is not None]

@@ -15,6 +15,7 @@ from lmtransfer.data.corpora.hub import check_dataset_folder
 from lmtransfer.data.files import find_file, plain_name
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
+from lmtransfer.tasks.completion_task import Item
 
 #: The names of the formats; see ``FORMATS``.
 FormatName = Literal[
@@ -32,11 +33,12 @@ _COMPS_SUBSETS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Item):
     """Alternatives, each a prefix and a completion; the model should prefer one completion after its prefix.
 
+    The id is the name of the subset and the number of the item in its file, from 0.
+
     Attributes:
-        id: name of the subset and number of the item in its file, from 0.
         prefixes: the prefix of each alternative; may be empty.
         completions: the completion of each alternative, including the space before it.
         label: index of the right alternative.
@@ -44,7 +46,6 @@ class Choice:
         category: the larger part to which the subset belongs, such as a phenomenon; "" if there is none.
     """
 
-    id: str
     prefixes: tuple[str, ...]
     completions: tuple[str, ...]
     label: int
@@ -57,24 +58,9 @@ class Choice:
         return tuple(prefix + completion for prefix, completion in zip(self.prefixes, self.completions, strict=True))
 
     @property
-    def has_gold(self) -> bool:
-        """True: the right alternative of every item is known."""
-        return True
-
-    @property
     def content(self) -> tuple[str, ...]:
         """All texts."""
         return self.texts
-
-    @property
-    def class_index(self) -> int:
-        """0, because there is a single class."""
-        return 0
-
-    @property
-    def group(self) -> str:
-        """The item itself."""
-        return self.id
 
 
 class _Record:
@@ -173,7 +159,8 @@ def _global_piqa(record: _Record) -> Choice:
     names = [name for name in (f"solution{number}" for number in range(16)) if record.fields.get(name)]
     solutions = [f" {record.text(name)}" for name in names]
     label = _index(record, record.fields.get("label"), [text.strip() for text in solutions])
-    return record.choice([record.text("prompt")] * len(solutions), solutions, subset=record.source, label=label)
+    choice = record.choice([record.text("prompt")] * len(solutions), solutions, subset=record.source, label=label)
+    return replace(choice, id=f"{record.source}:{record.fields.get('example_id', record.number)}")
 
 
 def _multiple_choice(record: _Record) -> Choice:

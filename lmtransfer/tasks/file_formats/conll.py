@@ -1,4 +1,4 @@
-"""Columns with one word per line and blank lines between sentences, as in the shared tasks of CoNLL.
+"""Sentences with tags: rows of JSON or parquet, the hub, and columns with one word per line (CoNLL, CoNLL-U).
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419) has four columns separated by spaces
 (word, part of speech, chunk, entity) and a line ``-DOCSTART-`` before each document. WNUT-17 has two columns (word,
@@ -18,25 +18,17 @@ from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, TableRecord
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.chunks import OUTSIDE, split_tag
-from lmtransfer.tasks.places import HubSource, load_hub_table
+from lmtransfer.tasks.settings import HubSource
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
-    """One sentence.
-
-    Attributes:
-        source: the sentence's file.
-        lines: line number of each word in the file, or its row.
-        words: the words.
-        tags: tag names, one per word; None if the source has no tags.
-        name: the sentence's id in the source, if any.
-    """
+    """One sentence."""
 
     source: str
-    lines: tuple[int | str, ...]
+    lines: tuple[int | str, ...]  # line number of each word in the file, or its row
     words: tuple[str, ...]
-    tags: tuple[str, ...] | None
+    tags: tuple[str, ...] | None  # tag names, one per word; None if the source has no tags
     name: str | None = None
 
     def where(self, word: int = 0) -> str:
@@ -56,14 +48,7 @@ def read_tagged_rows(
     """Read the sentences of a file in order, skipping blank lines.
 
     Args:
-        path: the file, plain or compressed.
-        file_format: ``jsonl`` (one object per line, or an array) or ``parquet`` (or arrow).
-        words_fields: possible names of the field with the words.
         with_gold: whether all sentences must have tags; otherwise a missing or null field means hidden tags.
-        notes: counts unusual input in the file.
-
-    Raises:
-        DataError: a row is not such an object, or its numbers of tags and words differ; the message has ``file:line``.
     """
     columns = [
         ColumnSpec(tuple(words_fields), "task.word_column", advice="write this field"),
@@ -105,22 +90,11 @@ def read_tagged_hub(
     """Read the sentences of a split; tags stored as numbers are replaced with their names in the data set.
 
     Args:
-        split: our name of the split.
         tags_column: column of the tags; if all tags are -1, they are hidden.
-        places: where a file has already been searched for, for the message.
-
-    Raises:
-        DataError: the split can neither be loaded nor found in the cache, a column is missing, a sentence has no words,
-            or its numbers of tags and words differ.
     """
-    table = load_hub_table(source, split, places=places)
+    advice = ". Set task.hub_columns to the columns of the words and of the tags"
+    table = source.load(split, places=places, columns=(words_column, tags_column), advice=advice)
     origin = source.origin(split)
-    missing = [column for column in (words_column, tags_column) if column not in table.column_names]
-    if missing:
-        raise DataError(
-            f"{origin}: no column {', '.join(missing)}; the columns are {', '.join(table.column_names)}. Set "
-            "task.hub_columns to the columns of the words and of the tags"
-        )
     tag_names = getattr(getattr(table.features[tags_column], "feature", None), "names", None)
     for row, (words, values) in enumerate(zip(table[words_column], table[tags_column], strict=True)):
         if not words or len(words) != len(values):
@@ -149,64 +123,54 @@ def read_conll(
     columns as that line. In a file without the tag column, the tags are hidden.
 
     Args:
-        path: the file, plain or compressed.
-        word_column: column of the word, from 1.
         tag_column: column of the tag, from 1; None for the last column, as in all files of these tasks.
-        with_gold: whether the file must have the tag column.
-        notes: counts document marks, and records the number of columns if there are three or more.
-
-    Raises:
-        DataError: a line has a different number of columns, a word or tag is empty, or the file lacks a column; the
-            message has ``file:line``.
     """
-    words: list[str] = []
-    tags: list[str] = []
-    lines: list[int] = []
-    width: int | None = None
-    tag = tag_column or 2
-    by_tabs = False
-
-    def sentence() -> TaggedSentence:
-        hidden = width is not None and width < tag
-        return TaggedSentence(str(path), tuple(lines), tuple(words), None if hidden else tuple(tags))
-
-    for number, line in read_lines(path, notes=notes):
-        where = f"{path}:{number}"
-        is_mark = line.startswith(_DOCUMENT_MARK)
-        if is_mark:
-            notes.add(f"lines {_DOCUMENT_MARK} between documents", where)
-        if is_mark or not line.strip(" \t"):
-            if words:
-                yield sentence()
-                words, tags, lines = [], [], []
-            continue
-        if width is None:
-            by_tabs = "\t" in line
-        fields = line.split("\t") if by_tabs else _BLANKS.split(line.strip(" \t"))
-        if width is None:
-            width = len(fields)
-            if tag_column is None and width > 2:
-                tag = width
-                notes.add(f"file with {width} columns, the last of which has the tags (task.tag_column)", where)
-            _check_width(width, where, word_column, tag, with_gold)
-        if len(fields) != width:
-            raise DataError(
-                f"{where}: {len(fields)} columns ({'tabs' if by_tabs else 'spaces'} between them), but the lines "
-                f"before have {width}; correct the line (one word per line, a blank line between sentences)"
-            )
-        if not fields[word_column - 1]:
-            raise DataError(f"{where}: the word in column {word_column} is empty; correct or remove the line")
-        words.append(fields[word_column - 1])
-        lines.append(number)
-        if width >= tag:
-            if not fields[tag - 1]:
+    width, tag, by_tabs = 0, tag_column or 2, False
+    for block in _blocks(path, notes):
+        words: list[str] = []
+        tags: list[str] = []
+        for number, line in block:
+            where = f"{path}:{number}"
+            by_tabs = by_tabs if width else "\t" in line
+            fields = line.split("\t") if by_tabs else _BLANKS.split(line.strip(" \t"))
+            if not width:
+                width = len(fields)
+                if tag_column is None and width > 2:
+                    tag = width
+                    notes.add(f"file with {width} columns, the last of which has the tags (task.tag_column)", where)
+                _check_width(width, where, word_column, tag, with_gold)
+            if len(fields) != width:
+                raise DataError(
+                    f"{where}: {len(fields)} columns ({'tabs' if by_tabs else 'spaces'} between them), but the lines "
+                    f"before have {width}; correct the line (one word per line, a blank line between sentences)"
+                )
+            if not fields[word_column - 1]:
+                raise DataError(f"{where}: the word in column {word_column} is empty; correct or remove the line")
+            words.append(fields[word_column - 1])
+            if width >= tag and not fields[tag - 1]:
                 raise DataError(
                     f"{where}: the word {words[-1]!r} has no tag in column {tag}; add the tag, or remove the "
                     "column from the whole file if its tags are hidden"
                 )
-            tags.append(fields[tag - 1])
-    if words:
-        yield sentence()
+            tags += fields[tag - 1 : tag]
+        lines = tuple(number for number, _ in block)
+        yield TaggedSentence(str(path), lines, tuple(words), tuple(tags) if width >= tag else None)
+
+
+def _blocks(path: Path, notes: Notes) -> Iterator[list[tuple[int, str]]]:
+    """Yield the numbered lines between blank lines and document marks."""
+    block: list[tuple[int, str]] = []
+    for number, line in read_lines(path, notes=notes):
+        is_mark = line.startswith(_DOCUMENT_MARK)
+        if is_mark:
+            notes.add(f"lines {_DOCUMENT_MARK} between documents", f"{path}:{number}")
+        if not is_mark and line.strip(" \t"):
+            block.append((number, line))
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio", "iob1"], str]:
@@ -214,9 +178,6 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio
 
     Tags mark spans if all of them are ``O`` or a prefix with a kind (``B-PER``), or only ``O``, ``B``, ``I`` and the
     like. Spans are IOB1 if ``B-`` only ever begins a span next to another of its kind, and ``I-`` begins others.
-
-    Args:
-        sentences: the tags of each sentence.
     """
     tags: set[str] = set()
     num_unmarked, has_marked = 0, False
@@ -244,20 +205,13 @@ def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
 
     CoNLL-2003's own files (IOB1: Ramshaw and Marcus, https://aclanthology.org/W95-0107) write ``B-`` only if a span
     directly follows another of the same kind.
-
-    Args:
-        tags: ``O``, ``B-kind`` or ``I-kind`` for each word.
     """
     unmarked = set(unmarked_starts(tags))
     return tuple("B" + tag[1:] if word in unmarked else tag for word, tag in enumerate(tags))
 
 
 def unmarked_starts(tags: Sequence[str]) -> list[int]:
-    """Find words that start a span with the tag ``I-kind`` because the preceding word is not in a span of that kind.
-
-    Args:
-        tags: tags of one sentence.
-    """
+    """Find words that start a span with the tag ``I-kind`` because the preceding word is not in a span of that kind."""
     begins = []
     last_prefix, last_kind = OUTSIDE, ""
     for word, tag in enumerate(tags):
@@ -295,60 +249,48 @@ def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: No
     """Read the sentences of a file in order, named by ``sent_id``.
 
     Args:
-        path: the file, plain or compressed.
-        tag_column: ``upos`` (the universal tag) or ``xpos`` (the language's own).
         with_gold: whether all words must have a tag; otherwise a sentence whose tags are all underscores has hidden
             tags.
-        notes: counts ranges and empty nodes.
-
-    Raises:
-        DataError: a line does not have ten columns, words are out of order, or a word has no form or tag; the message
-            has ``file:line``.
     """
-    words: list[str] = []
-    tags: list[str] = []
-    lines: list[int] = []
-    name: str | None = None
-
-    def sentence() -> TaggedSentence:
-        untagged = [i for i, tag in enumerate(tags) if tag == "_"]
+    for block in _blocks(path, notes):
+        words: list[str] = []
+        tags: list[str] = []
+        lines: list[int] = []
+        name: str | None = None
+        for number, line in block:
+            where = f"{path}:{number}"
+            if line.startswith("#"):
+                match = _SENTENCE_ID.match(line)
+                name = match[1] if match else name
+                continue
+            fields = line.split("\t")
+            if len(fields) != _NUM_COLUMNS:
+                raise DataError(
+                    f"{where}: {len(fields)} columns, but CoNLL-U has {_NUM_COLUMNS}, with tabs between them"
+                )
+            if _RANGE.fullmatch(fields[0]):
+                notes.add("ranges of several words (3-4), left out", where)
+                continue
+            if _EMPTY_NODE.fullmatch(fields[0]):
+                notes.add("empty nodes (8.1), left out", where)
+                continue
+            if fields[0] != str(len(words) + 1):
+                raise DataError(
+                    f"{where}: the word has number {fields[0]!r}, but {len(words) + 1} is expected; is a blank line "
+                    "missing between two sentences?"
+                )
+            word, tag = fields[1], fields[_PLACES[tag_column]]
+            if not word or not tag:
+                missing = tag_column.upper() if word else "FORM"
+                raise DataError(f"{where}: column {missing} is empty; write an underscore for an unspecified value")
+            words.append(word)
+            tags.append(tag)
+            lines.append(number)
+        untagged = [place for place, tag in enumerate(tags) if tag == "_"]
         if untagged and (len(untagged) < len(tags) or with_gold):
             raise DataError(
                 f"{path}:{lines[untagged[0]]}: the word {words[untagged[0]]!r} has no tag in column "
                 f"{tag_column.upper()}; add the tag, or set task.tag_column to the column that has tags"
             )
-        return TaggedSentence(str(path), tuple(lines), tuple(words), None if untagged else tuple(tags), name)
-
-    for number, line in read_lines(path, notes=notes):
-        where = f"{path}:{number}"
-        if not line.strip():
-            if words:
-                yield sentence()
-            words, tags, lines, name = [], [], [], None
-            continue
-        if line.startswith("#"):
-            match = _SENTENCE_ID.match(line)
-            name = match[1] if match else name
-            continue
-        fields = line.split("\t")
-        if len(fields) != _NUM_COLUMNS:
-            raise DataError(f"{where}: {len(fields)} columns, but CoNLL-U has {_NUM_COLUMNS}, with tabs between them")
-        if _RANGE.fullmatch(fields[0]):
-            notes.add("ranges of several words (3-4), left out", where)
-            continue
-        if _EMPTY_NODE.fullmatch(fields[0]):
-            notes.add("empty nodes (8.1), left out", where)
-            continue
-        if fields[0] != str(len(words) + 1):
-            raise DataError(
-                f"{where}: the word has number {fields[0]!r}, but {len(words) + 1} is expected; is a blank line "
-                "missing between two sentences?"
-            )
-        if not fields[1] or not fields[_PLACES[tag_column]]:
-            missing = tag_column.upper() if fields[1] else "FORM"
-            raise DataError(f"{where}: column {missing} is empty; write an underscore for an unspecified value")
-        words.append(fields[1])
-        tags.append(fields[_PLACES[tag_column]])
-        lines.append(number)
-    if words:
-        yield sentence()
+        if words:
+            yield TaggedSentence(str(path), tuple(lines), tuple(words), None if untagged else tuple(tags), name)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds, load_json
-from lmtransfer.tasks.file_formats.squad import AnswerPlaces, BadAnswersPolicy, QuestionFile
+from lmtransfer.tasks.file_formats.json_document import JsonNode, load_json
+from lmtransfer.tasks.file_formats.squad import BadAnswersPolicy, QuestionFile, Questions
 from lmtransfer.tasks.metrics.question_answering import normalize_answer
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 
@@ -30,21 +30,13 @@ _UNKNOWN = "unknown"
 
 
 class _Word(NamedTuple):
-    """A word delimited by white space, and the pieces that it can be cut into, with their normalized words.
-
-    Attributes:
-        words: normalized words of the whole word.
-        all_words: normalized words of all pieces.
-        heads: pieces from a first character to the end of the word.
-        tails: pieces from the start of the word to one past a last character.
-        pieces: pieces from a first character to one past a last character.
-    """
+    """A word delimited by white space, and the pieces that it can be cut into, with their normalized words."""
 
     words: tuple[str, ...]
     all_words: frozenset[str]
-    heads: tuple[tuple[int, tuple[str, ...]], ...]
-    tails: tuple[tuple[int, tuple[str, ...]], ...]
-    pieces: tuple[tuple[int, int, tuple[str, ...]], ...]
+    heads: tuple[tuple[int, tuple[str, ...]], ...]  # pieces from a first character to the end of the word
+    tails: tuple[tuple[int, tuple[str, ...]], ...]  # pieces from the start of the word to one past a last character
+    pieces: tuple[tuple[int, int, tuple[str, ...]], ...]  # pieces from a first character to one past a last character
 
 
 def closest_span(text: str, answer: str) -> tuple[int, int] | None:
@@ -59,10 +51,6 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
     Extractive systems are trained on CoQA in this way: answers are free text, so the target is the span of the
     annotator's evidence that overlaps most with the answer (Reddy et al., "CoQA" (2019), which defines the best
     extractive answer in this way).
-
-    Args:
-        text: the text that contains the span.
-        answer: the free-text answer.
 
     Returns:
         First character, and one past the last; None if the text and the answer have no word in common.
@@ -159,47 +147,39 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
     - ``source``, the domain by which the official script groups, is in the metadata.
 
     Args:
-        path: the file, plain or compressed.
         bad_answers: what to do with answers whose evidence is missing or is not where the file says (ignoring white
-            space); see ``AnswerPlaces``. Skipped answers go last; a skipped answer of another kind loses only its
+            space); see ``Questions``. Skipped answers go last; a skipped answer of another kind loses only its
             evidence.
         kinds: names of the other kinds of answer; the kind is an index into this list.
-
-    Raises:
-        DataError: the file is not JSON, a key is missing or has the wrong type, a question or story is empty, an id
-            occurs twice, the turns of answers and questions differ, or bad answers are rejected.
     """
-    ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
-    examples: list[QuestionExample] = []
+    questions = Questions(path, bad_answers)
     for conversation in load_json(path).field("data").items():
         story_id = conversation.field("id").name()
         story = conversation.field("story").nonblank_text()
         source = conversation.get("source")
         metadata = () if source is None else (("source", source.text()),)
-        questions = conversation.field("questions").items()
-        turns = [question.field("turn_id").number() for question in questions]
+        question_nodes = conversation.field("questions").items()
+        turns = [node.field("turn_id").number() for node in question_nodes]
         by_person = _answers_by_person(conversation, turns)
         history: tuple[Turn, ...] = ()
-        for place, (question_node, turn) in enumerate(zip(questions, turns, strict=True)):
-            question_id = f"{story_id}:{turn}"
-            question_node.question = question_id
-            ids.add(question_id, question_node)
+        for place, (question_node, turn) in enumerate(zip(question_nodes, turns, strict=True)):
+            question_id = questions.begin(question_node, f"{story_id}:{turn}")
             question = question_node.field("input_text").nonblank_text()
-            answers = [_answer(person[place], question_id, story, kinds, places) for person in by_person]
+            answers = [_answer(person[place], question_id, story, kinds, questions) for person in by_person]
             first = answers[0] if answers else None
-            examples.append(
+            questions.examples.append(
                 QuestionExample(
                     question_id,
                     question,
                     story,
-                    _golds(answers, question_id, places) if answers else None,
+                    _golds(answers, question_id, questions) if answers else None,
                     history,
                     None if first is None else first.kind,
                     metadata,
                 )
             )
             history = (*history, Turn(question, "" if first is None else first.text))
-    return QuestionFile.of(examples, places)
+    return questions.as_file()
 
 
 def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[JsonNode]]:
@@ -226,14 +206,14 @@ def _few(turns: list[int]) -> str:
     return ", ".join(map(str, turns[:30])) + (f" ... ({len(turns)})" if len(turns) > 30 else "")
 
 
-def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], places: AnswerPlaces) -> _Answer:
+def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], questions: Questions) -> _Answer:
     node.question = question_id
-    places.num_answers += 1
+    questions.num_answers += 1
     text = node.field("input_text").text()
     start, end = node.field("span_start").number(), node.field("span_end").number()
     evidence = node.field("span_text").text()
     if not text.strip():
-        places.add_problem(question_id, f"the answer {text!r} is empty")
+        questions.add_problem(question_id, f"the answer {text!r} is empty")
         return _Answer(None, None, text)
     normalized = normalize_answer(text)
     kind = kinds.index(normalized) if normalized in kinds else None
@@ -241,7 +221,7 @@ def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], 
         return _Answer(GoldSpan(text), kind, text)
     problem = _problem(story, start, end, evidence)
     if problem is not None:
-        places.add_problem(question_id, problem)
+        questions.add_problem(question_id, problem)
         return _Answer(GoldSpan(text), kind, text)
     quoted = story[start:end]
     start += len(quoted) - len(quoted.lstrip())
@@ -263,7 +243,7 @@ def _problem(story: str, start: int, end: int, evidence: str) -> str | None:
     return None
 
 
-def _golds(answers: Sequence[_Answer], question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...]:
+def _golds(answers: Sequence[_Answer], question_id: str, questions: Questions) -> tuple[GoldSpan, ...]:
     """Return a question's gold answers; empty if the question is left out."""
     first, kind = answers[0].gold, answers[0].kind
     others = [
@@ -275,6 +255,6 @@ def _golds(answers: Sequence[_Answer], question_id: str, places: AnswerPlaces) -
     if kind is None:
         gold_answers.sort(key=lambda gold: gold.start is None)
         if not gold_answers or gold_answers[0].start is None:
-            places.skipped_questions.append(question_id)
+            questions.skipped.append(question_id)
             return ()
     return tuple(gold_answers)

@@ -23,12 +23,10 @@ class JsonNode:
     """A value in a document.
 
     Args:
-        value: the parsed value.
         parent: the enclosing value; None for the whole document.
         step: key or index in the parent; the file for the whole document.
 
     Attributes:
-        value: the parsed value.
         question: id of the question that this value represents, which messages about it and its parts name.
     """
 
@@ -55,11 +53,7 @@ class JsonNode:
         return f"{node._step}{path}" + (f" (question {question})" if question is not None else "")
 
     def field(self, key: str) -> JsonNode:
-        """Return the value of a required key.
-
-        Raises:
-            DataError: this is not an object, or lacks the key.
-        """
+        """Return the value of a required key."""
         node = self.get(key)
         if node is None:
             keys = ", ".join(list(self.value)[:_MOST_SHOWN]) or "none"
@@ -67,42 +61,25 @@ class JsonNode:
         return node
 
     def get(self, key: str) -> JsonNode | None:
-        """Return the value of a key, or None if the key is missing.
-
-        Raises:
-            DataError: this is not an object.
-        """
+        """Return the value of a key, or None if the key is missing."""
         if not isinstance(self.value, dict):
             raise self._wrong_type("an object")
         return JsonNode(self.value[key], self, key) if key in self.value else None
 
     def fields(self) -> list[tuple[str, JsonNode]]:
-        """Return the keys and values of an object, in order.
-
-        Raises:
-            DataError: this is not an object.
-        """
+        """Return the keys and values of an object, in order."""
         if not isinstance(self.value, dict):
             raise self._wrong_type("an object")
         return [(key, JsonNode(value, self, key)) for key, value in self.value.items()]
 
     def items(self) -> list[JsonNode]:
-        """Return the values of a list.
-
-        Raises:
-            DataError: this is not a list.
-        """
+        """Return the values of a list."""
         if not isinstance(self.value, list):
             raise self._wrong_type("a list")
         return [JsonNode(value, self, place) for place, value in enumerate(self.value)]
 
     def text(self) -> str:
-        r"""Return a text, which may be empty.
-
-        Raises:
-            DataError: this is not text, or contains half a surrogate pair (``\ud83d`` alone), which no tokenizer
-                accepts.
-        """
+        r"""Return a text, which may be empty."""
         if not isinstance(self.value, str):
             raise self._wrong_type("a text")
         if not self.value.isascii() and (half := _SURROGATES.search(self.value)):
@@ -114,11 +91,7 @@ class JsonNode:
         return self.value
 
     def nonblank_text(self) -> str:
-        """Return a text that is not blank.
-
-        Raises:
-            DataError: this is not text, or is blank.
-        """
+        """Return a text that is not blank."""
         text = self.text()
         if not text.strip():
             raise DataError(
@@ -133,21 +106,13 @@ class JsonNode:
         return self.nonblank_text()
 
     def number(self) -> int:
-        """Return a whole number.
-
-        Raises:
-            DataError: this is not a whole number.
-        """
+        """Return a whole number."""
         if not isinstance(self.value, int) or isinstance(self.value, bool):
             raise self._wrong_type("a whole number")
         return self.value
 
     def boolean(self) -> bool:
-        """Return a boolean.
-
-        Raises:
-            DataError: this is not a boolean.
-        """
+        """Return a boolean."""
         if not isinstance(self.value, bool):
             raise self._wrong_type("true or false")
         return self.value
@@ -158,31 +123,8 @@ class JsonNode:
         return DataError(f"{self.where}: must be {expected}; it is {content}")
 
 
-class UniqueIds:
-    """The ids of a document's questions, with the position of each."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, JsonNode] = {}
-
-    def add(self, question: str, node: JsonNode) -> None:
-        """Add a question.
-
-        Raises:
-            DataError: another question has this id.
-        """
-        other = self._places.setdefault(question, node)
-        if other is not node:
-            raise DataError(
-                f"{node.where}: {other.where} has the same id. Answers are matched to questions by id: give each "
-                "question a unique id, or remove one of the two"
-            )
-
-
 def load_json(path: Path) -> JsonNode:
     """Parse the document in a file.
-
-    Args:
-        path: the file, plain or compressed (.gz, .xz, .zst).
 
     Raises:
         DataError: the file cannot be read, is not UTF-8, or is not JSON (the message has ``file:line:column``); or an

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds, load_json
-from lmtransfer.tasks.file_formats.squad import AnswerPlaces, BadAnswersPolicy, QuestionFile
+from lmtransfer.tasks.file_formats.json_document import JsonNode, load_json
+from lmtransfer.tasks.file_formats.squad import BadAnswersPolicy, QuestionFile, Questions
 from lmtransfer.tasks.metrics.question_answering import NO_ANSWER
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 
@@ -35,16 +35,10 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
     - ``yesno`` and ``followup`` are ``metadata``. Titles and background are not read.
 
     Args:
-        path: the file, plain or compressed.
-        bad_answers: what to do with answers that are not at their ``answer_start``; see ``AnswerPlaces``. Skipped
+        bad_answers: what to do with answers that are not at their ``answer_start``; see ``Questions``. Skipped
             answers go last.
-
-    Raises:
-        DataError: the file is not JSON, a key is missing or has the wrong type, a question or passage is empty, an id
-            occurs twice or does not have the form ``<dialogue>_q#<turn>``, or bad answers are rejected.
     """
-    ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
-    examples: list[QuestionExample] = []
+    questions = Questions(path, bad_answers)
     dialogues: set[str] = set()
     for article in load_json(path).field("data").items():
         for dialogue in article.field("paragraphs").items():
@@ -55,9 +49,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
             passage = _passage(dialogue.field("context"))
             history: tuple[Turn, ...] = ()
             for question_node in dialogue.field("qas").items():
-                question_id = question_node.field("id").name()
-                question_node.question = question_id
-                ids.add(question_id, question_node)
+                question_id = questions.begin(question_node)
                 if _TURN_MARK not in question_id:
                     raise DataError(
                         f"{question_node.where}: the id must be <dialogue>{_TURN_MARK}<turn>, because HEQ-D is "
@@ -65,12 +57,12 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
                     )
                 question = question_node.field("question").nonblank_text()
                 texts = _texts(question_node)
-                examples.append(
+                questions.examples.append(
                     QuestionExample(
                         question_id,
                         question,
                         passage,
-                        None if texts is None else _answers(texts, passage, question_id, places),
+                        None if texts is None else _answers(texts, passage, question_id, questions),
                         history,
                         metadata=tuple(
                             (mark, node.text()) for mark in MARKS if (node := question_node.get(mark)) is not None
@@ -78,7 +70,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
                     )
                 )
                 history = (*history, Turn(question, texts[0][0] if texts else ""))
-    return QuestionFile.of(examples, places)
+    return questions.as_file()
 
 
 def _passage(context: JsonNode) -> str:
@@ -105,21 +97,21 @@ def _answer(node: JsonNode) -> tuple[str, int]:
 
 
 def _answers(
-    texts: Iterable[tuple[str, int]], passage: str, question_id: str, places: AnswerPlaces
+    texts: Iterable[tuple[str, int]], passage: str, question_id: str, questions: Questions
 ) -> tuple[GoldSpan, ...]:
     """Return a question's gold answers; empty if the question is left out."""
     gold_answers: list[GoldSpan] = []
     bad: list[GoldSpan] = []
     for text, start in texts:
         if text == NO_ANSWER:
-            places.num_answers += 1
+            questions.num_answers += 1
             gold_answers.append(GoldSpan(NO_ANSWER))
             continue
-        gold = places.gold(question_id, text, start, passage)
+        gold = questions.gold(question_id, text, start, passage)
         if gold is not None:
             (bad if gold.start is None else gold_answers).append(gold)
     if not gold_answers:
-        places.skipped_questions.append(question_id)
+        questions.skipped.append(question_id)
         return ()
     spans = (*gold_answers, *bad)
     return () if all(gold.text == NO_ANSWER for gold in spans) else spans

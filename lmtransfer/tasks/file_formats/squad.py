@@ -1,4 +1,4 @@
-"""SQuAD's files: a JSON document of articles, their paragraphs, and questions about each paragraph.
+"""Questions in SQuAD's format (a JSON document of articles, paragraphs and questions), in rows, and on the hub.
 
 Sources: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), version 1.1; Rajpurkar
 et al., "Know What You Don't Know: Unanswerable Questions for SQuAD" (2018), version 2.0;
@@ -17,9 +17,9 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, TableRecord, format_by_name, open_table
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds, load_json
-from lmtransfer.tasks.places import HubSource, load_hub_table
+from lmtransfer.tasks.file_formats.json_document import JsonNode, load_json
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
+from lmtransfer.tasks.settings import HubSource
 
 BadAnswersPolicy = Literal["refuse", "skip"]
 
@@ -27,36 +27,47 @@ _MOST_PROBLEMS = 3
 _MOST_CHARACTERS = 60
 
 
-class AnswerPlaces:
-    """A check of the offsets of answers, which records the bad answers.
+@dataclass(frozen=True, slots=True)
+class QuestionFile:
+    """The questions in a file, in order, except those left out, and the question id of each bad answer."""
+
+    examples: list[QuestionExample]
+    bad_answers: tuple[str, ...] = ()
+    skipped_questions: tuple[str, ...] = ()  # ids of the questions left out because they have no other answer
+
+
+class Questions:
+    """The questions of a file as they are read, with checks of their ids and of the offsets of their answers.
 
     Args:
         path: the file, for messages.
-        policy: with ``refuse``, ``report`` raises an error. With ``skip``, bad answers are not used for training, but
-            their texts remain references (no official metric uses offsets), and a question with only bad answers is
-            left out.
-
-    Attributes:
-        bad_answers: question id of each bad answer.
-        skipped_questions: ids of the questions that are left out.
-        num_answers: number of answers, including bad ones.
+        policy: with ``refuse``, bad answers are an error. With ``skip``, they are not used for training, but their
+            texts remain references (no official metric uses offsets), and a question with only bad answers is left out.
     """
 
     def __init__(self, path: Path, policy: BadAnswersPolicy) -> None:
-        self.bad_answers: list[str] = []
-        self.skipped_questions: list[str] = []
+        self.examples: list[QuestionExample] = []
+        self.skipped: list[str] = []
         self.num_answers = 0
-        self._path = path
-        self._policy = policy
+        self._path, self._policy = path, policy
+        self._bad_answers: list[str] = []
         self._problems: list[str] = []
+        self._nodes: dict[str, JsonNode] = {}
+
+    def begin(self, node: JsonNode, question: str | None = None) -> str:
+        """Return the id of a question (by default the field ``id``), which messages about the node will name."""
+        question = node.field("id").name() if question is None else question
+        node.question = question
+        other = self._nodes.setdefault(question, node)
+        if other is not node:
+            raise DataError(
+                f"{node.where}: {other.where} has the same id. Answers are matched to questions by id: give each "
+                "question a unique id, or remove one of the two"
+            )
+        return question
 
     def gold(self, question: str, text: str, start: int, passage: str) -> GoldSpan | None:
-        """Return an answer with its span, or without one if the text is not at ``start``; None if the text is empty.
-
-        Args:
-            start: first character of the answer, according to the file.
-            passage: the passage that it quotes.
-        """
+        """Return an answer with its span, or without one if the text is not at ``start``; None if the text is empty."""
         self.num_answers += 1
         if not text.strip():
             self.add_problem(question, f"the answer {text!r} is empty")
@@ -69,76 +80,43 @@ class AnswerPlaces:
         return GoldSpan(text, start, end)
 
     def select(self, question: str, gold_answers: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
-        """Return a question's usable answers, those without a span last; empty if the question is left out.
-
-        Args:
-            gold_answers: results of ``gold``.
-        """
+        """Return a question's usable answers, those without a span last; empty if the question is left out."""
         answers = list(gold_answers)
         spans = sorted((gold for gold in answers if gold is not None), key=lambda gold: gold.start is None)
         if answers and (not spans or spans[0].start is None):
-            self.skipped_questions.append(question)
+            self.skipped.append(question)
             return ()
         return tuple(spans)
 
     def add_problem(self, question: str, problem: str) -> None:
-        """Record a bad answer.
-
-        Args:
-            problem: the problem, for the message.
-        """
-        self.bad_answers.append(question)
+        """Record a bad answer."""
+        self._bad_answers.append(question)
         if len(self._problems) < _MOST_PROBLEMS:
             self._problems.append(f"  question {question}: {problem}")
 
-    def report(self) -> None:
-        """Report the bad answers after the whole file has been read.
+    def as_file(self) -> QuestionFile:
+        """Return the questions that are not left out.
 
         Raises:
             DataError: there are bad answers and the policy is ``refuse``; the message names the first ones.
         """
-        if not self.bad_answers or self._policy == "skip":
-            return
-        further = len(self.bad_answers) - len(self._problems)
-        raise DataError(
-            f"{self._path}: {len(self.bad_answers):,} of {self.num_answers:,} gold answers are not at their offsets:\n"
-            + "\n".join(self._problems)
-            + (f"\n  and {further:,} more" if further else "")
-            + "\nCorrect the offsets (they count characters from 0), or set task.bad_answers=skip: then these answers "
-            "are not used for training, and questions without another answer are left out"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionFile:
-    """The questions in a file, in order, and the ids of bad answers.
-
-    Attributes:
-        examples: the questions, except those left out.
-        bad_answers: question id of each answer that is not where the file says.
-        skipped_questions: ids of the questions left out because they have no other answer.
-    """
-
-    examples: list[QuestionExample]
-    bad_answers: tuple[str, ...] = ()
-    skipped_questions: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, examples: Iterable[QuestionExample], places: AnswerPlaces) -> QuestionFile:
-        """Collect the questions that are not left out."""
-        places.report()
-        skipped_questions = frozenset(places.skipped_questions)
-        remaining = [example for example in examples if example.id not in skipped_questions]
-        return cls(remaining, tuple(places.bad_answers), tuple(places.skipped_questions))
+        if self._bad_answers and self._policy == "refuse":
+            further = len(self._bad_answers) - len(self._problems)
+            raise DataError(
+                f"{self._path}: {len(self._bad_answers):,} of {self.num_answers:,} gold answers are not at their "
+                "offsets:\n"
+                + "\n".join(self._problems)
+                + (f"\n  and {further:,} more" if further else "")
+                + "\nCorrect the offsets (they count characters from 0), or set task.bad_answers=skip: then these "
+                "answers are not used for training, and questions without another answer are left out"
+            )
+        skipped = frozenset(self.skipped)
+        remaining = [example for example in self.examples if example.id not in skipped]
+        return QuestionFile(remaining, tuple(self._bad_answers), tuple(self.skipped))
 
 
 def list_ids(ids: Iterable[str], *, most: int = 10) -> str:
-    """List distinct ids for a message, naming only the first: ``a, b, c and 4 more``.
-
-    Args:
-        ids: ids in order.
-        most: maximum number of ids to name.
-    """
+    """List distinct ids for a message, naming only the first: ``a, b, c and 4 more``."""
     distinct = list(dict.fromkeys(ids))
     further = len(distinct) - most
     return ", ".join(distinct[:most]) + (f" and {further:,} more" if further > 0 else "")
@@ -154,28 +132,21 @@ def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Quest
     A question has no answer if ``is_impossible`` is true, or if its list of answers is empty and the file lacks that
     key; ``plausible_answers`` are ignored. If ``answers`` is missing, the answers are hidden. Answers keep their order,
     except that skipped bad answers go last.
-
-    Args:
-        path: the file, plain or compressed.
-        bad_answers: what to do with answers that are not at their ``answer_start``; see ``AnswerPlaces``.
     """
-    ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
-    examples: list[QuestionExample] = []
+    questions = Questions(path, bad_answers)
     for article in load_json(path).field("data").items():
         for paragraph in article.field("paragraphs").items():
             passage = paragraph.field("context").nonblank_text()
             for question_node in paragraph.field("qas").items():
-                question_id = question_node.field("id").name()
-                question_node.question = question_id
-                ids.add(question_id, question_node)
+                question_id = questions.begin(question_node)
                 question = question_node.field("question").nonblank_text()
-                answers = _answers(question_node, passage, question_id, places)
-                examples.append(QuestionExample(question_id, question, passage, answers))
-    return QuestionFile.of(examples, places)
+                answers = _answers(question_node, passage, question_id, questions)
+                questions.examples.append(QuestionExample(question_id, question, passage, answers))
+    return questions.as_file()
 
 
 def _answers(
-    question_node: JsonNode, passage: str, question_id: str, places: AnswerPlaces
+    question_node: JsonNode, passage: str, question_id: str, questions: Questions
 ) -> tuple[GoldSpan, ...] | None:
     """Return a question's gold answers; empty if the question is left out."""
     flag, answers = question_node.get("is_impossible"), question_node.get("answers")
@@ -189,10 +160,10 @@ def _answers(
             "correct the question"
         )
     gold_answers = [
-        places.gold(question_id, answer.field("text").text(), answer.field("answer_start").number(), passage)
+        questions.gold(question_id, answer.field("text").text(), answer.field("answer_start").number(), passage)
         for answer in items
     ]
-    return places.select(question_id, gold_answers)
+    return questions.select(question_id, gold_answers)
 
 
 #: Maximum length of a row; a longer first line is a document.
@@ -204,9 +175,8 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
     """Read the questions of a file in order, skipping blank lines.
 
     Args:
-        path: the file, plain or compressed, or a ``datasets.save_to_disk`` folder.
         bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
-            ``AnswerPlaces``. Skipped answers go last.
+            ``Questions``. Skipped answers go last.
     """
     columns = [ColumnSpec((name,), "task.train", required=False) for name in _COLUMNS]
     layout = TableLayout("parquet" if format_by_name(path) == "parquet" else "jsonl")
@@ -230,18 +200,8 @@ def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolic
     Args:
         source: the data set on the hub, with the columns ``id``, ``question``, ``context`` and ``answers`` (lists
             ``text`` and ``answer_start``).
-        split: our name of the split.
-        bad_answers: see ``read_span_rows``.
-        places: where a file has already been searched for, for the message.
-
-    Raises:
-        DataError: the split can neither be loaded nor found in the cache, a column is missing, or bad answers are
-            rejected.
     """
-    table, origin = load_hub_table(source, split, places=places), source.origin(split)
-    missing = [column for column in _COLUMNS if column not in table.column_names]
-    if missing:
-        raise DataError(f"{origin}: no column {', '.join(missing)}; the columns are {', '.join(table.column_names)}")
+    table, origin = source.load(split, places=places, columns=_COLUMNS), source.origin(split)
     columns = zip(*(table[column] for column in _COLUMNS), strict=True)
     return _read((_hub_row(row, f"{origin}, row {n}") for n, row in enumerate(columns)), Path(origin), bad_answers)
 
@@ -253,19 +213,15 @@ def _hub_row(row: tuple[Any, ...], where: str) -> JsonNode:
 
 
 def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy) -> QuestionFile:
-    ids, places = UniqueIds(), AnswerPlaces(origin, bad_answers)
-    examples: list[QuestionExample] = []
+    questions = Questions(origin, bad_answers)
     passages: dict[str, str] = {}  # one copy of each passage, shared by many questions
     for row in rows:
-        question_id = row.field("id").name()
-        row.question = question_id
-        ids.add(question_id, row)
+        question_id = questions.begin(row)
         question, passage = row.field("question").nonblank_text(), row.field("context").nonblank_text()
         passage = passages.setdefault(passage, passage)
-        examples.append(
-            QuestionExample(question_id, question, passage, _row_answers(row, passage, question_id, places))
-        )
-    return QuestionFile.of(examples, places)
+        answers = _row_answers(row, passage, question_id, questions)
+        questions.examples.append(QuestionExample(question_id, question, passage, answers))
+    return questions.as_file()
 
 
 def _row(record: TableRecord) -> JsonNode:
@@ -283,20 +239,20 @@ def _list_answers(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:
     return [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
 
 
-def _row_answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
+def _row_answers(row: JsonNode, passage: str, question_id: str, questions: Questions) -> tuple[GoldSpan, ...] | None:
     """Return a question's gold answers; empty if the question is left out."""
     answers = row.get("answers")
     if answers is None or answers.value is None:
         return None
-    return places.select(question_id, (_answer(node, passage, question_id, places) for node in answers.items()))
+    return questions.select(question_id, (_answer(node, passage, question_id, questions) for node in answers.items()))
 
 
-def _answer(node: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> GoldSpan | None:
+def _answer(node: JsonNode, passage: str, question_id: str, questions: Questions) -> GoldSpan | None:
     text, start = node.field("text").text(), node.get("start")
     if start is not None and start.value is not None:
-        return places.gold(question_id, text, start.number(), passage)
+        return questions.gold(question_id, text, start.number(), passage)
     if text.strip() and text not in passage:
-        places.num_answers += 1
-        places.add_problem(question_id, f"the answer {text[:60]!r} does not occur in the context")
+        questions.num_answers += 1
+        questions.add_problem(question_id, f"the answer {text[:60]!r} does not occur in the context")
         return GoldSpan(text)
-    return places.gold(question_id, text, passage.find(text), passage)
+    return questions.gold(question_id, text, passage.find(text), passage)

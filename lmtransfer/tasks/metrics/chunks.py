@@ -51,12 +51,6 @@ class Chunks:
     their scheme. A chunk ends before O, and before a word that starts another chunk. A word starts a chunk if the
     preceding tag is O, E, L, S or U, if its own tag is B, S or U, or if its kind differs from that of the preceding
     word. For example, I-PER after O or I-LOC starts a chunk, and B-PER I-LOC are two chunks.
-
-    Args:
-        labels: the task's tags in index order.
-
-    Raises:
-        DataError: a label is not a chunk tag.
     """
 
     def __init__(self, *, labels: Sequence[str]) -> None:
@@ -64,9 +58,6 @@ class Chunks:
 
     def of(self, tags: Sequence[int] | np.ndarray) -> list[Chunk]:
         """Find the chunks of one sentence, in order.
-
-        Args:
-            tags: tag indices of shape (W,).
 
         Raises:
             DataError: an index has no label; this includes -1, which marks an unscored word.
@@ -88,15 +79,7 @@ class Chunks:
     def counts(
         self, predictions: Sequence[int] | np.ndarray, targets: Sequence[int] | np.ndarray
     ) -> tuple[int, int, int]:
-        """Count the correct, predicted and gold chunks of one sentence.
-
-        Args:
-            predictions: predicted tag indices of shape (W,).
-            targets: gold tag indices of shape (W,).
-
-        Raises:
-            DataError: the lengths differ, or an index has no label.
-        """
+        """Count the correct, predicted and gold chunks of one sentence."""
         if len(predictions) != len(targets):
             raise DataError(f"a sentence has {len(targets)} gold tags, but {len(predictions)} predicted tags")
         predicted, gold = set(self.of(predictions)), set(self.of(targets))
@@ -104,11 +87,7 @@ class Chunks:
 
 
 def chunk_scores(num_right: float, num_predicted: float, num_gold: float) -> dict[str, float]:
-    """Return ``f1``, ``precision`` and ``recall`` of chunks, 0 to 1; a score with denominator 0 is 0.
-
-    Args:
-        num_right: number of correct chunks, over all sentences.
-    """
+    """Return ``f1``, ``precision`` and ``recall`` of chunks, 0 to 1; a score with denominator 0 is 0."""
     return {
         "f1": 2 * num_right / (num_predicted + num_gold) if num_predicted + num_gold else 0.0,
         "precision": num_right / num_predicted if num_predicted else 0.0,

@@ -37,9 +37,6 @@ def metric_value(
         gold: label indices or scores, shape (N,); for sets of labels, 0 or 1, shape (N, C).
         positive: index of the label whose F1 is ``f1``.
         weights: how often each example counts, shape (N,), for labels only; None if each counts once.
-
-    Raises:
-        ValueError: there are no examples.
     """
     if len(gold) == 0:
         raise ValueError(f"metric {name} received no examples")
@@ -68,7 +65,6 @@ def explain_undefined(name: str, predicted: np.ndarray, gold: np.ndarray, *, pos
 
     Args:
         predicted: answers, as in ``metric_value``; for sets of labels, also decisions of 0 or 1.
-        positive: index of the label whose F1 is ``f1``.
     """
     if name in (*CORRELATIONS, "matthews"):
         sides = {"prediction": predicted, "gold answer": gold}

@@ -1,7 +1,9 @@
-"""CoQA's official metrics: exact match and word F1 against several reference answers, by domain or kind of answer.
+"""The official metrics of SQuAD 1.1 and 2.0, QuAC and CoQA: exact match and word F1 against several references.
 
-Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019), and its evaluate-v1.0.py. All values
-are unrounded fractions, 0 to 1; the script prints percentages with one decimal.
+Sources: Rajpurkar et al., "SQuAD" (2016) and evaluate-v1.1.py; Rajpurkar et al., "Know What You Don't Know" (2018) and
+evaluate-v2.0.py; Choi et al., "QuAC" (2018) and its scorer; Reddy et al., "CoQA" (2019) and evaluate-v1.0.py. All
+values are unrounded fractions, 0 to 1. A question without an answer is an error here; the scripts count it as wrong or
+leave it out.
 """
 
 from __future__ import annotations
@@ -56,12 +58,6 @@ def leave_one_out_max(scores: Sequence[float]) -> float:
 
     This makes systems comparable with people, who are also compared with one reference fewer (Reddy et al., "CoQA"
     (2019); Choi et al., "QuAC" (2018)). A single reference is not left out.
-
-    Args:
-        scores: score of one answer against each reference, in order.
-
-    Raises:
-        ValueError: there is no score.
     """
     if not scores:
         raise ValueError("an answer has no reference to compare with")
@@ -93,10 +89,6 @@ def check_same_questions(entries: Mapping[str, object], questions: Collection[st
     The official scripts skip a question without an answer, or count it as wrong. Here the caller must answer it with an
     empty text.
 
-    Args:
-        entries: entries by question id.
-        what: name of the entries, for the message.
-
     Raises:
         DataError: there are no questions, a question has no entry, or an entry has no question; the message names the
             first.
@@ -119,15 +111,7 @@ def check_same_questions(entries: Mapping[str, object], questions: Collection[st
 
 
 def squad_scores(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return ``exact`` (the script's exact_match) and ``f1`` of SQuAD 1.1: the best over a question's references.
-
-    Source: Rajpurkar et al., "SQuAD" (2016); evaluate-v1.1.py. A missing answer is an error here; the script counts it
-    as wrong.
-
-    Args:
-        answers: predicted text by question id.
-        references: the gold texts by question id, at least one each.
-    """
+    """Return ``exact`` (the script's exact_match) and ``f1`` of SQuAD 1.1: the best over a question's references."""
     return {name: mean(scores.values()) for name, scores in squad_questions(answers, references).items()}
 
 
@@ -158,9 +142,6 @@ def squad2_scores(
 
     With null odds, also return ``best_exact`` and ``best_f1``, the scores at the best threshold, and these thresholds
     (``best_exact_thresh``, ``best_f1_thresh``). A group without questions has no entry.
-
-    Source: Rajpurkar et al., "Know What You Don't Know: Unanswerable Questions for SQuAD" (2018); evaluate-v2.0.py. A
-    missing answer is an error here; the script leaves such a question out of the means.
 
     Args:
         answers: predicted text by question id; empty for no answer.
@@ -239,12 +220,6 @@ def best_threshold(
     it. If it is best to answer no question, the script's threshold is 0, which suits probabilities. If some odds are
     not above 0, ours is just below the smallest odds instead.
 
-    Args:
-        answers: predicted text by question id.
-        scores: scores of these texts, by question id.
-        has_answer: whether a question has a gold answer.
-        null_odds: evidence for no answer, by question id.
-
     Returns:
         The mean score (0 to 1), and the threshold: odds above it mean no answer.
 
@@ -268,8 +243,8 @@ def best_threshold(
     return best / len(scores), threshold
 
 
+#: The text that ends each of QuAC's passages and is the answer if there is no other.
 NO_ANSWER = "CANNOTANSWER"
-"""The text that ends each passage and is the answer if there is no other."""
 
 
 def quac_scores(
@@ -286,8 +261,6 @@ def quac_scores(
     - ``heq_d``: share of dialogues in which all these questions reach it, including dialogues without such questions.
     - ``human_f1``: mean human F1; ``unanswerable``: share of unanswerable questions with no answer predicted (absent if
       there are no unanswerable questions).
-
-    A question without an answer is an error here; the scorer counts it as wrong.
 
     Args:
         answers: predicted text by question id; ``CANNOTANSWER`` or empty for no answer.
@@ -326,11 +299,7 @@ def quac_questions(
 
 
 def agreed_questions(references: Mapping[str, Sequence[str]], *, min_f1: float = 0.4) -> list[str]:
-    """Return the ids of the questions whose human F1 is at least ``min_f1``, in order.
-
-    Raises:
-        DataError: there is no such question.
-    """
+    """Return the ids of the questions whose human F1 is at least ``min_f1``, in order."""
     agreed = [question for question, texts in references.items() if human_f1(texts) >= min_f1]
     if not agreed:
         raise DataError(f"none of the {len(references)} questions has a human F1 of at least {min_f1}")
@@ -342,10 +311,6 @@ def quac_f1(answer: str, references: Sequence[str]) -> float:
 
     If at least half of the references say that there is no answer, only "no answer" is correct (F1 1; any other answer
     0). Otherwise the references without an answer are ignored.
-
-    Args:
-        answer: predicted text; ``CANNOTANSWER`` or empty for no answer.
-        references: each person's text, as for :func:`quac_scores`.
     """
     agreed_answers = agreed_references(references)
     prediction = answer or NO_ANSWER
@@ -381,11 +346,9 @@ def coqa_scores(
 ) -> dict[str, float]:
     """Return ``exact`` (the script's em) and ``f1``: the best over a question's references, one left out in turn.
 
-    With groups, also return ``<group>_exact`` and ``<group>_f1`` for each group. A missing answer is an error here; the
-    script counts it as wrong.
+    With groups, also return ``<group>_exact`` and ``<group>_f1`` for each group.
 
     Args:
-        answers: predicted text by question id: free text, including "yes", "no" and "unknown".
         references: each person's text, by question id (the file's ``answers`` and ``additional_answers``).
         groups: name of the group by question id: the domain, or the kind of answer.
     """

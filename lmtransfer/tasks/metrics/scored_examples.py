@@ -55,14 +55,10 @@ class Ratio:
 
     The counts depend on the metric: 1 for a mean; the words of each sentence for accuracy over words. For F1 of spans,
     the parts are twice the correct spans, and the counts are the predicted spans plus the gold spans.
-
-    Attributes:
-        parts: float64, shape (N,).
-        counts: float64, shape (N,); 0 for an example that does not count.
     """
 
     parts: np.ndarray
-    counts: np.ndarray
+    counts: np.ndarray  # float64, shape (N,); 0 for an example that does not count
 
     @classmethod
     def mean(cls, scores: Iterable[float]) -> Ratio:
@@ -82,22 +78,14 @@ class ScoredExamples:
     """The answers to one split.
 
     Attributes:
-        kind: kind of the answers.
-        labels: names of the labels, in the order of the indices in ``predicted`` and ``gold``.
-        ids: readable names of the examples, cut at ``MOST_ID_BYTES``.
         keys: unique keys that match examples across runs: a hash of the content, uint64, shape (N,).
         clusters: group number of each example, such as that of its passage, int64, shape (N,).
         lengths: number of characters in each input, int64, shape (N,).
         predicted: index of the label (classification, tagging), 1 or 0 for each label in order (multi_label), or the
             score (regression), shape (R,); empty for spans and pairs.
-        gold: the gold answers, in the same format.
         offsets: the answers of example n are ``predicted[offsets[n]:offsets[n + 1]]``, int64, shape (N + 1,).
         answers: text of each answer, cut at ``MOST_TEXT_BYTES``; for spans only.
-        gold_answers: the first gold text of each example, cut in the same way ("" if there is no answer).
-        ratios: the metrics that are ratios of sums, by name.
         classes: class of each example, int64, shape (N,); -1 for none.
-        class_names: names of the classes.
-        positive: index of the label whose F1 counts.
         confidences: probability of each answer, 0 to 1, floating point, shape (R,); empty if unknown.
         starts: first character of each answer in its passage, int64, shape (N,); -1 for an answer that is not a span;
             empty if unknown.
@@ -126,12 +114,7 @@ class ScoredExamples:
         return len(self.ids)
 
     def label_set(self, decisions: np.ndarray, row: int) -> str:
-        """Return the names of an example's labels as one text.
-
-        Args:
-            decisions: ``predicted`` or ``gold`` answers of kind multi_label.
-            row: number of the example.
-        """
+        """Return the names of an example's labels as one text."""
         chosen = np.flatnonzero(decisions[self.offsets[row] : self.offsets[row + 1]])
         return ", ".join(self.labels[label] for label in chosen.tolist()) or "no label"
 
@@ -139,9 +122,6 @@ class ScoredExamples:
         """Hash everything but the answers that a score depends on: examples in any order, gold answers and labels.
 
         Two runs with the same hash performed the same task, whatever they call it.
-
-        Args:
-            metric: name of the metric that decides.
         """
         positive = self.labels[self.positive] if metric == "f1" and self.kind == "classification" else None
         task = json.dumps([self.kind, sorted(self.labels), metric, positive])
@@ -188,27 +168,16 @@ class ScoredExamples:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """The answers of one training run, and the identity of that run.
-
-    Attributes:
-        task: name of the task.
-        split: name of the split.
-        main_metric: name of the metric that decides.
-        seed: seed of finetuning or of the probe; None if nothing was trained.
-        pretraining_seed: seed of the pretraining run; None if unknown, or if the weights were random.
-        is_control: whether this is the control, which starts from random weights.
-        baseline: name of the baseline that produced the answers; empty for a trained model.
-        examples: the answers.
-    """
+    """The answers of one training run, and the identity of that run."""
 
     task: str
     split: str
     main_metric: str
-    seed: int | None
-    pretraining_seed: int | None
+    seed: int | None  # seed of finetuning or of the probe; None if nothing was trained
+    pretraining_seed: int | None  # seed of the pretraining run; None if unknown, or if the weights were random
     is_control: bool
     examples: ScoredExamples = field(repr=False)
-    baseline: str = ""
+    baseline: str = ""  # name of the baseline that produced the answers; empty for a trained model
 
 
 def scored_examples(
@@ -231,19 +200,9 @@ def scored_examples(
     """Combine answers with the identity of their examples; see ``ScoredExamples``.
 
     Args:
-        examples: N examples.
-        ratios: the metrics that are ratios of sums.
-        predicted: shape (R,).
-        gold: shape (R,).
         words: number of answers for each example, shape (N,); by default one each if there are any answers.
-        classes: class of each example, shape (N,).
-        class_names: names of the classes.
-        answers: texts of the answers.
-        gold_answers: texts of the gold answers.
-        positive: index of the label whose F1 counts.
         confidences: probability of each answer, shape (R,); None for unknown probabilities, in whole or for single
             answers.
-        starts: first character of each answer in its passage, shape (N,).
     """
     empty = np.zeros(0, dtype=np.int64)
     has_confidences = confidences is not None and all(value is not None for value in confidences)
@@ -431,10 +390,6 @@ def _of_chunks(answers: ScoredExamples) -> dict[str, ClassScores]:
 
 
 def mean_by_class(seeds: Sequence[Mapping[str, ClassScores]]) -> dict[str, ClassScores]:
-    """Return the mean of each score over seeds, for the classes that all seeds have.
-
-    Args:
-        seeds: the result of ``scores_by_class`` for each seed.
-    """
+    """Return the mean of each score over seeds, for the classes that all seeds have."""
     names = [name for name in seeds[0] if all(name in scores for scores in seeds)]
     return {name: {score: fmean(scores[name][score] for scores in seeds) for score in seeds[0][name]} for name in names}

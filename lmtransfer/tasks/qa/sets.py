@@ -31,20 +31,12 @@ SpanFormat = Literal["squad", "quac", "coqa", "jsonl"]
 
 @dataclass(frozen=True, slots=True)
 class AnswersById:
-    """Answers and gold answers by question id, in the format that the official scripts expect.
-
-    Attributes:
-        texts: text of each answer.
-        spans: text of the best span, even if the answer is of another kind.
-        null_odds: null score minus span score; a large value means no answer.
-        references: the gold texts; empty if there is no answer.
-        domains: source domain of each question; empty if unknown.
-    """
+    """Answers and gold answers by question id, in the format that the official scripts expect."""
 
     texts: Mapping[str, str]
-    spans: Mapping[str, str]
-    null_odds: Mapping[str, float]
-    references: Mapping[str, Sequence[str]]
+    spans: Mapping[str, str]  # text of the best span, even if the answer is of another kind
+    null_odds: Mapping[str, float]  # null score minus span score; a large value means no answer
+    references: Mapping[str, Sequence[str]]  # the gold texts; empty if there is no answer
     domains: Mapping[str, str]
 
     @classmethod
@@ -64,27 +56,17 @@ class Squad:
     """SQuAD 1.1, or 2.0, in which a question may have no answer.
 
     Args:
-        no_answer: whether a question may have no answer.
         threshold: null odds above which there is no answer.
-
-    Attributes:
-        kinds: names of the answers that are not spans.
-        on_hub: whether the hub has sets with these columns.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ()
-    on_hub: ClassVar[bool] = True
+    kinds: ClassVar[tuple[str, ...]] = ()  # names of the answers that are not spans
+    on_hub: ClassVar[bool] = True  # whether the hub has sets with these columns
 
     def __init__(self, *, no_answer: bool = False, threshold: float = 0.0) -> None:
         self.no_answer, self.threshold = no_answer, threshold
 
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        """Read the questions of a file.
-
-        Args:
-            bad_answers: what to do with gold answers that are not where the file says.
-            kinds: names of the answers that are not spans, in the task's order.
-        """
+        """Read the questions of a file (``kinds``: names of the answers that are not spans, in the task's order)."""
         return read_squad(path, bad_answers=bad_answers)
 
     def scores(self, answers_by_id: AnswersById) -> dict[str, float]:

@@ -24,19 +24,11 @@ from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.file_formats.squad import BadAnswersPolicy, QuestionFile, holds_rows, list_ids, read_span_hub
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
 from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader, two_texts
-from lmtransfer.tasks.languages import (
-    PLACE,
-    check_languages,
-    groups_of_translations,
-    language_classes,
-    scores_by_language,
-)
+from lmtransfer.tasks.languages import PLACE, check_languages, file_lists, scores_by_language, with_languages
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.places import LocatedFiles
-from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.qa.example import STRIDE, QuestionExample, WindowedQuestion, encode_questions, text_of_tokens
 from lmtransfer.tasks.qa.sets import SETS, AnswersById, SpanFormat
-from lmtransfer.tasks.qa.windows import STRIDE, WindowedQuestion, encode_questions, text_of_tokens
-from lmtransfer.tasks.settings import FileSettings, HubDatasetSettings, TaskSettings
+from lmtransfer.tasks.settings import FileSettings, HubDatasetSettings, LocatedFiles, TaskSettings
 from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -54,11 +46,8 @@ def decode_spans(
     only if every window says so. Another kind of answer is predicted if some window scores it above a span.
 
     Args:
-        encoded: result of ``encode_questions``.
         outputs: [start, end, score, null score, and the log odds of each other kind against a span], float32, of shape
             (S, 4 + C); start and end are tokens of the sequence, or -1 if no span is legal.
-        labels: names of the C other kinds.
-        no_answer: whether "no answer" is a valid answer.
         threshold: null odds (null score minus span score) above which there is no answer.
     """
     targets_of = SpanTargets.of(encoded.targets)
@@ -106,13 +95,7 @@ def _best(question: WindowedQuestion, passages: np.ndarray, rows: np.ndarray) ->
 
 
 class QuestionReader(Reader):
-    """A reader of the user's questions.
-
-    Args:
-        kind: short name of the task's kind, for messages.
-        file_format: format of the task's own files.
-        labels: the task's other kinds of answer.
-    """
+    """A reader of the user's questions."""
 
     formats = ("text", "jsonl", "parquet", "squad", "quac", "coqa")
     file_only = ("parquet", "squad", "quac", "coqa")
@@ -152,12 +135,6 @@ class SpanQa(Task):
     """Questions about passages, answered by a span of the passage and scored like the official script of the data.
 
     If a split has several files, all are read. A test file may lack the answers.
-
-    Attributes:
-        notes: unusual input by split, from the last call of ``examples`` for the split.
-
-    Raises:
-        ConfigError: there is no file, or ``labels`` and ``no_answer`` do not fit the format.
     """
 
     class Settings(TaskSettings, FileSettings, HubDatasetSettings):
@@ -265,11 +242,7 @@ class SpanQa(Task):
         return questions
 
     def check_windows(self, longest: int) -> None:
-        """Check that windows overlap or touch; the default ``stride`` fits all lengths and is not checked.
-
-        Raises:
-            ConfigError: ``stride`` is larger than a window of ``longest`` tokens.
-        """
+        """Check that windows overlap or touch; the default ``stride`` fits all lengths and is not checked."""
         stride = self.settings.stride
         if stride != STRIDE and stride > longest:
             raise ConfigError(
@@ -364,9 +337,6 @@ class CrossLingualQa(SpanQa):
 
     The metrics are over the questions of all languages, by SQuAD's script; F1 is also reported for each language, as
     ``language/de/f1``. The same question has the same published id in every language, so ids get the language's code.
-
-    Raises:
-        ConfigError: there is no language, or one occurs twice; see also ``SpanQa``.
     """
 
     class Settings(SpanQa.Settings):
@@ -388,10 +358,10 @@ class CrossLingualQa(SpanQa):
         self.languages = check_languages(languages)
         self._languages_of: dict[str, list[str | None]] = {}
         file_names: dict[str, list[str]] = {}
-        for split, names in files.items():
+        for split, names in file_lists(files).items():
             pairs = [
                 (file.replace(PLACE, code or ""), code)
-                for file in ([names] if isinstance(names, str) else names or [])
+                for file in names
                 for code in (self.languages if PLACE in file else (None,))
             ]
             file_names[split] = [file for file, _ in pairs]
@@ -401,28 +371,13 @@ class CrossLingualQa(SpanQa):
     @override
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:
         """Compute the metrics over all languages, and F1 for each language."""
-        answer_list = list(answers)
-
-        def score(rows: Sequence[int]) -> dict[str, float]:
-            return super(CrossLingualQa, self).score(
-                [examples[row] for row in rows], [answer_list[row] for row in rows]
-            )
-
-        return {
-            **super().score(examples, answer_list),
-            **scores_by_language(_languages(examples), self.main_metric, score),
-        }
+        return scores_by_language(super().score, examples, answers, _languages(examples), metric=self.main_metric)
 
     @override
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
         """Return predicted and gold texts; classes are the languages, translations are in one group."""
-        predictions = super().scored_examples(examples, answers)
-        classes = language_classes(_languages(examples))
-        if classes is None:
-            return predictions
         questions = [example.id.partition(":")[2] for example in examples]  # the same in all languages
-        clusters = groups_of_translations(predictions.clusters, questions)
-        return replace(predictions, clusters=clusters, classes=classes[0], class_names=classes[1])
+        return with_languages(super().scored_examples(examples, answers), _languages(examples), questions)
 
     def _read(self, split: str) -> Iterator[tuple[str, QuestionFile]]:
         """Yield the name of each file of a split, and its questions with their language."""

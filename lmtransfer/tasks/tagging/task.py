@@ -7,42 +7,68 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import numpy as np
 from typing_extensions import override
 
 from lmtransfer.data.documents import Notes, clean
+from lmtransfer.data.files import plain_name
+from lmtransfer.data.tables import format_by_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.file_formats.conll import TaggedSentence, read_conll, read_conllu
+from lmtransfer.tasks.file_formats.conll import (
+    TagColumn,
+    TaggedSentence,
+    iob1_to_bio,
+    read_conll,
+    read_conllu,
+    read_tagged_hub,
+    read_tagged_rows,
+    scheme_of,
+    unmarked_starts,
+)
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader
-from lmtransfer.tasks.label_checks import check_label, check_labels, list_labels, to_nfc
+from lmtransfer.tasks.label_checks import (
+    check_label,
+    check_labels,
+    check_names,
+    check_training_file,
+    list_labels,
+    to_nfc,
+)
 from lmtransfer.tasks.metrics.chunks import OUTSIDE, Chunks, chunk_scores, split_tag
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.settings import FileSettings, HubDatasetSettings, TaskSettings
-from lmtransfer.tasks.tagging.example import TaggedExample
-from lmtransfer.tasks.tagging.files import WORDS, FileFormat, Scheme, TaggedFiles, words_fields
-from lmtransfer.tasks.tagging.word_encoding import encode_words
+from lmtransfer.tasks.settings import FileSettings, HubDatasetSettings, HubSource, TaskSettings
+from lmtransfer.tasks.tagging.example import TaggedExample, encode_words
 from lmtransfer.tokenizers.base import Tokenizer
 
+FileFormat = Literal["conll", "conllu", "jsonl", "parquet"]
+Scheme = Literal["words", "bio", "iob1"]
+
+UNMARKED = "spans that begin with I- instead of B-, kept unchanged"
 ENCODED = "encoded"
+
+#: Columns of the words and of the tags; None for the last column.
+_DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str | None]] = {
+    "conll": (1, None),
+    "conllu": ("form", "upos"),
+    "jsonl": ("words", "tags"),
+    "parquet": ("words", "tags"),
+}
+#: The usual names of the word field, which ``datasets`` calls tokens.
+WORDS = ("words", "tokens")
 
 
 class SentenceReader(Reader):
-    """A reader of the user's sentences.
-
-    Args:
-        kind: short name of the task's kind, for messages.
-        file_format: format of the task's own files.
-        word_column: column of the words in these files.
-        tag_column: column of the tags in these files.
-    """
+    """A reader of the user's sentences."""
 
     formats = ("text", "jsonl", "conll", "conllu", "parquet")
     file_only = ("conll", "conllu", "parquet")
@@ -60,7 +86,7 @@ class SentenceReader(Reader):
         """Yield sentences from JSON, parquet or a file with one word per line, ignoring tags."""
         same = source.file_format == self._own_format
         if source.file_format in ("jsonl", "parquet"):
-            fields = words_fields(self._word_column) if same else WORDS
+            fields = _words_fields(self._word_column) if same else WORDS
             yield from source.each_row(fields, lambda row, name: _words(row, name, fields))
             return
         assert source.path is not None
@@ -90,10 +116,6 @@ class Tagging(Task):
 
     Attributes:
         notes: unusual input by split, from the last call of ``examples``; under ``"encoded"`` from the last ``encode``.
-
-    Raises:
-        ConfigError: the format has no such column; there is neither a file nor a hub name; or ``labels`` are fewer than
-            two, repeat a tag, or do not fit the scheme. Labels discovered in the data are checked on first use.
     """
 
     class Settings(TaskSettings, FileSettings, HubDatasetSettings):
@@ -126,25 +148,33 @@ class Tagging(Task):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         asked = self.settings
-        self.files = TaggedFiles(
-            asked.located_files(task=self.name),
-            file_format=asked.file_format,
-            word_column=asked.word_column,
-            tag_column=asked.tag_column,
-            scheme=asked.scheme,
-            hub=asked.hub_source(),
-            hub_columns=asked.hub_columns,
-        )
+        self.files = asked.located_files(task=self.name)
         self.splits = self.files.splits
         self.notes: dict[str, Notes] = {}
+        word, tag = _DEFAULT_COLUMNS[asked.file_format]
+        self._word_column = word if asked.word_column is None else asked.word_column
+        self._tag_column = tag if asked.tag_column is None else asked.tag_column
+        _check_columns(asked.file_format, self._word_column, self._tag_column)
+        if len(asked.hub_columns) != 2:
+            raise ConfigError(
+                f"task.hub_columns={list(asked.hub_columns)}: name the column of the words, then of the tags"
+            )
+        self._span_encoding = ""
         if asked.labels is not None:
             labels = [to_nfc(label, "task.labels") for label in asked.labels]
             self.labels = self._check(labels, asked.scheme or "words")
 
-    @property
+    @cached_property
     def scheme(self) -> Scheme:
         """The meaning of the tags."""
-        return self.files.scheme
+        if self.settings.scheme is not None:
+            return self.settings.scheme
+        if "train" not in self.splits:
+            raise ConfigError(
+                "task.scheme=null: there is no training file to recognize the scheme from; set words, bio or iob1"
+            )
+        scheme, self._span_encoding = scheme_of(sentence.tags or () for sentence in self._read("train", Notes()))
+        return scheme
 
     @property
     def main_metric(self) -> str:  # type: ignore[override]
@@ -157,21 +187,12 @@ class Tagging(Task):
         return self._check(self.discover_labels(), self.scheme)
 
     def discover_labels(self) -> list[str]:
-        """Find the tags of the training split: ``O``, then the others sorted.
-
-        Raises:
-            ConfigError: there is no training split.
-            DataError: the split is missing or malformed.
-        """
-        if "train" not in self.splits:
-            raise ConfigError(
-                f"task.labels=null: the tags are read from the training file, but task {self.name} has none; list them "
-                "in task.labels=[...], or set task.files.train= to a file"
-            )
-        tag_column = self.files.tag_column
+        """Find the tags of the training split: ``O``, then the others sorted."""
+        check_training_file(self.splits, self.name, items="tags")
+        tag_column = self._tag_column
         column = "task.tag_column (now the last)" if tag_column is None else f"task.tag_column={tag_column}"
         counts = Counter[str]()
-        for sentence in self.files.sentences("train", Notes()):
+        for sentence in self._sentences("train", Notes()):
             for word, tag in enumerate(sentence.tags or ()):
                 if tag not in counts:
                     check_label(tag, sentence.where(word), column)
@@ -180,23 +201,22 @@ class Tagging(Task):
         return sorted(counts, key=lambda tag: (tag != OUTSIDE, tag))
 
     def _check(self, labels: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
-        if len(labels) < 2 or len(set(labels)) != len(labels):
-            raise ConfigError(f"task.labels=[{list_labels(labels)}]: there must be at least two different names")
+        checked = check_names(labels)
         if scheme != "words":
             try:
                 for label in labels:
                     split_tag(label)
             except DataError as error:
                 raise ConfigError(f"task.labels: {error} (set task.scheme=words)") from None
-        return tuple(labels)
+        return checked
 
     @override
     def reader(self) -> SentenceReader:
         return SentenceReader(
             TaggingSpec.kind,
-            file_format=self.files.file_format,
-            word_column=self.files.word_column,
-            tag_column=self.files.tag_column,
+            file_format=self.settings.file_format,
+            word_column=self._word_column,
+            tag_column=self._tag_column,
         )
 
     @override
@@ -213,7 +233,7 @@ class Tagging(Task):
         return TaggingSpec(len(self.labels))
 
     def origin(self, split: str) -> str:
-        """Return the file or hub split from which a split is read; see ``TaggedFiles.origin``."""
+        """Return the file or hub split from which a split is read."""
         return self.files.origin(split)
 
     @override
@@ -222,7 +242,7 @@ class Tagging(Task):
         index = {label: number for number, label in enumerate(self.labels)}
         sentences: list[TaggedExample] = []
         places: dict[str, str] = {}
-        for number, sentence in enumerate(self.files.sentences(split, notes)):
+        for number, sentence in enumerate(self._sentences(split, notes)):
             name = sentence.name or f"{split}:{number}"
             if name in places:
                 raise DataError(
@@ -232,11 +252,58 @@ class Tagging(Task):
             sentences.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
         if not sentences:
             raise DataError(f"{self.origin(split)}: contains no sentences")
-        if self.scheme != "words" and self.files.span_encoding:
-            encoding = self.files.span_encoding
-            kind = f"sentences whose tags mark spans ({encoding}), scored by F1 (task.scheme=words: by words)"
+        if self.scheme != "words" and self._span_encoding:
+            kind = (
+                f"sentences whose tags mark spans ({self._span_encoding}), scored by F1 (task.scheme=words: by words)"
+            )
             notes.add(kind, self.origin(split), len(sentences))
         return sentences
+
+    def _sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
+        """Yield the sentences of a split, in the order of the source, with spans in BIO."""
+        sentences = (_normalize(sentence, notes) for sentence in self._read(split, notes))
+        return sentences if self.scheme == "words" else (self._as_bio(sentence, notes) for sentence in sentences)
+
+    def _read(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
+        source, file_format = self.files.locate(split), self.settings.file_format
+        if isinstance(source, HubSource):
+            words, tags = self.settings.hub_columns
+            places = self.files.places(split)
+            return read_tagged_hub(source, split, words_column=words, tags_column=tags, places=places)
+        name_format, with_gold = _format_by_name(source), not split.startswith("test")
+        if file_format == "conll":
+            if name_format is not None:
+                raise DataError(
+                    f"{source}: has the suffix of a {name_format} file, but task.file_format=conll reads columns: set "
+                    f"task.file_format={name_format}, or rename the file"
+                )
+            word, tag = int(self._word_column), None if self._tag_column is None else int(self._tag_column)
+            return read_conll(source, word_column=word, tag_column=tag, with_gold=with_gold, notes=notes)
+        if file_format == "conllu":
+            return read_conllu(source, tag_column=cast(TagColumn, self._tag_column), with_gold=with_gold, notes=notes)
+        return read_tagged_rows(
+            source,
+            file_format=name_format if name_format == "jsonl" or name_format == "parquet" else file_format,
+            words_fields=_words_fields(self._word_column),
+            tags_field=str(self._tag_column),
+            with_gold=with_gold,
+            notes=notes,
+        )
+
+    def _as_bio(self, sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
+        if sentence.tags is None:
+            return sentence
+        for word, tag in enumerate(sentence.tags):
+            try:
+                split_tag(tag)
+            except DataError as error:
+                raise DataError(f"{sentence.where(word)}: {error} (set task.scheme=words)") from None
+        if self.scheme == "iob1":
+            return replace(sentence, tags=iob1_to_bio(sentence.tags))
+        unmarked = unmarked_starts(sentence.tags)
+        if unmarked:
+            notes.add(UNMARKED, sentence.where(unmarked[0]), len(unmarked))
+        return sentence
 
     def _indices(self, sentence: TaggedSentence, index: Mapping[str, int]) -> tuple[int, ...] | None:
         if sentence.tags is None:
@@ -320,3 +387,42 @@ class Tagging(Task):
         """Give every word the most frequent tag in training; on a tie, the tag that comes first in ``labels``."""
         counts = np.bincount([tag for example in train for tag in example.tags or ()], minlength=len(self.labels))
         return [self._answer([int(counts.argmax())] * len(example.words)) for example in examples]
+
+
+def _normalize(sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
+    """Return a sentence whose tags are in NFC."""
+    if all(map(str.isascii, sentence.tags or ())):
+        return sentence
+    return replace(sentence, tags=tuple(to_nfc(tag, sentence.where(), notes) for tag in sentence.tags or ()))
+
+
+def _format_by_name(path: Path) -> FileFormat | None:
+    """Return the format implied by a file's name; None for columns."""
+    if plain_name(path).lower().endswith(".conllu"):
+        return "conllu"
+    name_format = format_by_name(path)
+    return name_format if name_format == "jsonl" or name_format == "parquet" else None
+
+
+def _words_fields(word_column: int | str) -> tuple[str, ...]:
+    """Return the possible names of the word field."""
+    return WORDS if word_column == WORDS[0] else (str(word_column),)
+
+
+def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: int | str | None) -> None:
+    if file_format == "conllu":
+        if word_column != "form":
+            raise ConfigError(
+                f"task.word_column={word_column}: must be null in CoNLL-U, where words are always in the column FORM"
+            )
+        if tag_column not in ("upos", "xpos"):
+            raise ConfigError(f"task.tag_column={tag_column}: must be upos or xpos in CoNLL-U")
+    for key, column in (("word_column", word_column), ("tag_column", tag_column)):
+        if column is None:
+            continue
+        if file_format == "conll" and (not isinstance(column, int) or column < 1):
+            raise ConfigError(f"task.{key}={column}: must be the number of a column, from 1")
+        if file_format in ("jsonl", "parquet") and not isinstance(column, str):
+            raise ConfigError(f"task.{key}={column}: must be the name of a field")
+    if word_column == tag_column:
+        raise ConfigError(f"task.tag_column={tag_column}: words and tags must be in different columns")

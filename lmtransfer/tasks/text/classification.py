@@ -1,44 +1,190 @@
-"""Classification of single texts and text pairs, from published files or from the hub."""
+"""Classification of single texts and text pairs: one label each."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 from typing_extensions import override
 
+from lmtransfer.config.types import DropoutProb
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import ColumnSpec
-from lmtransfer.errors import ConfigError
+from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer
-from lmtransfer.tasks.label_checks import check_label, check_labels, list_labels, quote_label, to_nfc
+from lmtransfer.tasks.base import Answer
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, weights_in_order
+from lmtransfer.tasks.label_checks import (
+    check_label,
+    check_labels,
+    check_names,
+    check_training_file,
+    list_labels,
+    quote_label,
+    to_nfc,
+)
 from lmtransfer.tasks.languages import (
     PLACE,
-    check_all_present,
     check_languages,
-    groups_of_translations,
-    language_classes,
+    file_lists,
     places_in_languages,
     scores_by_language,
+    with_languages,
 )
-from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
+from lmtransfer.tasks.metrics.calibration import calibration
+from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.settings import ColumnNames
+from lmtransfer.tasks.subsets import fold_of
+from lmtransfer.tasks.targets import NO_LABEL, LabelTargets
 from lmtransfer.tasks.text.example import TextExample, with_sentences
 from lmtransfer.tasks.text.files import HIDDEN_NUMBER, TextColumns, TextRow
-from lmtransfer.tasks.text.single_label import Classification
-from lmtransfer.tasks.text.task import TextFileTask
+from lmtransfer.tasks.text.task import CHUNK, TextFileTask, TextTask
+
+#: Number of parts into which the scored examples are divided for temperature scaling.
+CALIBRATION_PARTS = 5
+
+LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
+
+
+class Classification(TextTask):
+    """The base of all classification tasks: label names, metrics, encoding, and the choice of training examples.
+
+    A task with its own source derives from this class and implements ``splits`` and ``examples``. A task that reads
+    files or the hub is a ``TextClassification`` and needs no code.
+    """
+
+    kind = ClassificationSpec.kind
+
+    class Settings(TextTask.Settings):
+        """The settings of a classification task.
+
+        Attributes:
+            labels: names of the labels in order; null: ``discover_labels`` discovers them when they are first needed.
+            metrics: names of the metrics; the first is the main one.
+            positive_label: the label whose F1 counts; null: the second of two labels.
+            class_weights: weight of each label in the training loss, by name (1 for labels that are not named);
+                balanced: each label has the same total weight; null: all weights are 1.
+            label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et
+                al. 2016, section 7).
+        """
+
+        labels: Sequence[str] | None
+        metrics: Sequence[LabelMetric] = ("accuracy",)
+        positive_label: str | None = None
+        class_weights: Literal["balanced"] | Mapping[str, float] | None = None
+        label_smoothing: DropoutProb = 0.0
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        labels = self.settings.labels
+        if labels is not None:
+            self.labels = self._check([to_nfc(label, "task.labels") for label in labels])
+
+    @cached_property
+    @override
+    def labels(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self._check(self.discover_labels())
+
+    def discover_labels(self) -> list[str]:
+        """Discover the label names in the data, for tasks that do not list them."""
+        raise ConfigError(
+            f"task.labels=null: {type(self).__name__} cannot discover the labels; list their names in order"
+        )
+
+    def _check(self, labels: Sequence[str]) -> tuple[str, ...]:
+        positive, names = self.settings.positive_label, list_labels(labels)
+        checked = check_names(labels)
+        if positive is not None and positive not in labels:
+            raise ConfigError(f"task.positive_label={positive}: must be one of {names}")
+        if "f1" in self.metric_names and positive is None and len(labels) > 2:
+            raise ConfigError(
+                f"task.metrics: f1 is computed for one label, but there are {names}; set task.positive_label to one of "
+                "them, or use macro_f1"
+            )
+        weights_in_order(self.settings.class_weights, labels)  # raises an error if they do not fit the labels
+        return checked
+
+    @property
+    def head(self) -> HeadSpec:
+        """A head that predicts one of the labels."""
+        weights = weights_in_order(self.settings.class_weights, self.labels)
+        return ClassificationSpec(len(self.labels), self.pairs, weights, self.settings.label_smoothing)
+
+    @override
+    def gold(self, examples: Sequence[TextExample]) -> LabelTargets[np.ndarray]:
+        labels = [NO_LABEL if example.label is None else example.label for example in examples]
+        return LabelTargets(np.array(labels, dtype=np.int64))
+
+    def number_of(self, answer: LabelAnswer) -> float:
+        """Return the label's index."""
+        return answer.label
+
+    @override
+    def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[LabelAnswer]:
+        """Yield the most probable label of each example."""
+        for start in range(0, len(encoded.examples), CHUNK):
+            logits = outputs[start : start + CHUNK].astype(np.float64)
+            powers = np.exp(logits - logits.max(1, keepdims=True))
+            probabilities = powers / powers.sum(1, keepdims=True)
+            for label, row in zip(logits.argmax(1).tolist(), probabilities.tolist(), strict=True):
+                yield LabelAnswer(label, self.labels[label], dict(zip(self.labels, row, strict=True)))
+
+    @override
+    def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
+        predicted = np.array([answer.label for answer in answers], dtype=np.int64)
+        gold = self.gold(examples).labels
+        return scored_examples(
+            examples,
+            kind="classification",
+            labels=self.labels,
+            predicted=predicted,
+            gold=gold,
+            ratios={"accuracy": Ratio.mean(predicted == gold)},
+            classes=gold,
+            class_names=self.labels,
+            positive=self.positive,
+            confidences=[
+                None if answer.probabilities is None else answer.probabilities[answer.name] for answer in answers
+            ],
+        )
+
+    @override
+    def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
+        """Return the calibration error before and after temperature scaling.
+
+        The examples are divided into parts without common texts; each part's temperature is fitted on the others.
+        """
+        gold, groups = LabelTargets.of(encoded.targets).labels, [example.group for example in encoded.examples]
+        if not np.isfinite(outputs).all():
+            return None
+        parts = None
+        if groups.count("") + len({*groups} - {""}) >= CALIBRATION_PARTS:
+            parts = fold_of(np.full(len(groups), -1), groups, folds=CALIBRATION_PARTS, seed=0, names=())
+        return calibration(outputs, gold, parts)
+
+    def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
+        """Answer every example with the training examples' most frequent label (on a tie, the first label)."""
+        gold = [example.label for example in train if example.label is not None]
+        label = int(np.bincount(gold, minlength=len(self.labels)).argmax())
+        return [LabelAnswer(label, self.labels[label])] * len(examples)
+
+    @property
+    def positive(self) -> int:
+        """Index of the label whose F1 counts: the second label, unless another is named."""
+        return 1 if self.settings.positive_label is None else self.labels.index(self.settings.positive_label)
 
 
 class TextClassification(TextFileTask, Classification):
     """Single texts or pairs with one label each, from one file per split or from a ``datasets`` name.
 
     By default the labels are those in the training file, sorted by size if they are numbers, otherwise alphabetically.
-
-    Raises:
-        ConfigError: ``label_values`` and ``labels`` differ in number, or there is neither a file nor a hub name.
     """
 
     class Settings(Classification.Settings, TextFileTask.Settings):
@@ -84,11 +230,7 @@ class TextClassification(TextFileTask, Classification):
 
     def discover_labels(self) -> list[str]:
         """Return the labels of the training split, sorted by size if they are numbers, otherwise alphabetically."""
-        if "train" not in self.splits:
-            raise ConfigError(
-                f"task.labels=null: the labels are read from the training file, but task {self.name} has none; list "
-                "them in task.labels=[...], or set task.files.train= to a file"
-            )
+        check_training_file(self.splits, self.name)
         column, counts = f"task.label_column={self.gold_column}", Counter[str]()
         for row in self.files.rows("train", Notes()):
             if row.gold is not None:  # a row without a label is rejected when the examples are read, with its line
@@ -128,9 +270,6 @@ class CrossLingualClassification(TextClassification):
 
     The metrics are over the examples of all scored languages; the main metric is also reported for each language, as
     ``language/de/accuracy``. The held-out part, which chooses checkpoints, is in the training language.
-
-    Raises:
-        ConfigError: ``language`` is not a language code, or one of ``languages`` occurs twice.
     """
 
     class Settings(TextClassification.Settings):
@@ -153,18 +292,10 @@ class CrossLingualClassification(TextClassification):
     settings: Settings
 
     def __init__(self, *, files: Mapping[str, str | Sequence[str] | None], language: str, **settings: Any) -> None:
-        names = {
-            split: [files_of_split] if isinstance(files_of_split, str) else list(files_of_split or ())
-            for split, files_of_split in files.items()
-        }
-        if (
-            any(PLACE in file for files_of_split in names.values() for file in files_of_split)
-            and not language.isalnum()
-        ):
+        lists = file_lists(files)
+        if any(PLACE in name for names in lists.values() for name in names) and not language.isalnum():
             raise ConfigError(f"task.language={language}: must be a language code, such as en")
-        in_language = {
-            split: [file.replace(PLACE, language) for file in files_of_split] for split, files_of_split in names.items()
-        }
+        in_language = {split: [name.replace(PLACE, language) for name in names] for split, names in lists.items()}
         super().__init__(files=in_language, language=language, **settings)
         self.languages = check_languages(self.settings.languages)
 
@@ -184,30 +315,24 @@ class CrossLingualClassification(TextClassification):
         examples = super().examples(split)
         if split == "train" or all(example.language is None for example in examples):
             return examples
-        check_all_present(self.languages, {example.language or "" for example in examples}, origin=self.origin(split))
+        present = {example.language or "" for example in examples}
+        missing = [language for language in self.languages if language not in present]
+        if missing:
+            raise DataError(
+                f"{self.origin(split)}: no rows in {', '.join(missing)} (task.languages), only in "
+                f"{', '.join(sorted(present))}; use a file with all languages, or correct task.languages"
+            )
         return [example for example in examples if example.language in self.languages]
 
     @override
     def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
         """Compute the metrics over all languages, and the main metric for each language."""
-        answer_list = list(answers)
-
-        def score(rows: Sequence[int]) -> dict[str, float]:
-            return super(CrossLingualClassification, self).score(
-                [examples[row] for row in rows], [answer_list[row] for row in rows]
-            )
-
         languages = [example.language for example in examples]
-        return {**super().score(examples, answer_list), **scores_by_language(languages, self.main_metric, score)}
+        return scores_by_language(super().score, examples, answers, languages, metric=self.main_metric)
 
     @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
         """Return predicted and gold labels; classes are the languages, translations are in one group."""
-        predictions = super().scored_examples(examples, answers)
         languages = [example.language for example in examples]
-        classes = language_classes(languages)
-        if classes is None:
-            return predictions
         items = places_in_languages(languages, [example.label for example in examples])
-        clusters = groups_of_translations(predictions.clusters, items)
-        return replace(predictions, clusters=clusters, classes=classes[0], class_names=classes[1])
+        return with_languages(super().scored_examples(examples, answers), languages, items)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
@@ -12,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.config.types import Count, Folder
+from lmtransfer.config.types import Count
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.base import TaskWithoutHead
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Scorer
 from lmtransfer.tasks.file_formats.choices import (
     FORMATS,
     Choice,
@@ -25,26 +27,26 @@ from lmtransfer.tasks.file_formats.choices import (
     read_hub_choices,
 )
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.settings import TaskSettings
+
+#: The file in the run directory with a JSON line for each item.
+CHOICES_FILE = "choices.jsonl"
 
 
-class CompletionChoice(TaskWithoutHead):
-    """Items that score a pretraining run as it is, without a head, training or labels.
+class CompletionChoice(CompletionTask):
+    """Choices between completions: the run chooses the alternative whose completion has the highest log-probability.
 
-    The run chooses the alternative whose completion has the highest log-probability after its prefix. The accuracy is
-    the mean over subsets; the accuracy of a category is the mean over its subsets. If several alternatives have the
-    highest score, which happens if their tokens are equal, the item counts as one divided by their number if the right
-    one is among them, so that a model that cannot tell them apart is at chance. With ``ties=wrong`` it counts as wrong
-    (BLiMP: Warstadt et al. 2020, section 4, and their result_processing).
+    The accuracy is the mean over subsets; the accuracy of a category is the mean over its subsets. If several
+    alternatives have the highest score, which happens if their tokens are equal, the item counts as one divided by
+    their number if the right one is among them, so that a model that cannot tell them apart is at chance. With
+    ``ties=wrong`` it counts as wrong (BLiMP: Warstadt et al. 2020, section 4, and their result_processing).
 
     Raises:
         ConfigError: ``subsets`` is empty.
     """
 
     main_metric = "accuracy"
-    splits = ("test",)
 
-    class Settings(TaskSettings):
+    class Settings(CompletionTask.Settings):
         """The settings of a choice between completions; there is no training.
 
         Attributes:
@@ -58,7 +60,6 @@ class CompletionChoice(TaskWithoutHead):
                 et al. 2020), or ``rest_of_word``, also the tokens after it in its word (Kauf and Ivanova 2023).
             normalize: ``tokens`` divides the log-probability of a completion by its number of tokens; null: the sum.
             ties: whether an item with several best alternatives counts in part (``shared``) or as wrong (``wrong``).
-            data_root: folder that holds the data folders.
         """
 
         format: FormatName
@@ -69,10 +70,6 @@ class CompletionChoice(TaskWithoutHead):
         hidden: Literal["token", "rest_of_word"] = "token"
         normalize: Literal["tokens"] | None = None
         ties: Literal["shared", "wrong"] = "shared"
-        data_root: Folder | None = None
-        max_length: None = None
-        num_train: None = None
-        dev_from_train: None = None
 
     settings: Settings
 
@@ -81,8 +78,8 @@ class CompletionChoice(TaskWithoutHead):
         if self.settings.subsets is not None and not self.settings.subsets:
             raise ConfigError("task.subsets=[] is not allowed: list subsets, or set null for all")
         names = [self.settings.folder] if isinstance(self.settings.folder, str) else list(self.settings.folder)
-        roots = [*([] if self.settings.data_root is None else [Path(self.settings.data_root)]), Path.cwd()]
-        self._folders = [root / name for root in roots for name in names]
+        self._folders = self.paths(names)
+        self.hidden = self.settings.hidden
 
     @property
     def kind(self) -> ChoiceFormat:
@@ -92,8 +89,7 @@ class CompletionChoice(TaskWithoutHead):
     @override
     def examples(self, split: str) -> list[Choice]:
         """Read the items, file by file."""
-        if split not in self.splits:
-            raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
+        self.check_split(split)
         files = next((files for files in map(choice_files, self._folders) if files), None)
         if files is None and self.settings.hub is None:
             raise DataError(
@@ -114,6 +110,59 @@ class CompletionChoice(TaskWithoutHead):
         _check_unique(choices)
         return choices
 
+    @override
+    def completions(self, item: Choice) -> list[Completion]:
+        return [Completion(text, len(prefix)) for text, prefix in zip(item.texts, item.prefixes, strict=True)]
+
+    @override
+    def describe(self, method: str) -> str:
+        return method.replace(" by ", " per token by ", 1) if self.settings.normalize == "tokens" else method
+
+    @override
+    def evaluate(self, items: Sequence[Choice], scores: Sequence[CompletionScores], scorer: Scorer) -> Findings:
+        answers = [self._values(part.tokens) for part in scores]
+        metrics, rights = self.score(items, answers), self.rights(items, answers)
+        low, high = self.interval(items, rights)
+        subsets = {item.subset for item in items}
+        num_ties = sum(values.count(max(values)) > 1 for values in answers)
+        more: dict[str, Any] = {
+            "num_sentences": sum(map(len, answers)),
+            "num_subsets": len(subsets),
+            "num_ties": num_ties,
+            "interval": [low, high],
+        }
+        notes = [f"{len(subsets)} {self.kind.subset}s", f"95 % interval {100 * low:.1f} to {100 * high:.1f} over items"]
+        baseline = None
+        if scorer.token_logs_V is not None:
+            logs_V = scorer.token_logs_V
+            by_frequency = [self._values([logs_V[ids] for ids in part.ids]) for part in scores]
+            baseline = self.score(items, by_frequency)
+            differences = np.subtract(rights, self.rights(items, by_frequency))
+            low, high = self.interval(items, differences)
+            gain = metrics["accuracy"] - baseline["accuracy"]
+            more["minus_token_frequencies"] = {"accuracy": gain, "interval": [low, high]}
+            notes.append(f"minus token frequencies {100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
+        if num_ties:
+            counted = {"shared": "which count in part", "wrong": "which count as wrong"}[self.settings.ties]
+            notes.append(f"{num_ties:,} ties, {counted}")
+        category = f"{self.kind.category}/"
+        return Findings(
+            metrics=metrics,
+            examples=self.scored_examples(items, answers),
+            num_scored=len(items),
+            chance=self.chance(items),
+            baseline=baseline,
+            more=more,
+            shown={name: name.split("/")[1] for name in metrics if name.startswith(category)},
+            notes=notes,
+            files={CHOICES_FILE: "".join(map(_choice_line, items, answers))},
+        )
+
+    def _values(self, tokens: Sequence[np.ndarray]) -> list[float]:
+        """Return the value of each alternative: the sum of its tokens' logarithms, or their mean."""
+        total = np.mean if self.settings.normalize == "tokens" else np.sum
+        return [float(total(logs)) if len(logs) else 0.0 for logs in tokens]
+
     def score(self, examples: Sequence[Choice], answers: Iterable[Sequence[float]]) -> dict[str, float]:
         """Compute accuracies overall, per category and per subset.
 
@@ -121,28 +170,26 @@ class CompletionChoice(TaskWithoutHead):
             answers: the score of each alternative of each item.
         """
         rights: dict[str, list[float]] = {}
-        category_of: dict[str, str] = {}
         for choice, right in zip(examples, self.rights(examples, answers), strict=True):
             rights.setdefault(choice.subset, []).append(right)
-            category_of[choice.subset] = choice.category
-        accuracy = {subset: float(np.mean(values)) for subset, values in rights.items()}
+        subsets = {subset: float(np.mean(values)) for subset, values in rights.items()}
         by_category: dict[str, list[float]] = {}
-        for subset, category in category_of.items():
-            by_category.setdefault(category, []).append(accuracy[subset])
-        categories = {category: float(np.mean(by_category[category])) for category in sorted(by_category)}
-        averaged = categories if self.kind.averages == "categories" else accuracy
-        named = categories if self.kind.category is not None else {}
+        for subset, category in {choice.subset: choice.category for choice in examples}.items():
+            by_category.setdefault(category, []).append(subsets[subset])
+        categories = {category: float(np.mean(values)) for category, values in sorted(by_category.items())}
+        averaged = categories if self.kind.averages == "categories" else subsets
+        shown = categories if self.kind.category is not None else {}
         return {
             "accuracy": float(np.mean(list(averaged.values()))),
-            **{f"{self.kind.category}/{category}/accuracy": value for category, value in named.items()},
-            **{f"{self.kind.subset}/{subset}/accuracy": value for subset, value in accuracy.items()},
+            **{f"{self.kind.category}/{category}/accuracy": value for category, value in shown.items()},
+            **{f"{self.kind.subset}/{subset}/accuracy": value for subset, value in subsets.items()},
         }
 
     def rights(self, examples: Sequence[Choice], answers: Iterable[Sequence[float]]) -> list[float]:
         """Return the credit for each item: 1 for the right alternative, 0 for a wrong one, a share for a tie."""
         return [self._credit(choice.label, scores) for choice, scores in zip(examples, answers, strict=True)]
 
-    def interval(self, examples: Sequence[Choice], values: Sequence[float]) -> tuple[float, float]:
+    def interval(self, examples: Sequence[Choice], values: Sequence[float] | np.ndarray) -> tuple[float, float]:
         """Return the 95 % interval of a weighted mean over items, weighted as in ``score``.
 
         The items of each subset are a sample, and the subsets are fixed (stratified sampling, normal approximation).
@@ -150,7 +197,7 @@ class CompletionChoice(TaskWithoutHead):
         Args:
             values: one value per item, such as ``rights``, or the difference between two models' ``rights``.
         """
-        weights, column = self._weights(examples), np.array(values, dtype=np.float64)
+        weights, column = self._weights(examples), np.asarray(values, dtype=np.float64)
         subsets = np.unique([choice.subset for choice in examples], return_inverse=True)[1]
         variance = 0.0
         for subset in range(subsets.max() + 1):
@@ -208,6 +255,24 @@ class CompletionChoice(TaskWithoutHead):
 
     def _places(self) -> str:
         return " or ".join(map(str, self._folders))
+
+
+def _choice_line(item: Choice, values: Sequence[float]) -> str:
+    """Return the JSON line of an item: its alternatives with their values, and the chosen one.
+
+    A tie is drawn by the item's name: the first alternative would be right too often.
+    """
+    best = np.flatnonzero(np.array(values) == max(values))
+    line = {
+        "id": item.id,
+        "subset": item.subset,
+        "label": item.label,
+        "chosen": int(best[zlib.crc32(item.id.encode()) % len(best)]),
+        "values": values,
+        "completions": item.completions,
+        "texts": item.texts,
+    }
+    return json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def _check_unique(choices: Sequence[Choice]) -> None:

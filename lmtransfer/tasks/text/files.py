@@ -1,18 +1,31 @@
-"""Sources of a task's texts: one file per split, or a ``datasets`` name."""
+"""Texts in tables: a task's splits, from files or a ``datasets`` name, and the user's input."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.data.parquet_files import label_name
-from lmtransfer.data.tables import BadRows, ColumnSpec, TableRecord, TableRow, check_columns, read_rows, rows_of
+from lmtransfer.data.tables import (
+    TABLE_FORMATS,
+    TEXT_COLUMNS,
+    BadRows,
+    ColumnSpec,
+    TableLayout,
+    TableRecord,
+    TableRow,
+    check_columns,
+    open_table,
+    read_rows,
+    rows_of,
+)
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.input_files import SEPARATOR, InputFile, LocatedExample, Reader, two_texts
 from lmtransfer.tasks.label_checks import to_nfc
-from lmtransfer.tasks.places import HubSource, load_hub_table
-from lmtransfer.tasks.settings import ColumnNames, TextTableSettings
+from lmtransfer.tasks.settings import ColumnNames, HubSource, TextTableSettings
 from lmtransfer.tasks.text.example import TextExample
 
 #: The number with which ``datasets`` marks a hidden label.
@@ -21,27 +34,16 @@ HIDDEN_NUMBER = "-1"
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """One text or pair of texts with its gold answer as written.
-
-    Attributes:
-        id: ``split:number``, or the value of the id column.
-        where: ``file:line``, for messages.
-        text: the text, or the first of a pair.
-        text_pair: the second of a pair, or None.
-        gold: label or score; None if hidden.
-        is_label_name: whether ``gold`` is a label name, even if the task's files write labels differently.
-        language: language code; None if the file has no such column.
-        is_missing: whether the row has no gold answer at all, not even a value that means a hidden one.
-    """
+    """One text or pair of texts with its gold answer as written."""
 
     id: str
     where: str
     text: str
     text_pair: str | None
-    gold: str | None
-    is_label_name: bool
+    gold: str | None  # label or score; None if hidden
+    is_label_name: bool  # whether ``gold`` is a label name, even if the task's files write labels differently
     language: str | None = None
-    is_missing: bool = False
+    is_missing: bool = False  # whether the row has no gold answer at all, not even a value that means a hidden one
 
 
 ExampleOf = Callable[[TextRow], TextExample]
@@ -49,20 +51,12 @@ ExampleOf = Callable[[TextRow], TextExample]
 
 @dataclass(frozen=True, slots=True)
 class TextColumns:
-    """The columns to read.
-
-    Attributes:
-        text: the text, or the first of a pair.
-        text_pair: the second of a pair; None if the examples are single texts.
-        gold: label or score.
-        id: names of the examples; None to number them.
-        language: language codes; None if they are not read.
-    """
+    """The columns to read."""
 
     text: ColumnSpec
-    text_pair: ColumnSpec | None
+    text_pair: ColumnSpec | None  # the second of a pair; None if the examples are single texts
     gold: ColumnSpec
-    id: ColumnSpec | None
+    id: ColumnSpec | None  # names of the examples; None to number them
     language: ColumnSpec | None = None
 
     @classmethod
@@ -71,9 +65,6 @@ class TextColumns:
 
         Args:
             gold: name of the setting with the column of the gold answer.
-
-        Raises:
-            ConfigError: a list of names is empty, or the text column is also the column of the gold answers.
         """
         text_pair, names = settings.text_pair_column, settings.id_column
         columns = cls(
@@ -91,11 +82,7 @@ class TextColumns:
         return columns
 
     def all_columns(self, *, with_gold: bool) -> list[ColumnSpec]:
-        """Return all columns: text, second text, gold answer, id, language.
-
-        Args:
-            with_gold: whether a file must have gold answers.
-        """
+        """Return all columns: text, second text, gold answer, id, language."""
         gold = replace(self.gold, required=with_gold)
         columns = (self.text, self.text_pair, gold, self.id, self.language)
         return [column for column in columns if column is not None]
@@ -109,104 +96,40 @@ def _column(setting: str, names: ColumnNames) -> ColumnSpec:
 
 
 class TextFiles:
-    """A task's splits, from files, or from the hub for splits without a local file.
-
-    Args:
-        settings: the files, their columns and format; the data set on the hub.
-        columns: the columns to read.
-        hidden_values: values in the files that mean a hidden gold answer.
-        task: the task's name, for messages.
-
-    Attributes:
-        columns: the columns to read.
-        layout: format of the files.
-        notes: empty texts, blank lines and skipped rows in each split that was read, with the first place of each.
-
-    Raises:
-        ConfigError: there is neither a file nor a hub name.
-    """
+    """A task's splits, from files, or from the hub for splits without a local file."""
 
     def __init__(
         self, settings: TextTableSettings, columns: TextColumns, *, hidden_values: Iterable[str], task: str
     ) -> None:
-        self._task = task
-        self._located = settings.located_files(task=task)
+        self.located = settings.located_files(task=task)
         self.columns = columns
         self.layout = settings.layout()
         self._hidden = frozenset(hidden_values)
         self._dropped = frozenset(settings.dropped_values)
-        self._hub = hub = settings.hub_source()
         self.notes: dict[str, Notes] = {}
-        self.splits = tuple(dict.fromkeys([*self._located.splits, *(hub.splits if hub else ())]))
-        if not self.splits:
-            raise ConfigError(
-                "task.files is empty and task.hub is null: set a file for each split (task.files.train=...), or a "
-                "datasets name with its splits"
-            )
-
-    def origin(self, split: str) -> str:
-        """Return the file or hub split from which a split is read.
-
-        Raises:
-            DataError: the split does not exist, or its data is missing.
-        """
-        path = self._find(split)
-        if path is not None:
-            return str(path)
-        if self._hub is not None:
-            return self._hub.origin(split)
-        raise self._located.missing_error(split, has_folds=True)
 
     def examples(self, split: str, example_of: ExampleOf) -> list[TextExample]:
         """Return the examples of a split, in the order of the source.
 
         Args:
             example_of: builds an example from a row; raises ValueError if the gold answer cannot be used.
-
-        Raises:
-            DataError: the split is missing, malformed (the message has ``file:line``) or has no examples.
         """
         notes = self.notes[split] = Notes()
         rows = self.rows(split, notes)
         examples = self._examples(rows if split.startswith("test") else self._with_gold(rows, notes), example_of, notes)
         if not examples:
             kinds = [f"{count:,} {kind} (first at {notes.first[kind]})" for kind, count in notes.counts.items()]
-            raise DataError("; ".join([f"{self.origin(split)}: contains no examples", *kinds]))
+            raise DataError("; ".join([f"{self.located.origin(split)}: contains no examples", *kinds]))
         return examples
 
     def rows(self, split: str, notes: Notes) -> Iterator[TextRow]:
-        """Yield the rows of a split, in the order of the source.
-
-        Args:
-            notes: counts empty texts and skipped rows.
-
-        Raises:
-            DataError: the split is missing or malformed; the message has ``file:line``.
-        """
-        path = self._find(split)
-        with_gold = not split.startswith("test")
-        if path is not None:
-            yield from self.rows_of(path, split, notes, with_gold=with_gold)
-        elif self._hub is not None:
-            places = self._located.places(split)
-            columns = self.columns.all_columns(with_gold=with_gold)
-            bad_rows = BadRows(self.layout.bad_rows, notes)
-            records = hub_records(self._hub, split, columns, places=places)
-            yield from self._text_rows(rows_of(records, columns, bad_rows), split, bad_rows)
+        """Yield the rows of a split, in the order of the source."""
+        source, with_gold = self.located.locate(split), not split.startswith("test")
+        columns, bad_rows = self.columns.all_columns(with_gold=with_gold), BadRows(self.layout.bad_rows, notes)
+        if isinstance(source, Path):
+            rows = read_rows(source, columns, layout=self.layout, bad_rows=bad_rows)
         else:
-            raise self._located.missing_error(split, has_folds=True)
-
-    def rows_of(self, path: Path, split: str, notes: Notes, *, with_gold: bool) -> Iterator[TextRow]:
-        """Yield the rows of a file.
-
-        Args:
-            split: name of the split in ids, as in ``split:number``.
-            notes: counts empty texts and skipped rows.
-            with_gold: whether the file must have gold answers.
-        """
-        bad_rows = BadRows(self.layout.bad_rows, notes)
-        columns = self.columns.all_columns(with_gold=with_gold)
-        rows = read_rows(path, columns, layout=self.layout, bad_rows=bad_rows)
+            rows = rows_of(hub_records(source, split, columns, places=self.located.places(split)), columns, bad_rows)
         yield from self._text_rows(rows, split, bad_rows)
 
     def _examples(self, rows: Iterator[TextRow], example_of: ExampleOf, notes: Notes) -> list[TextExample]:
@@ -235,13 +158,6 @@ class TextFiles:
             )
         if missing:
             notes.add("rows without a gold answer, left out", missing[0], len(missing))
-
-    def _find(self, split: str) -> Path | None:
-        if split not in self.splits and self._hub is None:
-            raise self._located.missing_error(split, has_folds=True)
-        if split not in self.splits:
-            raise DataError(f"split={split}: task {self._task} has the splits {', '.join(self.splits)}")
-        return self._located.find(split)
 
     def _text_rows(self, rows: Iterator[TableRow], split: str, bad_rows: BadRows) -> Iterator[TextRow]:
         num_texts = 1 if self.columns.text_pair is None else 2
@@ -278,13 +194,8 @@ class TextFiles:
 
 
 def hub_records(source: HubSource, split: str, specs: Sequence[ColumnSpec], *, places: str) -> Iterator[TableRecord]:
-    """Yield the requested columns of a split on the hub, with label numbers replaced by names.
-
-    Args:
-        split: our name of the split.
-        places: where a file has already been searched for, for the message.
-    """
-    table = load_hub_table(source, split, places=places)
+    """Yield the requested columns of a split on the hub, with label numbers replaced by names."""
+    table = source.load(split, places=places)
     where = source.origin(split)
     check_columns(table.column_names, specs, where)
     columns = [name for name in table.column_names if any(name in column.names for column in specs)]
@@ -296,3 +207,89 @@ def hub_records(source: HubSource, split: str, specs: Sequence[ColumnSpec], *, p
             for name, value in zip(columns, cells, strict=True)
         }
         yield TableRecord(number, f"{where}, row {number}", values, renamed)
+
+
+#: The columns of a table that is not one of the task's own files.
+_USUAL_COLUMNS = TextColumns(
+    text=ColumnSpec(TEXT_COLUMNS, "task.text_column"),
+    text_pair=None,
+    gold=ColumnSpec(("label",), "task.label_column"),
+    id=None,
+)
+
+
+class TextReader(Reader):
+    """A reader of the user's texts, or pairs of texts.
+
+    Args:
+        columns: columns of the task's own files; None for single texts, in a column ``text`` or ``sentence``.
+    """
+
+    formats = ("text", *TABLE_FORMATS)
+    file_only = ("parquet",)
+    has_columns = True
+
+    def __init__(
+        self, kind: str, *, owner: str, columns: TextColumns | None = None, layout: TableLayout | None = None
+    ) -> None:
+        super().__init__(kind)
+        self.json_format = "jsonl"
+        self._owner, self._layout = owner, layout or TableLayout()
+        self._columns = columns or _USUAL_COLUMNS
+
+    def check(self, text: str) -> None:
+        """Check that a single text can be answered.
+
+        Raises:
+            ValueError: the text cannot be answered; the message gives the reason.
+        """
+
+    def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> TextExample:
+        """Build an example from the text, or the two texts, on a line."""
+        text = clean(line, where, notes)
+        if self._columns.text_pair is not None:
+            return TextExample(name, *two_texts(text, "two texts"))
+        if SEPARATOR in text:
+            raise ValueError(f"{self._owner} reads one text, but the line contains {SEPARATOR}")
+        self.check(text)
+        return TextExample(name, text)
+
+    def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
+        """Yield one text or pair per row, ignoring further columns, such as labels."""
+        columns = self._columns_to_read(source.columns)
+        specs = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
+        bad_rows, is_pair = source.bad_rows, columns.text_pair is not None
+        table = open_table(source.table, specs, layout=source.layout(self._layout), bad_rows=bad_rows)
+        for row in rows_of(table.records, specs, bad_rows):
+            texts = [clean(text or "", row.where, source.notes) for text in row.values[: 1 + is_pair]]
+            try:
+                if not all(text.strip() for text in texts):
+                    raise ValueError("the text is empty")
+                if not is_pair:
+                    self.check(texts[0])
+            except ValueError as problem:
+                source.refuse(f"{row.where}: {problem}")
+                continue
+            yield row.where, TextExample(row.values[-1] or str(row.number), texts[0], texts[1] if is_pair else None)
+
+    def _columns_to_read(self, choices: Mapping[str, str]) -> TextColumns:
+        """Return the columns that the user names, or else those of the task's files; ``id`` is optional."""
+        columns = self._columns
+        if "text_pair_column" in choices and columns.text_pair is None:
+            raise ConfigError(
+                f"text_pair_column={choices['text_pair_column']}: leave this out, because the run reads single texts"
+            )
+
+        def column(setting: str, names: tuple[str, ...], **of_texts: Any) -> ColumnSpec:
+            return ColumnSpec((choices[setting],) if setting in choices else names, setting, **of_texts)
+
+        # the input's column names may differ from those of the task's own files
+        texts = columns.text.names if columns.text_pair is not None else (*columns.text.names, *TEXT_COLUMNS)
+        of_texts = {"is_text": True, "advice": "format=text if each line is an input"}
+        own_id = columns.id.names if columns.id is not None else ("id",)
+        return TextColumns(
+            text=column("text_column", tuple(dict.fromkeys(texts)), **of_texts),
+            text_pair=None if columns.text_pair is None else column("text_pair_column", columns.text_pair.names),
+            gold=columns.gold,
+            id=replace(column("id_column", own_id), required="id_column" in choices),
+        )

@@ -20,7 +20,15 @@ from lmtransfer.tasks.answers import LabelSetAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec, MultiLabelSpec
-from lmtransfer.tasks.label_checks import check_label, check_labels, list_labels, quote_label, to_nfc
+from lmtransfer.tasks.label_checks import (
+    check_label,
+    check_labels,
+    check_names,
+    check_training_file,
+    list_labels,
+    quote_label,
+    to_nfc,
+)
 from lmtransfer.tasks.metrics.labels import THRESHOLD
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.settings import ColumnNames
@@ -41,10 +49,6 @@ class MultiLabel(TextFileTask):
     (``{"sport": 1}``); or each label has its own column. An empty column or list means no label. Each label is decided
     independently: it is predicted if its probability is above 0.5. Subsets and held-out parts are random; they do not
     keep the proportions of the labels.
-
-    Raises:
-        ConfigError: there are fewer than two labels, a label occurs twice, ``separator`` is empty, or there is no file.
-            Labels discovered in the data are checked on first use.
     """
 
     kind = MultiLabelSpec.kind
@@ -79,7 +83,7 @@ class MultiLabel(TextFileTask):
         if not self.settings.separator:
             raise ConfigError("task.separator: is empty; set the character between two labels, such as ','")
         if self.settings.labels is not None:
-            self.labels = _check([to_nfc(label, "task.labels") for label in self.settings.labels])
+            self.labels = check_names([to_nfc(label, "task.labels") for label in self.settings.labels])
         self._form = self.settings.label_form or "names"
         self._forms: dict[str, LabelForm] = {}
 
@@ -91,15 +95,11 @@ class MultiLabel(TextFileTask):
     @cached_property
     @override
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        return _check(self._discover_labels())
+        return check_names(self._discover_labels())
 
     def _discover_labels(self) -> list[str]:
         """Return the labels of the training split in alphabetical order."""
-        if "train" not in self.splits:
-            raise ConfigError(
-                f"task.labels=null: the labels are read from the training file, but task {self.name} has none; list "
-                "them in task.labels=[...], or set task.files.train= to a file"
-            )
+        check_training_file(self.splits, self.name)
         column, origin = f"task.label_column={self.gold_column}", self.origin("train")
         if self._form_of("train") == "vectors":
             first = next(cells for row in self.files.rows("train", Notes()) if (cells := self._cells(row)))
@@ -234,11 +234,7 @@ class MultiLabel(TextFileTask):
         return TextExample(row.id, row.text, row.text_pair, label_set=indices)
 
     def _names(self, cells: list[str] | dict[str, bool], text: str) -> list[str]:
-        """Return the names of a row's labels.
-
-        Raises:
-            ValueError: a vector does not have a 0 or 1 for each label, a name is empty, or a name occurs twice.
-        """
+        """Return the names of a row's labels."""
         if isinstance(cells, dict):
             return [name for name, has_label in cells.items() if has_label]
         if self._form == "vectors":
@@ -331,9 +327,3 @@ def _truths(text: str) -> dict[str, bool]:
             )
         truths[name] = truth
     return truths
-
-
-def _check(labels: Sequence[str]) -> tuple[str, ...]:
-    if len(labels) < 2 or len(set(labels)) != len(labels):
-        raise ConfigError(f"task.labels=[{list_labels(labels)}]: there must be at least two different names")
-    return tuple(labels)

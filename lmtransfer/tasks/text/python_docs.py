@@ -10,8 +10,8 @@ from lmtransfer.config.types import Folder, LargeCount, Name
 from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
 from lmtransfer.errors import DataError
+from lmtransfer.tasks.text.classification import Classification
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.single_label import Classification
 
 
 class PythonDocsTask(Classification):
@@ -20,10 +20,6 @@ class PythonDocsTask(Classification):
     Splits are by module, with the same number of examples per library, so the majority baseline is 12.5 %. Neither
     the modules of the dev and test splits nor copies of their texts are in ``corpus=python_docs``. The task needs no
     data folder and no network. The examples depend on the installed versions.
-
-    Raises:
-        ConfigError: a value is out of its range.
-        DataError: on the first read, if a library is missing.
     """
 
     splits = SPLITS

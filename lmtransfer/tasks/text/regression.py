@@ -28,11 +28,7 @@ _LARGEST = 1e15
 
 
 class TextRegression(TextFileTask):
-    """Single texts or pairs with one score each; files, columns and the hub are as in ``TextClassification``.
-
-    Raises:
-        ConfigError: there is no metric, or there is neither a file nor a hub name.
-    """
+    """Single texts or pairs with one score each; files, columns and the hub are as in ``TextClassification``."""
 
     class Settings(TextFileTask.Settings):
         """The settings of a regression task.

@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
+from lmtransfer.tasks.text.classification import Classification
 from lmtransfer.tasks.text.example import TextExample, with_sentences
-from lmtransfer.tasks.text.single_label import Classification
 from lmtransfer.tasks.text.task import FileTask
 
 _Piece = Literal["nothing", "(", "label", "word", ")"]
@@ -41,13 +41,7 @@ NEUTRAL = 2
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A labeled part of a sentence.
-
-    Attributes:
-        label: the label.
-        start: first word.
-        stop: one past the last word.
-    """
+    """A labeled part of a sentence."""
 
     label: int
     start: int
@@ -56,27 +50,14 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class LabeledTree:
-    """A sentence with a label for each of its phrases.
-
-    Attributes:
-        words: the words as written in the file.
-        phrases: the whole sentence first, then the others, depth first from the left.
-    """
+    """A sentence with a label for each of its phrases."""
 
     words: tuple[str, ...]
-    phrases: tuple[Phrase, ...]
+    phrases: tuple[Phrase, ...]  # the whole sentence first, then the others, depth first from the left
 
 
 def read_trees(path: Path, *, num_labels: int) -> Iterator[LabeledTree]:
-    """Yield the trees of a file, one per line, skipping blank lines.
-
-    Args:
-        path: the file, plain or compressed.
-        num_labels: labels are 0 to ``num_labels - 1``.
-
-    Raises:
-        DataError: a line is not such a tree; the message has ``file:line``.
-    """
+    """Yield the trees of a file, one per line, skipping blank lines."""
     for number, line in read_lines(path):
         if line.strip():
             try:
@@ -87,10 +68,6 @@ def read_trees(path: Path, *, num_labels: int) -> Iterator[LabeledTree]:
 
 def parse_tree(text: str, *, num_labels: int) -> LabeledTree:
     """Parse one tree of any depth.
-
-    Args:
-        text: the tree in brackets.
-        num_labels: labels are 0 to ``num_labels - 1``.
 
     Raises:
         ValueError: brackets do not match, a label is invalid, or a word is out of place.
@@ -167,7 +144,7 @@ class SentimentTrees(FileTask, Classification):
 
         Phrase k of tree n is ``train:n.k``; the sentence itself is ``train:n``.
         """
-        path = self.files.require(split)
+        path = Path(self.origin(split))
         examples: list[TextExample] = []
         seen: set[tuple[str, int]] = set()
         phrases = self.settings.phrases and split == "train"

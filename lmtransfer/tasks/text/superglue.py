@@ -24,9 +24,8 @@ from lmtransfer.tasks.input_files import SEPARATOR, InputFile, LocatedExample, R
 from lmtransfer.tasks.metrics.question_answering import exact_match, token_f1
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets, Targets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.single_label import Classification, LabelMetric
+from lmtransfer.tasks.text.classification import Classification, LabelMetric
+from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tasks.text.task import JsonLinesTask
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -36,9 +35,6 @@ class ChoiceExample:
     """One text with its choices.
 
     Attributes:
-        id: readable name.
-        text: the text that all choices belong to.
-        choices: the choices, at least two.
         right_choices: indices of the right choices, at least one; None if hidden.
         fillings: the text that fills a gap in each choice; empty if the choices are scored as they are.
     """

@@ -5,33 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.config.types import Folder
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.base import TaskWithoutHead
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, Scorer
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.settings import TaskSettings
 
 _WORD = re.compile(r"\S+")
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """A text whose words are scored, each after the words before it.
+class Passage(Item):
+    """A text whose words are scored, each after the words before it; its id is file and line."""
 
-    Attributes:
-        id: file and line.
-        text: the line.
-    """
-
-    id: str
     text: str
 
     @property
@@ -40,27 +31,12 @@ class Passage:
         return [match.span() for match in _WORD.finditer(self.text)]
 
     @property
-    def has_gold(self) -> bool:
-        """True: the words themselves are the gold answers."""
-        return True
-
-    @property
     def content(self) -> tuple[str, ...]:
         """The text."""
         return (self.text,)
 
-    @property
-    def class_index(self) -> int:
-        """0, because there is a single class."""
-        return 0
 
-    @property
-    def group(self) -> str:
-        """The text itself."""
-        return self.id
-
-
-class Surprisal(TaskWithoutHead):
+class Surprisal(CompletionTask):
     """The surprisal of each word in bits: -log2 of its probability in context (Hale 2001; Levy 2008).
 
     For a language model the context is what comes before the word in its line; for a masked model it is the rest of the
@@ -69,34 +45,30 @@ class Surprisal(TaskWithoutHead):
     """
 
     main_metric = "log2_probability"
-    splits = ("test",)
 
-    class Settings(TaskSettings):
+    class Settings(CompletionTask.Settings):
         """The settings of surprisals; there is no training.
 
         Attributes:
             file: text file, one text per line, below ``data_root`` or the working directory.
             hidden: for a masked model, the positions that are masked with a token: ``token``, only that token, or
                 ``rest_of_word``, also the tokens after it in its word.
-            data_root: folder that holds the data folders.
         """
 
         file: str
         hidden: Literal["token", "rest_of_word"] = "token"
-        data_root: Folder | None = None
-        max_length: None = None
-        num_train: None = None
-        dev_from_train: None = None
 
     settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.hidden = self.settings.hidden
 
     @override
     def examples(self, split: str) -> list[Passage]:
         """Read the lines that are not blank."""
-        if split not in self.splits:
-            raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
-        roots = [*([] if self.settings.data_root is None else [Path(self.settings.data_root)]), Path.cwd()]
-        paths = [root / self.settings.file for root in roots]
+        self.check_split(split)
+        paths = self.paths([self.settings.file])
         path = next((path for path in map(find_file, paths) if path is not None), None)
         if path is None:
             raise DataError(f"task.file={self.settings.file}: there is no file {' or '.join(map(str, paths))}")
@@ -104,6 +76,33 @@ class Surprisal(TaskWithoutHead):
         if not passages:
             raise DataError(f"task.file={self.settings.file}: the file has no text")
         return passages
+
+    @override
+    def completions(self, item: Passage) -> list[Completion]:
+        return [Completion(item.text)]
+
+    @override
+    def describe(self, method: str) -> str:
+        return f"surprisal in bits, {method}"
+
+    @override
+    def evaluate(self, items: Sequence[Passage], scores: Sequence[CompletionScores], scorer: Scorer) -> Findings:
+        answers = [
+            word_surprisals(item, part.tokens[0], part.spans[0]) for item, part in zip(items, scores, strict=True)
+        ]
+        rows = [
+            f"{item.id}\t{number}\t{item.text[slice(*span)]}\t{bits:.6f}"
+            for item, surprisals in zip(items, answers, strict=True)
+            for number, (span, bits) in enumerate(zip(item.words, surprisals.tolist(), strict=True))
+        ]
+        return Findings(
+            metrics=self.score(items, answers),
+            examples=self.scored_examples(items, answers),
+            num_scored=len(rows),
+            shown={"surprisal": "surprisal"},
+            notes=[f"{len(items):,} texts", "words.tsv has a row for each word"],
+            files={"words.tsv": "\n".join(["text\tnumber\tword\tsurprisal", *rows]) + "\n"},
+        )
 
     def score(self, examples: Sequence[Passage], answers: Iterable[np.ndarray]) -> dict[str, float]:
         """Compute means over words.
@@ -120,3 +119,17 @@ class Surprisal(TaskWithoutHead):
         counts = np.array([len(surprisals) for surprisals in answers], dtype=np.float64)
         ratios = {self.main_metric: Ratio(totals, counts)}
         return scored_examples(examples, kind="pairs", ratios=ratios)
+
+
+def word_surprisals(passage: Passage, logs: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """Add up the surprisals of each word's tokens, in bits, float64, one per word.
+
+    A token belongs to the word that contains its last character.
+
+    Args:
+        logs: log-probability of each token of the text, in nats.
+        spans: characters [start, end) of each token.
+    """
+    starts = np.array([start for start, _ in passage.words])
+    word_of = np.maximum(np.searchsorted(starts, np.maximum(spans[:, 1] - 1, 0), side="right") - 1, 0)
+    return np.bincount(word_of, weights=-logs / np.log(2), minlength=len(starts))

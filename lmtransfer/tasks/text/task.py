@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,10 +20,8 @@ from lmtransfer.tasks.metrics.labels import metric_value
 from lmtransfer.tasks.settings import FileSettings, TaskSettings, TextTableSettings
 from lmtransfer.tasks.subsets import check_folds
 from lmtransfer.tasks.targets import Targets
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.files import TextColumns, TextFiles, TextRow
-from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.tasks.text.example import TextExample, encode_texts
+from lmtransfer.tasks.text.files import TextColumns, TextFiles, TextReader, TextRow
 from lmtransfer.tokenizers.base import Tokenizer
 
 #: Number of outputs to convert to answers at once, so that memory does not grow with the set.
@@ -30,11 +29,7 @@ CHUNK = 4096
 
 
 class TextTask(Task):
-    """A task with one answer per text or pair of texts, which the metrics use as one or more numbers.
-
-    Raises:
-        ConfigError: there is no metric.
-    """
+    """A task with one answer per text or pair of texts, which the metrics use as one or more numbers."""
 
     class Settings(TaskSettings):
         """The settings of a task about texts.
@@ -102,27 +97,18 @@ class TextTask(Task):
 
 
 class TextFileTask(TextTask):
-    """A task with texts from one file per split, or from a ``datasets`` name.
-
-    Attributes:
-        gold_setting: name of the setting with the column of the gold answers.
-        files: the source of the texts.
-        notes: empty texts and skipped rows in each split that was read, with the first place of each.
-
-    Raises:
-        ConfigError: there is neither a file nor a hub name, or the folds do not fit the splits.
-    """
+    """A task with texts from one file per split, or from a ``datasets`` name."""
 
     class Settings(TextTask.Settings, TextTableSettings):
         """The settings of a task about texts in tables."""
 
     settings: Settings
-    gold_setting: ClassVar[str]
+    gold_setting: ClassVar[str]  # name of the setting with the column of the gold answers
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.files = TextFiles(self.settings, self.text_columns(), hidden_values=self.hidden_values(), task=self.name)
-        self.splits, self.notes = self.files.splits, self.files.notes
+        self.splits, self.notes = self.files.located.splits, self.files.notes
         self.folds = self.settings.folds
         check_folds(self.folds, splits=self.splits, num_train=self.num_train)
         self.pairs = self.files.columns.text_pair is not None
@@ -149,8 +135,8 @@ class TextFileTask(TextTask):
         """
 
     def origin(self, split: str) -> str:
-        """Return the file or hub split from which a split is read; see ``TextFiles.origin``."""
-        return self.files.origin(split)
+        """Return the file or hub split from which a split is read."""
+        return self.files.located.origin(split)
 
     @override
     def examples(self, split: str) -> list[TextExample]:
@@ -164,11 +150,7 @@ class TextFileTask(TextTask):
 
 
 class FileTask(Task):
-    """A task with one file per split.
-
-    Raises:
-        ConfigError: there is no file.
-    """
+    """A task with one file per split."""
 
     class Settings(TaskSettings, FileSettings):
         """The settings of a task with files."""
@@ -179,12 +161,10 @@ class FileTask(Task):
         super().__init__(**settings)
         self.files = self.settings.located_files(task=self.name)
         self.splits = self.files.splits
-        if not self.splits:
-            raise ConfigError("task.files is empty: set a file for each split (task.files.train=...)")
 
     def origin(self, split: str) -> str:
         """Return the file from which a split is read."""
-        return str(self.files.require(split))
+        return self.files.origin(split)
 
 
 class JsonLinesTask(FileTask):
@@ -203,7 +183,7 @@ class JsonLinesTask(FileTask):
 
     @override
     def examples(self, split: str) -> list[Any]:
-        path, bad_rows = self.files.require(split), BadRows("refuse", Notes(), "or remove it")
+        path, bad_rows = Path(self.origin(split)), BadRows("refuse", Notes(), "or remove it")
         examples: list[Any] = []
         for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:
             examples += self.examples_of(JsonNode(record.values, None, record.where), f"{split}:{record.number}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lmtransfer.reporting.runs.kept_answers import examples_of
+from lmtransfer.reporting.runs.scores import examples_of
 from lmtransfer.runs.predictions import BASELINES, file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory

@@ -13,7 +13,7 @@ from typing import Any
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
-from lmtransfer.reporting.runs.kept_answers import examples_of, read_answers, select_predictions
+from lmtransfer.reporting.runs.scores import examples_of, read_answers, select_predictions
 from lmtransfer.runs.create_and_lock import create_run_folder
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
@@ -211,9 +211,8 @@ class Experiment:
 
     def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
         """Return each example's contribution to a condition's scores; None if it was not kept."""
-        seeds = [(result.seed, result.pretraining_seed) for result in results]
         split, metric = self.setting.data.split, self.setting.task.main_metric
-        predictions = select_predictions(read_answers(self.directory.path), seeds, split=split, is_control=is_control)
+        predictions = select_predictions(read_answers(self.directory.path), results, split=split, is_control=is_control)
         return None if predictions is None else examples_of(predictions, metric)
 
     def _say(self, line: str) -> None:

@@ -10,10 +10,15 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from lmtransfer.reporting.render.cells import metric_heading
-from lmtransfer.reporting.runs.details import edge_text, languages_text, layer_weights_text, search_text
-from lmtransfer.reporting.runs.kept_answers import calibration_text
-from lmtransfer.reporting.runs.scores import difference_in, is_worse, other_metrics
+from lmtransfer.reporting.runs.details import (
+    calibration_text,
+    edge_text,
+    languages_text,
+    layer_weights_text,
+    search_text,
+)
+from lmtransfer.reporting.runs.scores import is_worse, other_metrics
+from lmtransfer.reporting.table import metric_heading
 from lmtransfer.reporting.verdict_text import verdict_lines, word_count_note
 from lmtransfer.runs.result import JointResult
 from lmtransfer.system.console import Console
@@ -127,7 +132,7 @@ def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
 def remarks(result: Result) -> list[str]:
     """Return the lines below the table, the verdict first."""
     lines, metric = [], str(result["main_metric"])
-    difference, to_baseline = difference_in(result), Difference.from_values(result.get("baseline_difference"))
+    difference, to_baseline = map(Difference.from_values, (result.get("difference"), result.get("baseline_difference")))
     if difference is not None:
         lines += verdict_lines(difference, metric)
     if to_baseline is not None:
@@ -147,7 +152,7 @@ def remarks(result: Result) -> list[str]:
             "spread is over seeds, each of which has its own folds"
         )
     lines += class_lines(result.get("classes") or {})
-    texts = (languages_text(result), calibration_text(result), layer_weights_text(result.get("layer_weights")))
+    texts = (languages_text(result), calibration_text(result), layer_weights_text(result))
     lines += filter(None, texts)
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part.get("learning_rate_edge"):

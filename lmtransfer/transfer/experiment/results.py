@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from lmtransfer.reporting.runs.details import edge_of_grid, joint_layer_weights
-from lmtransfer.reporting.runs.kept_answers import joint_calibration
+from lmtransfer.reporting.runs.details import edge_of_grid, joint_calibration, joint_layer_weights
 from lmtransfer.runs.result import JointResult, SeedResult, largest_values
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.metrics.scored_examples import mean_by_class

@@ -43,7 +43,6 @@ class Slots:
     """The positions of packed rows in the dense blocks.
 
     Attributes:
-        sizes: number of slots of each block.
         moves: indices that move rows into slots; None if the packed rows already form the blocks.
     """
 
@@ -71,12 +70,7 @@ class DenseBlock:
 
 @dataclass(frozen=True, slots=True)
 class DenseBlocks:
-    """Packed queries over packed keys in dense blocks.
-
-    Attributes:
-        queries, keys: slots of the queries and of the keys.
-        blocks: the blocks, in the order of the slots.
-    """
+    """Packed queries over packed keys in dense blocks."""
 
     queries: Slots
     keys: Slots
@@ -90,7 +84,6 @@ class DenseBlocks:
             keys_B: number of packed keys of each sequence, int64.
             queries_B: number of packed queries of each sequence, if only some tokens are queries; None if every token
                 is a query.
-            device: device of the indices.
         """
         num_queries_B = keys_B if queries_B is None else queries_B
         starts_k, starts_q = np.cumsum(keys_B) - keys_B, np.cumsum(num_queries_B) - num_queries_B
@@ -159,6 +152,26 @@ def _layout(slots: list[np.ndarray], num_rows: int, device: torch.device | str) 
         absent=upload(absent, device) if len(absent) else None,
     )
     return Slots(sizes, moves)
+
+
+def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tensor:
+    """Return True where a query may not see a key of its sequence, (S, S): a later one, or one beyond ``reach``."""
+    ahead = positions_S[None, :] - positions_S[:, None]
+    unseen = torch.zeros_like(ahead, dtype=torch.bool)
+    if causal:
+        unseen |= ahead > 0
+    if reach is not None:
+        unseen |= ahead.abs() > reach
+    return unseen
+
+
+def attention_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Build a mask to add to attention scores: a large negative number where ``hidden`` is True, else 0.
+
+    On a CPU, adding a mask is several times faster than filling with it. The number is finite because some queries see
+    no key; with minus infinity, 0/0 would enter the gradients. Such a query gives all keys the same weight.
+    """
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)
 
 
 def to_blocks(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:

@@ -40,7 +40,6 @@ class FlashLayout:
     Attributes:
         cu_queries, cu_keys: offsets of the sequences, int32; the spare sequences after them are empty.
         max_queries, max_keys: upper bounds on sequence length, which determine the number of thread blocks.
-        causal: a query sees only keys at its own position and before.
         equal_length: the length of every sequence, if all have the same length, cuDNN is faster at it
             (``_EQUAL_LENGTH``), and every token is a query; else None.
     """
@@ -56,14 +55,7 @@ class FlashLayout:
     def of(
         cls, lengths: Sequence[int], counts: Sequence[int] | None, device: torch.device, *, causal: bool
     ) -> FlashLayout:
-        """Lay out B sequences.
-
-        Args:
-            lengths: number of keys of each sequence.
-            counts: number of queries of each sequence, if only some tokens are queries; None if every token is a query.
-            device: device of the offsets.
-            causal: see the attributes.
-        """
+        """Lay out B sequences."""
         num_tokens = sum(lengths)
         sizes, maxima = _in_use.setdefault(num_tokens, ([], []))
         size = _reuse(len(lengths), sizes, spare=len(lengths), start=max(1, num_tokens // _MEAN_LENGTH))
@@ -93,12 +85,6 @@ def flash_attention(
     """Compute softmax(q k^T / sqrt(K)) v within each sequence.
 
     Heads of a width that the kernel does not accept are padded with zeros, which change no product.
-
-    Args:
-        key_THK: packed keys.
-        value_THK: packed values.
-        layout: which queries and keys form a sequence.
-        reach: a query sees only keys at most this many positions away; None for no limit.
 
     Returns:
         (N, H, K).
@@ -138,14 +124,7 @@ def _of_equal_length(query: Tensor, key: Tensor, value: Tensor, length: int, *, 
 
 
 def _reuse(number: int, in_use: list[int], *, spare: int, start: int) -> int:
-    """Return an upper bound on a number: a bound in use that is not far too large, or a new bound.
-
-    Args:
-        number: number of sequences, or length of the longest one.
-        in_use: the bounds in use, to which a new bound is added.
-        spare: how much larger a new bound is at least.
-        start: smallest new bound.
-    """
+    """Return an upper bound on a number: a bound in use that is not far too large, or a new bound."""
     candidates = [bound for bound in in_use if number <= bound <= max(8 * number, 2 * start)]
     if not candidates:
         candidates = [_double(number + spare, start=start)]

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.layers.attention.blocks import DenseBlock, DenseBlocks, Slots
-from lmtransfer.models.layers.attention.dense import RowRange, SharedRows, row_ranges
+from lmtransfer.models.layers.attention.blocks import DenseBlocks
+from lmtransfer.models.layers.attention.cpu import RowRange, SharedRows, row_ranges
 from lmtransfer.models.layers.attention.flash import FlashLayout, has_kernel
 
 #: A CPU computes sequences one by one if the longest is longer than this and the mean length is at least half of it;
@@ -31,8 +31,6 @@ class Layout:
         lengths: number of packed keys of each of the B sequences.
         counts: number of packed queries of each sequence, if only some tokens are queries; None if every token is a
             query. ``counts`` requires attention in which every query sees its whole sequence.
-        device: device of the indices.
-        causal: a query sees only keys at its own position and before.
         num_causal: the first ``num_causal`` sequences are causal and the others are not; ``causal`` is then ignored. If
             None, ``causal`` applies to all sequences.
         flash: the layout for the flash kernel; None if the device does not have it, or if there are two kinds of
@@ -56,7 +54,7 @@ class Layout:
         causal: bool = False,
         num_causal: int | None = None,
     ) -> Layout:
-        """Lay out B sequences; the arguments are described at the class's attributes."""
+        """Lay out B sequences; see the attributes."""
         counts = None if num_queries is None else tuple(int(count) for count in num_queries)
         if num_causal in (0, len(num_keys)):
             causal, num_causal = num_causal != 0, None
@@ -116,29 +114,11 @@ class Layout:
         """The range of packed rows around each sequence, for computing each sequence separately."""
         return row_ranges(self.lengths)
 
-    @property
-    def queries(self) -> Slots:
-        """The slots of the queries in the dense blocks."""
-        return self.dense.queries
-
-    @property
-    def keys(self) -> Slots:
-        """The slots of the keys in the dense blocks."""
-        return self.dense.keys
-
-    @property
-    def blocks(self) -> tuple[DenseBlock, ...]:
-        """The dense blocks."""
-        return self.dense.blocks
-
 
 def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layout:
     """Return the attention layout of a batch: the one that it contains (``PaddedRows``), or one built from its lengths.
 
-    Args:
-        batch: the rows; ``num_causal`` may state how many of them are causal.
-        device: device of the layout.
-        causal: a token sees only itself and the tokens before it; ignored if the batch has ``num_causal``.
+    ``causal`` is ignored if the batch states ``num_causal``, the number of its causal rows.
     """
     own: Layout | None = getattr(batch, "layout", None)
     if own is not None:
@@ -147,12 +127,7 @@ def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layo
 
 
 class AttentionLayer(nn.Module):
-    """A layer in which the tokens of a sequence see one another.
-
-    Args:
-        dim: width of the queries and keys over all heads.
-        window: a token sees only tokens at most this many positions away; None for no limit.
-    """
+    """A layer in which the tokens of a sequence see one another."""
 
     def __init__(self, *, dim: int, window: int | None = None) -> None:
         super().__init__()

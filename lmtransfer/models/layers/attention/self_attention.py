@@ -7,7 +7,7 @@ All attention backends compute the same function:
 
 * CUDA with bfloat16 or float16 on sm80 and newer: PyTorch's variable-length flash kernel (``flash_attention``).
 * A CPU, if the sequences differ in length and there is no dropout: several short sequences share a row
-  (``shared_row_attention``); each long sequence is computed separately (``long_attention``).
+  (``SharedRowAttention``); each long sequence is computed separately (``LongAttention``).
 * All other cases: dense blocks of sequences of similar length (``blocks``), as matrix products and a softmax. On two
   AVX512-BF16 cores, 32 x 64 tokens, 4 heads of 64, forward and backward in bfloat16: 2.9 ms, compared with 13.9 ms
   for ``scaled_dot_product_attention``, whose CPU backward is slow in that dtype.
@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.models.layers.attention.blocks import DenseBlock, from_blocks, to_blocks
-from lmtransfer.models.layers.attention.dense import attention_mask, long_attention, shared_row_attention, unseen_keys
+from lmtransfer.models.layers.attention.blocks import DenseBlock, attention_mask, from_blocks, to_blocks, unseen_keys
+from lmtransfer.models.layers.attention.cpu import LongAttention, SharedRowAttention
 from lmtransfer.models.layers.attention.flash import can_run_flash, flash_attention
 from lmtransfer.models.layers.attention.layout import AttentionLayer, Layout
 from lmtransfer.models.layers.building_blocks import StackedLinear
@@ -55,14 +55,7 @@ class Rotation(NamedTuple):
 
 
 def rotation(positions_T: Tensor, *, head_dim: int, theta: float) -> Rotation:
-    """Compute the angles ``position * theta ** (-2 p / K)``.
-
-    Args:
-        positions_T: position of each token in its own sequence, int64.
-        head_dim: K, even.
-        theta: base of the angles. With a larger ``theta``, the slowest pair rotates more slowly, so attention can
-            distinguish longer distances.
-    """
+    """Compute the angles ``position * theta ** (-2 p / K)``."""
     device = positions_T.device
     exponents_P = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
     angles_TP = positions_T.float()[:, None] * (1.0 / theta**exponents_P)
@@ -78,18 +71,12 @@ def attention(
     reach: int | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
+    """Compute softmax(q k^T / sqrt(K)) v within each sequence, (N, H, K), in the dtype of the queries.
 
     Args:
-        key_THK: packed keys.
-        value_THK: packed values.
-        layout: which queries and keys form a sequence, and which sequences are causal.
         reach: a query sees only keys at most this many positions away; None for no limit.
         dropout: probability of dropping an attention weight; above 0, it selects the dense blocks, which alone support
             it.
-
-    Returns:
-        (N, H, K), in the dtype of the queries.
     """
     flash = layout.flash
     if flash is not None and dropout == 0.0 and len(query_NHK) and can_run_flash(query_NHK, key_THK, value_THK):
@@ -115,25 +102,24 @@ def _uncompiled(query: Tensor, key: Tensor, value: Tensor, layout: Layout, reach
     with torch.autocast(query.device.type, enabled=False):
         if layout.is_ragged and dropout == 0.0 and query.device.type == "cpu":
             if layout.is_long:
-                return long_attention(query, key, value, layout.ranges, causal=causal, reach=reach)
-            return shared_row_attention(query, key, value, layout.shared_rows, causal=causal, reach=reach)
+                return LongAttention.apply(query, key, value, layout.ranges, causal, reach)
+            mask_GQS = layout.shared_rows.attention_mask(query.dtype, causal=causal, reach=reach)
+            return SharedRowAttention.apply(query, key, value, layout.shared_rows, mask_GQS)
         return _dense(query, key, value, layout, causal, reach, dropout)
 
 
 def _dense(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool, reach: int | None, dropout: float
 ) -> Tensor:
-    heads, width = query.shape[1:]
-    dtype = query.dtype
-    if dtype == torch.bfloat16 and query.device.type == "cpu" and layout.keys.moves is not None:
+    (heads, width), dtype, dense = query.shape[1:], query.dtype, layout.dense
+    if dtype == torch.bfloat16 and query.device.type == "cpu" and dense.keys.moves is not None:
         # Blocks of ragged batches rarely have the same shape twice, and a CPU builds a new kernel for each new
         # shape of a bfloat16 product. float32 needs no new kernels, and the products are small.
         query, key, value = query.float(), key.float(), value.float()
-    queries = to_blocks(query * width**-0.5, layout.queries)
-    keys = to_blocks(key, layout.keys)
-    values = to_blocks(value, layout.keys)
+    queries = to_blocks(query * width**-0.5, dense.queries)
+    keys, values = to_blocks(key, dense.keys), to_blocks(value, dense.keys)
     outputs = []
-    for block, q, k, v in zip(layout.blocks, queries, keys, values, strict=True):
+    for block, q, k, v in zip(dense.blocks, queries, keys, values, strict=True):
         q_GHQK = q.view(block.size, block.num_queries, heads, width).transpose(1, 2)
         k_GHKS = k.view(block.size, block.num_keys, heads, width).permute(0, 2, 3, 1)
         v_GHSK = v.view(block.size, block.num_keys, heads, width).transpose(1, 2)
@@ -146,7 +132,7 @@ def _dense(
             weights_GHQS = drop(weights_GHQS, dropout)
         outputs.append((weights_GHQS @ v_GHSK).transpose(1, 2).reshape(-1, heads, width))
     output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).to(dtype)
-    return from_blocks(output, layout.queries)
+    return from_blocks(output, dense.queries)
 
 
 def _hidden(block: DenseBlock, causal: bool, reach: int | None) -> Tensor | None:
@@ -172,15 +158,10 @@ class SelfAttention(AttentionLayer):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2) with one fused projection.
 
     Args:
-        dim: width D.
-        num_heads: heads H; must divide ``dim``.
         dropout: probability of dropping an attention weight. The default is 0, unlike 0.1 in the papers: the flash
             kernels have no dropout, so attention with dropout uses the slower dense blocks.
-        window: a token sees only tokens at most this many positions away; None for no limit.
-        bias: whether to add biases to the projections.
         query_key_norm: whether to normalize the queries and keys of each head by their root mean square, with a gain
             (Henry et al. 2020; one gain per feature as in Qwen3), so that scores cannot grow without bound.
-        norm_eps: epsilon of this norm.
     """
 
     def __init__(
@@ -205,15 +186,11 @@ class SelfAttention(AttentionLayer):
     def forward(
         self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None, rotation: Rotation | None = None
     ) -> Tensor:
-        """Compute self-attention.
+        """Compute self-attention, (T, D), or (N, D) with ``reads_N``.
 
         Args:
             layout: layout of the batch; with ``reads_N``, layout of the batch and these positions.
             reads_N: positions to compute; None for all, as required by causal attention and by windows.
-            rotation: rotates the queries and keys; None if the states already contain the positions.
-
-        Returns:
-            (T, D), or (N, D) with ``reads_N``.
         """
         if reads_N is None:
             query, key, value = self.query_key_value(hidden_TD).view(-1, 3, self.num_heads, self.head_dim).unbind(1)

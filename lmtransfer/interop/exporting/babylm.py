@@ -1,0 +1,244 @@
+"""The submission file of the BabyLM challenge (2026), from the evaluations and finetuning runs of a pretraining run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lmtransfer.config.revisions import babylm_name, split_revision
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.objectives.base import builtin_objectives
+from lmtransfer.reporting.runs.collect import Run, collect
+from lmtransfer.runs.predictions import FOLDER, read_predictions
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.system.durable import write_text
+from lmtransfer.tasks.text.acquisition import ACQUISITION_FILE
+from lmtransfer.tasks.text.completions import CHOICES_FILE
+from lmtransfer.tasks.text.reading import READING_FILE
+
+#: The zero-shot tasks with choices: our name; the challenge's name, and the subsets and items of its full data.
+_CHOICES = {
+    "blimp": ("blimp", 67, 59_875),
+    "blimp_supplement": ("blimp_supplement", 5, 5_218),
+    "ewok": ("ewok", 11, 7_618),
+    "entity_tracking": ("entity_tracking_filtered", 18, 6_780),
+    "comps": ("comps", 4, 91_028),
+    "global_piqa": ("global_piqa_parallel", 103, 103),
+    "global_piqa_nonparallel": ("global_piqa_nonparallel", 100, 100),
+}
+#: Sets whose prediction is the whole text; that of the others is the completion.
+_WHOLE_TEXTS = ("comps", "ewok")
+_NUM_READING, _NUM_ACQUISITION = 1726, 8005
+#: Size of the evaluation data of each finetuning task.
+_GLUE = {"boolq": 1635, "mnli": 4908, "mrpc": 204, "multirc": 2424, "qqp": 20_215, "rte": 139, "wsc": 52}
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What is handed in.
+
+    Attributes:
+        content: the submission, ready for JSON.
+        problems: what is missing or of another size than the challenge's data, which counts as 0 there.
+        form: the answers to the challenge's form, as Markdown.
+        backend: the challenge's name of the way of scoring.
+    """
+
+    content: dict[str, Any]
+    problems: list[str]
+    form: str
+    backend: Literal["mlm", "causal"]
+
+    def write(self, folder: Path) -> None:
+        """Write the submission and the form into a folder."""
+        name = f"all_full_preds_and_fast_scores_{self.backend}.json"
+        write_text(folder / name, json.dumps(self.content, ensure_ascii=False) + "\n")
+        write_text(folder / "README.md", self.form)
+
+
+def build_submission(directory: RunDirectory, results: Path) -> Submission:
+    """Collect what a pretraining run's evaluations and finetuning runs have found.
+
+    Args:
+        directory: the pretraining run.
+        results: folder of runs; of several evaluations of a task, the last one by name counts.
+
+    Raises:
+        RunDirectoryError: the run has no revisions, or its result has no number of words.
+    """
+    runs = collect(results)
+    evaluations = _of(runs, directory.path, command="evaluate", key="run")
+    content: dict[str, Any] = {}
+    problems: list[str] = []
+    for task, (name, num_subsets, num_items) in _CHOICES.items():
+        run = evaluations.get((task, None))
+        content[name] = (
+            None if run is None else _choices(run.path, whole=task in _WHOLE_TEXTS, by_item=task.startswith("global"))
+        )
+        if run is None:
+            problems.append(f"{task}: no evaluation (lmtransfer evaluate run={directory.path} task={task})")
+        else:
+            found = len(content[name]), sum(len(part["predictions"]) for part in content[name].values())
+            if found != (num_subsets, num_items):
+                problems.append(
+                    f"{task}: {found[1]:,} items in {found[0]} parts; the challenge has {num_items:,} in {num_subsets}"
+                )
+    content["reading"] = _reading(evaluations.get(("reading", None)), problems)
+    content |= _acquisition(evaluations.get(("age_of_acquisition", None)), problems)
+    content["glue"] = _glue(_of(runs, directory.path, command="finetune", key="init"), problems)
+    words = directory.revision_words()
+    content["fast_eval_results"] = _fast(evaluations, list(words), problems)
+    losses = directory.read_config().get("objective", {}).get("losses", {})
+    masked = {objective.name for objective in builtin_objectives() if objective.predicts == "masked"}
+    backend: Literal["mlm", "causal"] = "mlm" if masked & set(losses) else "causal"
+    return Submission(content, problems, _form(directory, list(words.values())), backend)
+
+
+def _of(runs: Sequence[Run], path: Path, *, command: str, key: str) -> dict[tuple[str, int | None], Run]:
+    """Return the finished runs of a command that start from a run, by task and revision."""
+    found = {}
+    for run in sorted(runs, key=lambda run: run.key):
+        if run.command == command and run.state == "finished":
+            source, revision = split_revision(str(run.config.get(key)))
+            if Path(source).expanduser().resolve() == path.resolve():
+                found[str(run.result.get("task")), revision] = run
+    return found
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{path}: cannot be read ({error}); evaluate again with overwrite=true") from None
+
+
+def _choices(path: Path, *, whole: bool, by_item: bool) -> dict[str, Any]:
+    """Return the chosen alternatives by subset, or by item."""
+    parts: dict[str, Any] = {}
+    for line in _lines(path / CHOICES_FILE):
+        key = line["id"].partition(":")[2] if by_item else line["subset"]
+        predictions = parts.setdefault(key, {"predictions": []})["predictions"]
+        chosen = line["texts" if whole else "completions"][line["chosen"]]
+        predictions.append({"id": f"{key}_{len(predictions)}", "pred": chosen})
+    return parts
+
+
+def _reading(run: Run | None, problems: list[str]) -> dict[str, Any] | None:
+    if run is None:
+        problems.append("reading: no evaluation (task=reading)")
+        return None
+    rows = [
+        {"id": line["id"], "pred": line["surprisal"], "prev_pred": line["previous"]}
+        for line in _lines(run.path / READING_FILE)
+    ]
+    if len(rows) != _NUM_READING:
+        problems.append(f"reading: {len(rows):,} words; the challenge has {_NUM_READING:,}")
+    return {"reading": {"predictions": rows}}
+
+
+def _acquisition(run: Run | None, problems: list[str]) -> dict[str, Any]:
+    if run is None:
+        problems.append("age_of_acquisition: no evaluation (task=age_of_acquisition)")
+        return {"aoa_surprisals": None, "aoa": None}
+    lines = list(_lines(run.path / ACQUISITION_FILE))
+    steps = {line["words_read"]: babylm_name(line["words_read"]) for line in lines}
+    if len(lines) != _NUM_ACQUISITION * len(steps):
+        problems.append(
+            f"age_of_acquisition: {len(lines) // max(1, len(steps)):,} contexts; the challenge has {_NUM_ACQUISITION:,}"
+        )
+    rows = [
+        {
+            "step": steps[line["words_read"]],
+            "word_count": line["words_read"],
+            "target_word": line["word"],
+            "context_id": line["context_id"],
+            "context": line["context"],
+            "surprisal": line["surprisal"],
+        }
+        for line in lines
+    ]
+    about = {"use_bos_only": False, "total_steps": len(steps), "completed_steps": len(steps)}
+    score = run.result.get("metrics", {}).get("challenge_score")
+    return {"aoa_surprisals": {"metadata": about, "results": rows}, "aoa": {"aoa": score}}
+
+
+def _glue(runs: Mapping[tuple[str, int | None], Run], problems: list[str]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for task, size in _GLUE.items():
+        run = runs.get((f"babylm_{task}", None))
+        path = None if run is None else next(iter(sorted((run.path / FOLDER).glob("dev*.parquet"))), None)
+        if run is None or path is None:
+            problems.append(f"{task}: no finetuning run with predictions (task=babylm_{task} experiment=babylm_glue)")
+            continue
+        answers = read_predictions(path).examples.predicted.astype(int).tolist()
+        content[task] = {"predictions": [{"id": f"{task}_{row}", "pred": answer} for row, answer in enumerate(answers)]}
+        if len(answers) != size:
+            problems.append(f"{task}: {len(answers):,} answers; the challenge has {size:,}")
+    return content
+
+
+def _fast(
+    evaluations: Mapping[tuple[str, int | None], Run], revisions: Sequence[int], problems: list[str]
+) -> dict[str, Any]:
+    """Return the scores at each revision, by task: a list over revisions of scores by subset."""
+    scores: dict[str, Any] = {}
+    for task, (name, *_) in _CHOICES.items():
+        if task != "comps":
+            scores[name] = [_subset_scores(evaluations.get((task, revision)), task) for revision in revisions]
+    runs = [evaluations.get(("reading", revision)) for revision in revisions]
+    scores["reading"] = [
+        None
+        if run is None
+        else {"spr": run.result["metrics"]["self_paced"], "rt": run.result["metrics"]["eye_tracking"]}
+        for run in runs
+    ]
+    problems += [
+        f"{name}: {values.count(None)} of {len(values)} revisions have no score (revisions=all)"
+        for name, values in scores.items()
+        if None in values
+    ]
+    return scores
+
+
+def _subset_scores(run: Run | None, task: str) -> dict[str, float] | None:
+    if run is None:
+        return None
+    metrics = run.result.get("metrics", {})
+    if task.startswith("global"):
+        return {_CHOICES[task][0]: metrics["accuracy"]}
+    prefix = {"blimp": "paradigm", "ewok": "domain", "entity_tracking": "operations"}.get(task, "subset")
+    parts = {name.split("/")[1]: value for name, value in metrics.items() if name.startswith(f"{prefix}/")}
+    return {name: value for name, value in parts.items() if task != "entity_tracking" or name.startswith("regular")}
+
+
+def _form(directory: RunDirectory, words: Sequence[int]) -> str:
+    """Return the answers that a run directory knows, as Markdown."""
+    config, result = directory.read_config(), directory.read_result()
+    train, optimizer = config.get("train", {}), config.get("optimizer", {})
+    num_words, text_words = result.more.get("words"), result.more.get("text_words")
+    flops = result.more.get("flops")
+    epochs = f"{num_words / text_words:.1f}" if num_words and text_words else "unknown"
+    parameters = "unknown" if result.num_parameters is None else f"{result.num_parameters:,}"
+    answers = {
+        "Model": f"{config.get('model', {}).get('_target_', '').rpartition('.')[2]}, {parameters} parameters",
+        "Objective": ", ".join(config.get("objective", {}).get("losses", {})) or "unknown",
+        "Vocabulary": config.get("tokenizer", {}).get("vocab_size", "unknown"),
+        "Words of text": "unknown" if text_words is None else f"{text_words:,}",
+        "Words read, repetitions included": "unknown" if num_words is None else f"{num_words:,}",
+        "Epochs": epochs,
+        "Checkpoints": ", ".join(map(babylm_name, words)),
+        "Tokens in a step": train.get("batch_tokens", "unknown"),
+        "Sequence length": config.get("objective", {}).get("max_length", "unknown"),
+        "Optimizer": optimizer.get("_target_", "").rpartition(".")[2],
+        "Peak learning rate": optimizer.get("learning_rate", "unknown"),
+        "Schedule": config.get("schedule", {}).get("_target_", "").rpartition(".")[2],
+        "Hours": "unknown" if result.seconds is None else f"{result.seconds / 3600:.2f}",
+        "Floating-point operations": "unknown" if flops is None else f"{flops:.2e}",
+        "Seed": config.get("seed", "unknown"),
+    }
+    rows = [f"| {question} | {answer} |" for question, answer in answers.items()]
+    return "\n".join(["| question | answer |", "| --- | --- |", *rows]) + "\n"

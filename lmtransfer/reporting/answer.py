@@ -1,0 +1,236 @@
+"""The main result as text: whether pretraining helped, by how much, and how certain this is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.lineage import PRETRAINED, TOKENIZER, differing_keys, is_chosen_on_scored_split, lineage
+from lmtransfer.reporting.verdict_text import grounds, power_text
+from lmtransfer.runs.labels import node_label
+from lmtransfer.system.printable import format_difference, format_metric, in_percent
+from lmtransfer.verdicts.compare import correct_column
+from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference, Verdict
+from lmtransfer.verdicts.spread import Spread
+
+_WHY_NO_VERDICT: dict[Verdict, str] = {
+    "one seed, no spread": "one seed has no spread",
+    "no examples": "there are no random seeds and the predictions are not known",
+    "seeds all alike": "all seeds are equal",
+    "collapsed": "every seed predicts the same label for every example",
+    "control collapsed": "every seed of the control predicts the same label for every example",
+    "settings differ": "other settings differ besides the weights",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeAfter:
+    """Two transfers to the same task in the same way.
+
+    Attributes:
+        after: transfer from a run that continued the pretraining of that run.
+        difference: ``after`` minus ``before``, judged together with the other differences of this kind.
+    """
+
+    before: Entry
+    after: Entry
+    difference: Difference
+
+
+def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
+    """Pair each transfer from a continued run with the transfer from the earlier run, if there is exactly one."""
+    pairs = []
+    runs = [entry.run for entry in entries]
+    for after in entries:
+        if not _is_scored(after) or after.source is None:
+            continue
+        for earlier in (run for run in lineage(after.source, runs)[1:] if run.command in PRETRAINED):
+            candidates = [
+                entry
+                for entry in entries
+                if entry.source is not None
+                and entry.source.weights == earlier.weights
+                and _has_same_settings(entry, after)
+            ]
+            if len(candidates) == 1 and (difference := after.compare(candidates[0].condition)) is not None:
+                pairs.append(BeforeAfter(candidates[0], after, difference))
+            if candidates:
+                break  # the nearest earlier run with a transfer; several transfers are ambiguous, so none is used
+    corrected = correct_column([pair.difference for pair in pairs], margins=[pair.after.margin for pair in pairs])
+    return [replace(pair, difference=difference) for pair, difference in zip(pairs, corrected, strict=True)]
+
+
+def _is_scored(entry: Entry) -> bool:
+    return entry.score is not None and not entry.is_pretraining and not entry.is_control
+
+
+def _has_same_settings(entry: Entry, other: Entry) -> bool:
+    """Whether two transfers differ, as far as is known, only in their starting point."""
+
+    def scored_as(transfer: Entry) -> tuple[object, ...]:
+        return (transfer.run.command, transfer.task, transfer.split, transfer.metric, transfer.transfer)
+
+    # Continued pretraining may add words to a tokenizer.
+    return (
+        _is_scored(entry)
+        and scored_as(entry) == scored_as(other)
+        and not differing_keys(entry.settings, other.settings, but=[TOKENIZER])
+    )
+
+
+def answer(entries: Sequence[Entry]) -> str:
+    """Say whether pretraining helped, over all comparisons with a control, and whether continued pretraining did."""
+    return " ".join(
+        [
+            _pretraining_sentence(entries),
+            *_word_count_sentences(entries),
+            *_missing_control_sentences(entries),
+            *map(_continuation_sentence, before_and_after(entries)),
+        ]
+    )
+
+
+def _word_count_sentences(entries: Sequence[Entry]) -> list[str]:
+    """Say whether counting words does as well as the runs, even if they are better than their controls."""
+    with_baseline = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
+    not_above = [entry for entry in with_baseline if not entry.is_worse(*_means(entry))]
+    if not not_above:
+        return []
+    first = min(not_above, key=lambda entry: entry.is_control)
+    baseline, mean = _means(first)
+    metric = first.metric or ""
+    unit = " %" if in_percent(metric) else ""
+    scores = (
+        f"{first.better_baseline} reaches {format_metric(baseline, metric)}{unit} {metric} on {first.group}, and "
+        f"{first.name} ({first.transfer}) {format_metric(mean, metric)}{unit}"
+    )
+    if len(with_baseline) == 1:
+        return [f"Counting words does as well: {scores}."]
+    return [f"Counting words does as well in {len(not_above)} of {len(with_baseline)} runs: {scores}."]
+
+
+def _means(entry: Entry) -> tuple[float, float]:
+    assert entry.baseline is not None
+    assert entry.score is not None
+    return entry.baseline.mean, entry.score.mean
+
+
+def _missing_control_sentences(entries: Sequence[Entry]) -> list[str]:
+    """Name each run without a verdict although there is a run that resembles its control."""
+    without_verdict = [entry for entry in entries if entry.without_control]
+    sentences = [f"No verdict on {entry.name}: {entry.without_control}." for entry in without_verdict[:3]]
+    num_more = len(without_verdict) - 3
+    return sentences + ([f"The same holds for {num_more} more runs."] if num_more > 0 else [])
+
+
+def _pretraining_sentence(entries: Sequence[Entry]) -> str:
+    compared = [entry for entry in entries if entry.difference is not None]
+    if not compared:
+        if any(entry.control is not None for entry in entries):
+            return "A demonstration: these runs are too short for a verdict on pretraining."
+        if any(entry.without_control for entry in entries):
+            return "It is not known whether pretraining helped: no control differs from its run only in the weights."
+        if any(entry.score is not None and not entry.is_pretraining for entry in entries):
+            return (
+                "It is not known whether pretraining helped: no run has a control. Set control=true to train the same "
+                "model also without pretraining."
+            )
+        return "It is not known yet whether pretraining helped: these runs contain no finished probe or finetuning."
+    if len(compared) == 1:
+        return comparison(compared[0])
+    verdicts = [entry.difference.verdict for entry in compared if entry.difference is not None]
+    better, worse = sum(verdict in BETTER for verdict in verdicts), verdicts.count("worse")
+    single, unclear = verdicts.count("one seed, no spread"), verdicts.count("no difference shown")
+    parts = [f"Pretraining helped in {better} of {len(verdicts)} comparisons"]
+    parts += [f"hurt in {worse}"] if worse else []
+    equivalent = verdicts.count("equivalent")
+    parts += [f"made no difference beyond the margin in {equivalent}"] if equivalent else []
+    parts += [f"showed no difference in {unclear}"] if unclear else []
+    parts += [f"cannot be judged with a single seed in {single}"] if single else []
+    same_metric, collapsed = verdicts.count("seeds all alike"), verdicts.count("collapsed")
+    parts += [f"cannot be judged with equal seeds in {same_metric}"] if same_metric else []
+    parts += [f"collapsed to one label in {collapsed}"] if collapsed else []
+    controls = verdicts.count("control collapsed")
+    parts += [f"cannot be judged with a collapsed control in {controls}"] if controls else []
+    text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+    return f"{text}. The clearest comparison: {_scores_clause(max(compared, key=_certainty))}"
+
+
+def comparison(entry: Entry) -> str:
+    """State a comparison as a sentence."""
+    start: dict[Verdict, str] = {
+        "better": "Pretraining helped",
+        "better but below a baseline": "Pretraining helped, but counting words or the majority does as well",
+        "worse": "Pretraining hurt",
+        "equivalent": "Pretraining made no difference beyond the margin",
+        "no difference shown": "No difference is shown",
+        **{verdict: f"No verdict, because {reason}" for verdict, reason in _WHY_NO_VERDICT.items()},
+    }
+    if entry.difference is None:
+        raise ValueError(f"{entry.run.key} has no control to compare with")
+    return f"{start[entry.difference.verdict]}: {_scores_clause(entry)}"
+
+
+def _continuation_sentence(pair: BeforeAfter) -> str:
+    before, after, difference = pair.before, pair.after, pair.difference
+    start: dict[Verdict, str] = {
+        "better": "helped",
+        "better but below a baseline": "helped, but counting words or the majority does as well",
+        "worse": "hurt",
+        "equivalent": "makes no difference beyond the margin",
+        "no difference shown": "shows no difference",
+        **{verdict: f"cannot be judged, because {reason}" for verdict, reason in _WHY_NO_VERDICT.items()},
+        "control collapsed": "cannot be judged, because the earlier run predicts the same label for every example",
+    }
+    source, metric = after.source, after.metric or ""
+    assert source is not None
+    assert before.score is not None
+    assert after.score is not None
+    unit, points = (" %", " points") if in_percent(metric) else ("", "")
+    text = node_label(source.config.get("corpus"))
+    sentence = (
+        f"Continued pretraining{f' on {text}' if text else ''} {start[difference.verdict]}: on {after.group}, "
+        f"{after.name} ({after.transfer}) reaches {format_metric(after.score.mean, metric)}{unit} {metric} against "
+        f"{format_metric(before.score.mean, metric)}{unit} for {before.name}, which started from the earlier run, a "
+        f"difference of {format_difference(difference.delta, metric)}{points}"
+    )
+    if difference.standard_error is None:
+        return f"{sentence}. Train several seeds with seeds=5."
+    return f"{sentence} ({grounds(difference, metric)}; for {difference.scope})."
+
+
+def _scores_clause(entry: Entry) -> str:
+    difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
+    if difference is None or score is None or control is None or metric is None:
+        raise ValueError(f"{entry.run.key} has no control to compare with")
+    points = " points" if in_percent(metric) else ""
+    sentence = (
+        f"on {entry.group}, {entry.name} ({entry.transfer}) reaches {_value(score, metric)} "
+        f"{metric} against {_value(control, metric)} without pretraining, a difference of "
+        f"{format_difference(difference.delta, metric)}{points}"
+    )
+    if is_chosen_on_scored_split(entry.run.config):
+        sentence += f"; both were chosen on the split that also scores them ({entry.split})"
+    if entry.transfer == "zero-shot":
+        return f"{sentence}. A score without training has no seeds."
+    if difference.standard_error is None:
+        return f"{sentence}. Train several seeds with seeds=5."
+    if difference.verdict in NO_VERDICT:
+        return f"{sentence}. Train longer, or with another learning rate."
+    precision = power_text(difference, metric)
+    text = f"{sentence} ({grounds(difference, metric)}; for {difference.scope})."
+    return f"{text} {precision[0].upper()}{precision[1:]}." if precision else text
+
+
+def _value(score: Spread, metric: str) -> str:
+    unit = " %" if in_percent(metric) else ""
+    return format_metric(score.mean, metric) + unit
+
+
+def _certainty(entry: Entry) -> tuple[bool, float]:
+    """Return the sort key of a comparison: finetuned before frozen, then by p value; without a p value last."""
+    difference = entry.difference
+    if difference is None or difference.p_value is None:
+        return (False, -1.0)
+    return (entry.transfer == "finetuned", -difference.p_value)

@@ -1,1 +1,0 @@
-"""Tables and answers of a report, rendered as text."""

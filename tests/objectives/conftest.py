@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+from fakes.objectives import random_documents, store_of
+
+from lmtransfer.data.token_store import TokenStore
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    """Sixty random documents."""
+    return store_of(tmp_path_factory.mktemp("stores") / "s", random_documents(60))
