@@ -23,6 +23,9 @@ from lmtransfer.launch.sweep import run_by_hydra
 #: Hydra supports one running command per process, so calls from several threads wait for each other.
 _one_call = threading.RLock()
 
+#: The key that words without "=" set, for commands that accept such words.
+_BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
+
 
 def run_command(command: str, words: Sequence[str]) -> int:
     """Run ``lmtransfer <command> <words>``.
@@ -82,10 +85,6 @@ def _is_plain(line: overrides.CommandLine, words: Sequence[str]) -> bool:
     except ConfigError:
         return True  # composing the configuration raises the error
     return not any(override.is_sweep_override() or override.is_hydra_override() for override in parsed)
-
-
-#: The key that words without "=" set, for commands that accept such words.
-_BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
 
 
 def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:

@@ -44,6 +44,16 @@ _STOP = "stop"
 _RUNNING = "running-"
 _PATIENCE = 3.0  # seconds during which a further signal counts as part of the first
 
+_HYDRA_SETTINGS = (
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=none",
+    "hydra.job.name=lmtransfer",
+    "hydra.job.chdir=false",
+    "hydra.run.dir=.",
+    "hydra.sweep.subdir=.",
+    "hydra.output_subdir=null",
+)
+
 
 def is_stopping(folder: Path) -> bool:
     """Whether the sweep with this exchange folder was interrupted."""
@@ -117,17 +127,6 @@ def _follow(parent: int, over: threading.Event) -> None:
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGTERM)
             return
-
-
-_HYDRA_SETTINGS = (
-    "hydra/job_logging=none",
-    "hydra/hydra_logging=none",
-    "hydra.job.name=lmtransfer",
-    "hydra.job.chdir=false",
-    "hydra.run.dir=.",
-    "hydra.sweep.subdir=.",
-    "hydra.output_subdir=null",
-)
 
 
 class _StopSweep(BaseException):

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.lineage import PRETRAINED, TOKENIZER, differing_keys, is_chosen_on_scored_split, lineage
-from lmtransfer.reporting.verdict_text import grounds, power_text
+from lmtransfer.reporting.verdict_text import difference_with_unit, grounds, power_text, with_unit
 from lmtransfer.runs.labels import node_label
-from lmtransfer.system.printable import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference, Verdict
-from lmtransfer.verdicts.spread import Spread
 
 _WHY_NO_VERDICT: dict[Verdict, str] = {
     "one seed, no spread": "one seed has no spread",
@@ -21,6 +19,17 @@ _WHY_NO_VERDICT: dict[Verdict, str] = {
     "collapsed": "every seed predicts the same label for every example",
     "control collapsed": "every seed of the control predicts the same label for every example",
     "settings differ": "other settings differ besides the weights",
+}
+
+
+_OTHER_OUTCOMES: dict[Verdict, str] = {
+    "worse": "hurt",
+    "equivalent": "made no difference beyond the margin",
+    "no difference shown": "showed no difference",
+    "one seed, no spread": "cannot be judged with a single seed",
+    "seeds all alike": "cannot be judged with equal seeds",
+    "collapsed": "collapsed to one label",
+    "control collapsed": "cannot be judged with a collapsed control",
 }
 
 
@@ -100,10 +109,9 @@ def _word_count_sentences(entries: Sequence[Entry]) -> list[str]:
     first = min(not_above, key=lambda entry: entry.is_control)
     baseline, mean = _means(first)
     metric = first.metric or ""
-    unit = " %" if in_percent(metric) else ""
     scores = (
-        f"{first.better_baseline} reaches {format_metric(baseline, metric)}{unit} {metric} on {first.group}, and "
-        f"{first.name} ({first.transfer}) {format_metric(mean, metric)}{unit}"
+        f"{first.better_baseline} reaches {with_unit(baseline, metric)} {metric} on {first.group}, and "
+        f"{first.name} ({first.transfer}) {with_unit(mean, metric)}"
     )
     if len(with_baseline) == 1:
         return [f"Counting words does as well: {scores}."]
@@ -140,19 +148,10 @@ def _pretraining_sentence(entries: Sequence[Entry]) -> str:
     if len(compared) == 1:
         return comparison(compared[0])
     verdicts = [entry.difference.verdict for entry in compared if entry.difference is not None]
-    better, worse = sum(verdict in BETTER for verdict in verdicts), verdicts.count("worse")
-    single, unclear = verdicts.count("one seed, no spread"), verdicts.count("no difference shown")
-    parts = [f"Pretraining helped in {better} of {len(verdicts)} comparisons"]
-    parts += [f"hurt in {worse}"] if worse else []
-    equivalent = verdicts.count("equivalent")
-    parts += [f"made no difference beyond the margin in {equivalent}"] if equivalent else []
-    parts += [f"showed no difference in {unclear}"] if unclear else []
-    parts += [f"cannot be judged with a single seed in {single}"] if single else []
-    same_metric, collapsed = verdicts.count("seeds all alike"), verdicts.count("collapsed")
-    parts += [f"cannot be judged with equal seeds in {same_metric}"] if same_metric else []
-    parts += [f"collapsed to one label in {collapsed}"] if collapsed else []
-    controls = verdicts.count("control collapsed")
-    parts += [f"cannot be judged with a collapsed control in {controls}"] if controls else []
+    parts = [f"Pretraining helped in {sum(verdict in BETTER for verdict in verdicts)} of {len(verdicts)} comparisons"]
+    parts += [
+        f"{text} in {verdicts.count(verdict)}" for verdict, text in _OTHER_OUTCOMES.items() if verdict in verdicts
+    ]
     text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
     return f"{text}. The clearest comparison: {_scores_clause(max(compared, key=_certainty))}"
 
@@ -187,13 +186,12 @@ def _continuation_sentence(pair: BeforeAfter) -> str:
     assert source is not None
     assert before.score is not None
     assert after.score is not None
-    unit, points = (" %", " points") if in_percent(metric) else ("", "")
     text = node_label(source.config.get("corpus"))
     sentence = (
         f"Continued pretraining{f' on {text}' if text else ''} {start[difference.verdict]}: on {after.group}, "
-        f"{after.name} ({after.transfer}) reaches {format_metric(after.score.mean, metric)}{unit} {metric} against "
-        f"{format_metric(before.score.mean, metric)}{unit} for {before.name}, which started from the earlier run, a "
-        f"difference of {format_difference(difference.delta, metric)}{points}"
+        f"{after.name} ({after.transfer}) reaches {with_unit(after.score.mean, metric)} {metric} against "
+        f"{with_unit(before.score.mean, metric)} for {before.name}, which started from the earlier run, a "
+        f"difference of {difference_with_unit(difference.delta, metric)}"
     )
     if difference.standard_error is None:
         return f"{sentence}. Train several seeds with seeds=5."
@@ -204,11 +202,10 @@ def _scores_clause(entry: Entry) -> str:
     difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
     if difference is None or score is None or control is None or metric is None:
         raise ValueError(f"{entry.run.key} has no control to compare with")
-    points = " points" if in_percent(metric) else ""
     sentence = (
-        f"on {entry.group}, {entry.name} ({entry.transfer}) reaches {_value(score, metric)} "
-        f"{metric} against {_value(control, metric)} without pretraining, a difference of "
-        f"{format_difference(difference.delta, metric)}{points}"
+        f"on {entry.group}, {entry.name} ({entry.transfer}) reaches {with_unit(score.mean, metric)} "
+        f"{metric} against {with_unit(control.mean, metric)} without pretraining, a difference of "
+        f"{difference_with_unit(difference.delta, metric)}"
     )
     if is_chosen_on_scored_split(entry.run.config):
         sentence += f"; both were chosen on the split that also scores them ({entry.split})"
@@ -221,11 +218,6 @@ def _scores_clause(entry: Entry) -> str:
     precision = power_text(difference, metric)
     text = f"{sentence} ({grounds(difference, metric)}; for {difference.scope})."
     return f"{text} {precision[0].upper()}{precision[1:]}." if precision else text
-
-
-def _value(score: Spread, metric: str) -> str:
-    unit = " %" if in_percent(metric) else ""
-    return format_metric(score.mean, metric) + unit
 
 
 def _certainty(entry: Entry) -> tuple[bool, float]:

@@ -12,7 +12,6 @@ from lmtransfer.reporting.runs.details import RunCost, search_text
 from lmtransfer.reporting.runs.entries import Entry, distinct_names, make_entries
 from lmtransfer.reporting.runs.scores import (
     control_part,
-    number,
     other_metrics,
 )
 from lmtransfer.reporting.runs.sweeps import Sweep, SweepPoint, make_sweep, parse_values, value_text
@@ -40,6 +39,72 @@ from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
 
 _TRANSFER_ORDER = ("majority", "baseline", "control", "frozen", "bitfit", "lora", "finetuned")
+
+_DIFFERENCE = TableColumn("difference from control", ("difference", "({interval})"))
+#: Columns for Markdown and LaTeX: one line per run.
+WIDE = (
+    TableColumn("run", ("run", "({state})")),
+    TableColumn("model"),
+    TableColumn("objective"),
+    TableColumn("corpus"),
+    TableColumn("task"),
+    TableColumn("transfer"),
+    TableColumn("seeds"),
+    TableColumn("metric"),
+    TableColumn("mean", ("mean", "reason")),
+    TableColumn("median"),
+    TableColumn("other metrics", separator=", "),
+    _DIFFERENCE,
+    TableColumn("verdict"),
+    TableColumn("difference from baseline", ("difference from baseline", "({interval to baseline})")),
+    TableColumn("verdict against baseline", ("verdict to baseline",)),
+    TableColumn("smallest detectable"),
+    TableColumn("seeds needed"),
+    TableColumn("pretraining", ("{pretraining tokens} tokens", "pretraining time"), separator=", "),
+    TableColumn("parameters"),
+    TableColumn("cost", separator=", "),
+    TableColumn("tokens/s"),
+)
+#: Columns for the page: under group headings, with the pretraining below the name of the run.
+PAGE = (
+    replace(WIDE[0], notes=("weights",), problem="warning"),
+    *(column for column in WIDE[1:] if column.heading not in ("model", "objective", "corpus", "task", "metric")),
+)
+#: Columns for a terminal 100 characters wide: a few lines of text per run.
+NARROW = (
+    TableColumn("run", notes=("weights", "reason", "warning"), width=(18, 36)),
+    TableColumn("transfer", notes=("{several seeds} seeds",), width=(9, 10)),
+    TableColumn(
+        "mean",
+        ("mean", "state without score"),
+        notes=("median {median}", "other metrics", "state of score"),
+        width=(12, 15),
+        has_unit=True,
+    ),
+    TableColumn(
+        "difference from control",
+        ("difference",),
+        notes=("interval", "verdict", "detectable: {smallest detectable for now}", "seeds needed: {seeds needed}")
+        + ("from {difference from baseline}", "interval to baseline", "verdict to baseline"),
+        width=(14, 16),
+    ),
+    TableColumn("pretraining", ("{pretraining tokens} tokens",), notes=("pretraining time",), width=(11, 12)),
+    TableColumn("size, cost", ("parameters",), notes=("{tokens/s} tok/s", "cost in short"), width=(10, 14)),
+)
+_LEADERBOARD = (
+    TableColumn("task", first="ascending"),
+    TableColumn("run", problem="state", first="ascending"),
+    TableColumn("model", first="ascending"),
+    TableColumn("objective", notes=("corpus",), first="ascending"),
+    TableColumn("transfer", first="ascending"),
+    TableColumn("score", ("mean",), notes=("metric", "{several seeds} seeds", "other metrics"), first="descending"),
+    replace(_DIFFERENCE, text=("difference",), notes=("({interval})", "verdict"), first="descending"),
+    TableColumn("pretraining tokens", first="ascending"),
+    TableColumn("pretraining time", first="ascending"),
+    TableColumn("parameters", first="ascending"),
+    TableColumn("trained parameters", notes=("share", "memory", "seconds"), first="ascending"),
+    TableColumn("pretraining FLOP", first="ascending"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +192,7 @@ def _note(entry: Entry) -> str:
             notes.insert(0, f"{num_finished} of {len(entry.seeds)} seeds finished so far")
         elif entry.run.metrics:
             last = entry.run.metrics[-1]
-            step, loss = number(last.get("step")), number(last.get("loss"))
+            step, loss = last.get("step"), last.get("loss")
             at = "at step " + ("?" if step is None else f"{step:,.0f}")
             notes.insert(0, at + ("" if loss is None else f", loss {loss:.3f}"))
     return "; ".join(notes)
@@ -147,74 +212,6 @@ def _remarks(entry: Entry, result: Mapping[str, Any]) -> list[str]:
     grid = None if entry.is_pretraining else entry.run.config.get("learning_rates")
     search = search_text(grid, result.get("learning_rate"))
     return [*remarks, *([search] if search else [])]
-
-
-_DIFFERENCE = TableColumn("difference from control", ("difference", "({interval})"))
-
-#: Columns for Markdown and LaTeX: one line per run.
-WIDE = (
-    TableColumn("run", ("run", "({state})")),
-    TableColumn("model"),
-    TableColumn("objective"),
-    TableColumn("corpus"),
-    TableColumn("task"),
-    TableColumn("transfer"),
-    TableColumn("seeds"),
-    TableColumn("metric"),
-    TableColumn("mean", ("mean", "reason")),
-    TableColumn("median"),
-    TableColumn("other metrics", separator=", "),
-    _DIFFERENCE,
-    TableColumn("verdict"),
-    TableColumn("difference from baseline", ("difference from baseline", "({interval to baseline})")),
-    TableColumn("verdict against baseline", ("verdict to baseline",)),
-    TableColumn("smallest detectable"),
-    TableColumn("seeds needed"),
-    TableColumn("pretraining", ("{pretraining tokens} tokens", "pretraining time"), separator=", "),
-    TableColumn("parameters"),
-    TableColumn("cost", separator=", "),
-    TableColumn("tokens/s"),
-)
-#: Columns for the page: under group headings, with the pretraining below the name of the run.
-PAGE = (
-    replace(WIDE[0], notes=("weights",), problem="warning"),
-    *(column for column in WIDE[1:] if column.heading not in ("model", "objective", "corpus", "task", "metric")),
-)
-#: Columns for a terminal 100 characters wide: a few lines of text per run.
-NARROW = (
-    TableColumn("run", notes=("weights", "reason", "warning"), width=(18, 36)),
-    TableColumn("transfer", notes=("{several seeds} seeds",), width=(9, 10)),
-    TableColumn(
-        "mean",
-        ("mean", "state without score"),
-        notes=("median {median}", "other metrics", "state of score"),
-        width=(12, 15),
-        has_unit=True,
-    ),
-    TableColumn(
-        "difference from control",
-        ("difference",),
-        notes=("interval", "verdict", "detectable: {smallest detectable for now}", "seeds needed: {seeds needed}")
-        + ("from {difference from baseline}", "interval to baseline", "verdict to baseline"),
-        width=(14, 16),
-    ),
-    TableColumn("pretraining", ("{pretraining tokens} tokens",), notes=("pretraining time",), width=(11, 12)),
-    TableColumn("size, cost", ("parameters",), notes=("{tokens/s} tok/s", "cost in short"), width=(10, 14)),
-)
-_LEADERBOARD = (
-    TableColumn("task", first="ascending"),
-    TableColumn("run", problem="state", first="ascending"),
-    TableColumn("model", first="ascending"),
-    TableColumn("objective", notes=("corpus",), first="ascending"),
-    TableColumn("transfer", first="ascending"),
-    TableColumn("score", ("mean",), notes=("metric", "{several seeds} seeds", "other metrics"), first="descending"),
-    replace(_DIFFERENCE, text=("difference",), notes=("({interval})", "verdict"), first="descending"),
-    TableColumn("pretraining tokens", first="ascending"),
-    TableColumn("pretraining time", first="ascending"),
-    TableColumn("parameters", first="ascending"),
-    TableColumn("trained parameters", notes=("share", "memory", "seconds"), first="ascending"),
-    TableColumn("pretraining FLOP", first="ascending"),
-)
 
 
 def results_table(rows: Sequence[ReportRow]) -> ReportTable:

@@ -29,6 +29,9 @@ Order = Literal["ascending", "descending"]
 PLUS_MINUS = "\u00b1"
 _LONGEST_NUMBER = 16
 
+#: The width if the output is not a terminal but, for example, a log.
+_WIDTH = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -267,10 +270,6 @@ def markdown_table(table: ReportTable) -> str:
 
 def _escape(text: str) -> str:
     return re.sub(r"([\\`|<>\[\]*_~])", r"\\\1", " ".join(text.split()))
-
-
-#: The width if the output is not a terminal but, for example, a log.
-_WIDTH = 100
 
 
 def report_console() -> Console:

@@ -5,6 +5,24 @@ from __future__ import annotations
 from lmtransfer.system.printable import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference, Verdict
 
+_WHY_NO_VERDICT: dict[Verdict, str] = {
+    "collapsed": "every seed predicts the same label for every example",
+    "control collapsed": "every seed of the control predicts the same label for every example",
+    "seeds all alike": "all seeds of one side, or the differences of all pairs, are equal",
+    "no examples": "neither side has random seeds, and the predictions for the examples are not known",
+    "settings differ": "the two sides differ in more than their weights",
+}
+
+
+def with_unit(score: float, metric: str) -> str:
+    """Format a score with its unit: ``69.6 %``."""
+    return format_metric(score, metric) + (" %" if in_percent(metric) else "")
+
+
+def difference_with_unit(difference: float, metric: str) -> str:
+    """Format a difference with its unit: ``+2.8 points``."""
+    return format_difference(difference, metric) + (" points" if in_percent(metric) else "")
+
 
 def interval_text(difference: Difference, metric: str) -> str:
     """State the corrected interval: ``+6.1 to +13.9``; empty if there is none."""
@@ -90,8 +108,7 @@ def short_text(difference: Difference, metric: str) -> str:
 
 def verdict_lines(difference: Difference, metric: str, *, reference: str = "the control") -> list[str]:
     """State a difference for the console: the verdict with its basis, then what is detectable."""
-    points = " points" if in_percent(metric) else ""
-    start = f"difference from {reference} {format_difference(difference.delta, metric)}{points}"
+    start = f"difference from {reference} {difference_with_unit(difference.delta, metric)}"
     if difference.standard_error is None:
         return [f"{start}: no verdict, because one seed has no spread; set seeds=5"]
     if difference.verdict not in VERDICTS:
@@ -107,12 +124,3 @@ def word_count_note(difference: Difference, baseline: str) -> str:
     """State that counting words does as well as a run; empty if the run is above the better baseline."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
     return f"counting words does as well: this run is not above {baseline}" if gain <= 0 else ""
-
-
-_WHY_NO_VERDICT: dict[Verdict, str] = {
-    "collapsed": "every seed predicts the same label for every example",
-    "control collapsed": "every seed of the control predicts the same label for every example",
-    "seeds all alike": "all seeds of one side, or the differences of all pairs, are equal",
-    "no examples": "neither side has random seeds, and the predictions for the examples are not known",
-    "settings differ": "the two sides differ in more than their weights",
-}

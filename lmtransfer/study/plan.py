@@ -1,10 +1,10 @@
-"""The runs of a study: their commands, overrides and order."""
+"""The plan of a study: its figures, and its runs with their commands, overrides and order."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -26,6 +26,15 @@ Lines = Literal["transfer", "recipe", "task", "method", "model"]
 PLACES = ("recipe", "transfer", "task", "num_train", "layer", "parameters", "tokens", "seconds", "flops")
 
 _KEYS = ("title", "x", "y", "lines", "against", "recipes", "transfers")
+
+PRETRAIN = "pretrain"
+_COMMANDS = ("probe", "finetune")
+_SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
+#: Settings of a run that the study itself sets.
+_STUDY_KEYS = ("name", "output_root", "resume")
+_BUDGETS = ("steps", "tokens", "epochs", "seconds")  # in a study, pretrain.words are command-line arguments
+_NAME = re.compile(r"[\w.-]+")
+_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the started commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +90,7 @@ def _spec(
     if not isinstance(node, Mapping):
         problems.append(f"{where}={node}: must be a mapping with some of the keys {', '.join(_KEYS)}")
         return None
-    unknown = [key for key in node if key not in _KEYS]
-    own_problems = [f"{where}.{key}: there is no such key; {hint(key, _KEYS, what='keys')}" for key in unknown]
+    own_problems = _unknown(where, node, _KEYS, "key")
     for key, allowed, default in (("y", get_args(YAxis), "score"), ("lines", get_args(Lines), "transfer")):
         if node.get(key, default) not in allowed:
             own_problems.append(f"{where}.{key}={node[key]}: must be one of {', '.join(allowed)}")
@@ -94,27 +102,16 @@ def _spec(
     problems += own_problems
     if own_problems:
         return None
-    against = node.get("against")
-    return FigureSpec(
-        name=name,
-        title=str(node.get("title") or title),
-        x=str(node.get("x", "recipe")),
-        y=cast("YAxis", node.get("y", "score")),
-        lines=cast("Lines", node.get("lines", "transfer")),
-        against=None if against is None else str(against),
-        recipes=choices["recipes"],
-        transfers=choices["transfers"],
-    )
+    named: Any = {key: str(node[key]) for key in ("title", "x", "y", "lines", "against") if node.get(key) is not None}
+    return FigureSpec(**{"name": name, "title": title, **named, **choices})
 
 
-PRETRAIN = "pretrain"
-_COMMANDS = ("probe", "finetune")
-_SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
-#: Settings of a run that the study itself sets.
-_STUDY_KEYS = ("name", "output_root", "resume")
-_BUDGETS = ("steps", "tokens", "epochs", "seconds")  # in a study, pretrain.words are command-line arguments
-_NAME = re.compile(r"[\w.-]+")
-_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the started commands
+def _unknown(where: str, names: Iterable[str], allowed: Sequence[str], what: str) -> list[str]:
+    return [
+        f"{where}.{name}: there is no such {what}; {hint(name, allowed, what=f'{what}s')}"
+        for name in names
+        if name not in allowed
+    ]
 
 
 def job_key(stage: str, recipe: str) -> str:
@@ -161,7 +158,7 @@ class StudyPlan:
     name: str
     folder: Path
     recipes: tuple[str, ...]
-    transfers: Mapping[str, str]
+    transfers: tuple[str, ...]
     jobs: tuple[StudyJob, ...]
     figures: tuple[FigureSpec, ...] = ()
     demonstration: bool = False
@@ -204,12 +201,11 @@ def make_plan(cfg: DictConfig) -> StudyPlan:
             jobs.append(_job(folder, recipe, transfer, folder / command / run_name, own, needs=needs, extra=extra))
     if content.get("jobs", 1) > 1 or content.get("cluster") is not None:
         jobs.sort(key=lambda job: job.stage != PRETRAIN)
-    commands = {transfer: command for transfer, (command, _) in transfers.items()}
     return StudyPlan(
         name,
         folder,
         tuple(recipes),
-        commands,
+        tuple(transfers),
         tuple(jobs),
         figures=figures,
         demonstration=bool(content.get("demonstration")),
@@ -260,11 +256,7 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
             problems.append(f"{where}: a recipe's name may contain only letters, digits, '_', '-' and '.'")
         by_stage = node if isinstance(node, Mapping) else {PRETRAIN: node}
         stages = [PRETRAIN, *content["transfers"]]  # including those that null removes
-        problems += [
-            f"{where}.{stage}: there is no such stage; {hint(stage, stages, what='stages')}"
-            for stage in by_stage
-            if stage not in stages
-        ]
+        problems += _unknown(where, by_stage, stages, "stage")
         named = {stage: _overrides(overrides, f"{where}.{stage}", problems) for stage, overrides in by_stage.items()}
         recipes[recipe] = {PRETRAIN: [], **named}
     only = content["only"]
@@ -304,11 +296,7 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
         if not isinstance(node, Mapping):
             problems.append(f"{where}={node}: must be a mapping with some of the keys {', '.join(_SETTINGS)}")
             continue
-        problems += [
-            f"{where}.{key}: there is no such key; {hint(key, _SETTINGS, what='keys')}"
-            for key in node
-            if key not in _SETTINGS
-        ]
+        problems += _unknown(where, node, _SETTINGS, "key")
         if content.get("transfer_seeds") is not None:
             node = {**node, "seeds": content["transfer_seeds"]}
         command = str(node.get("command", name))

@@ -1,4 +1,4 @@
-"""The progress of a study, read from its folder: finished, running, failed and waiting runs."""
+"""The progress of a study: the ledger of its runs, pretraining that studies share, and the state of each run."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ _NAME = "study.json"
 
 #: Overrides that say where a run is but not what it is.
 _PLACES = ("name", "output_root", "resume", "cache_dir")
+
+State = Literal["finished", "running", "failed", "interrupted", "waiting"]
+_BUDGET = re.compile(r"train\.seconds=(\d+(?:\.\d*)?)")
+_EVERY_SECONDS = 2.0
+_MARKS = {"finished": "+", "running": ">", "failed": "x", "interrupted": "!", "waiting": "."}
+_STYLES = {"running": "bold", "failed": "bold red", "waiting": "dim"}
 
 
 class LedgerEntry(TypedDict, total=False):
@@ -157,15 +163,6 @@ def _move(job: StudyJob, moved: dict[Path, Path]) -> StudyJob:
         return replace(job, result=moved[job.run] / "result.json", shared=True)
     starts = {f"init={old}": f"init={new}" for old, new in moved.items()}
     return replace(job, overrides=tuple(starts.get(word, word) for word in job.overrides))
-
-
-State = Literal["finished", "running", "failed", "interrupted", "waiting"]
-
-_BUDGET = re.compile(r"train\.seconds=(\d+(?:\.\d*)?)")
-
-_EVERY_SECONDS = 2.0
-_MARKS = {"finished": "+", "running": ">", "failed": "x", "interrupted": "!", "waiting": "."}
-_STYLES = {"running": "bold", "failed": "bold red", "waiting": "dim"}
 
 
 @dataclass(frozen=True, slots=True)

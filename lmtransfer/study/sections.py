@@ -1,4 +1,4 @@
-"""The figures of a study: the scores to show, and the sentences that describe them."""
+"""The table of a study, and its figures: the scores to show, and the sentences that describe them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from lmtransfer.reporting.table import (
     metrics_cell,
     score_text,
 )
-from lmtransfer.reporting.verdict_text import interval_text, verdict_text
+from lmtransfer.reporting.verdict_text import difference_with_unit, interval_text, verdict_text, with_unit
 from lmtransfer.study.plan import PRETRAIN, FigureSpec, StudyPlan
 from lmtransfer.system.durable import write_text
-from lmtransfer.system.printable import count, format_difference, format_metric, in_percent
+from lmtransfer.system.printable import count, format_metric
 from lmtransfer.system.validation import value_at
 from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
@@ -59,6 +59,20 @@ _TRANSFERS = (
     TableColumn("pretrained", ("score",), notes=("other metrics",)),
     *map(TableColumn, ("difference", "to baseline", "cost")),
 )
+
+#: Maximum number of lines in a figure that get a sentence.
+_MAX_LINES = 6
+#: Numbers from the first value on are shortened to three digits, from the second on written with an exponent.
+_MANY, _LARGE = 1e5, 1e11
+DEMONSTRATION = "This is a demonstration with short runs, so no verdicts are given."
+#: Maximum number of lines with controls; with more lines, the controls' lines would hide them.
+_MOST_WITH_CONTROLS = 4
+#: Attributes of a pretraining entry.
+_OF_PRETRAINING = {
+    "parameters": "num_parameters",
+    "tokens": "pretraining_tokens",
+    "seconds": "pretraining_seconds",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,22 +280,6 @@ def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
     return metric_heading(next((metric for metric in metrics if metric), ""))
 
 
-#: Maximum number of lines in a figure that get a sentence.
-_MAX_LINES = 6
-#: Numbers from the first value on are shortened to three digits, from the second on written with an exponent.
-_MANY, _LARGE = 1e5, 1e11
-DEMONSTRATION = "This is a demonstration with short runs, so no verdicts are given."
-
-#: Maximum number of lines with controls; with more lines, the controls' lines would hide them.
-_MOST_WITH_CONTROLS = 4
-#: Attributes of a pretraining entry.
-_OF_PRETRAINING = {
-    "parameters": "num_parameters",
-    "tokens": "pretraining_tokens",
-    "seconds": "pretraining_seconds",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class FigureLine:
     """Scores that belong together.
@@ -388,10 +386,9 @@ def _sentence(spec: FigureSpec, line: FigureLine, differences: dict[Place, Diffe
     means = {place: entry.score.mean for place, entry in line.points if entry.score is not None}
     higher = line.points[0][1].higher_is_better
     best = (max if higher else min)(means, key=lambda place: means[place])
-    unit, points = (" %", " points") if in_percent(line.metric) else ("", "")
-    value = f"{format_metric(means[best], line.metric)}{unit}"
+    value = with_unit(means[best], line.metric)
     control = dict(line.points)[best].control
-    control_text = "" if control is None else f" ({format_metric(control.mean, line.metric)}{unit} without pretraining)"
+    control_text = "" if control is None else f" ({with_unit(control.mean, line.metric)} without pretraining)"
     if len(means) == 1:
         return f"{line.label}: {line.metric} {value} at {place_text(best)}{control_text}."
     reference = _reference(spec, line)
@@ -400,22 +397,21 @@ def _sentence(spec: FigureSpec, line: FigureLine, differences: dict[Place, Diffe
     if best == reference:
         text += ", the reference itself"
     elif difference is not None:
-        text += f", {format_difference(difference.delta, line.metric)}{points} against {place_text(reference)}"
+        text += f", {difference_with_unit(difference.delta, line.metric)} against {place_text(reference)}"
         if not demonstration:
             interval = interval_text(difference, line.metric)
             text += f" ({interval}; {verdict_text(difference)})" if interval else f" ({verdict_text(difference)})"
-    text += _counting(dict(line.points)[best], line.metric, higher=higher)
+    text += _counting(dict(line.points)[best], line.metric)
     return text + ("" if demonstration else _counts(differences) + _controls(line)) + "."
 
 
-def _counting(entry: Entry, metric: str, *, higher: bool) -> str:
+def _counting(entry: Entry, metric: str) -> str:
     """Add a note if a baseline reaches the score at the best place."""
     if entry.baseline is None or entry.score is None:
         return ""
-    reached = entry.baseline.mean >= entry.score.mean if higher else entry.baseline.mean <= entry.score.mean
-    unit = " %" if in_percent(metric) else ""
-    score = f"{entry.better_baseline}: {format_metric(entry.baseline.mean, metric)}{unit}"
-    return f"; counting words does as well ({score})" if reached else ""
+    if entry.is_worse(entry.baseline.mean, entry.score.mean):
+        return ""
+    return f"; counting words does as well ({entry.better_baseline}: {with_unit(entry.baseline.mean, metric)})"
 
 
 def _counts(differences: dict[Place, Difference]) -> str:

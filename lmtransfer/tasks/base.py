@@ -136,11 +136,7 @@ class Task(ABC):
 
     @abstractmethod
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[Any]:
-        """Turn the head's outputs into one ``Answer`` per example, in the order of ``encoded.examples``.
-
-        Args:
-            outputs: the head's outputs, float32, shape (R, K): row r answers row r of ``encoded.targets``.
-        """
+        """Turn outputs, float32 (R, K), ordered as ``encoded.targets``, into one ``Answer`` per example."""
 
     @abstractmethod
     def score(self, examples: Sequence[Any], answers: Iterable[Any]) -> dict[str, float]:
@@ -167,19 +163,11 @@ class Task(ABC):
         return None
 
     def scored_examples(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoredExamples | None:
-        """Return the answers and each example's contribution to the metrics of ``score``, for storage and comparison.
-
-        Returns:
-            None if answers cannot be stored example by example.
-        """
+        """Return the answers and each example's share in the metrics; None if they cannot be stored one by one."""
         return None
 
     def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
-        """Measure how well the probabilities of answers match their accuracy, as values for ``result.json``.
-
-        Returns:
-            None if answers have no probabilities to calibrate.
-        """
+        """Measure how well probabilities match accuracy, for ``result.json``; None if answers have no probabilities."""
         return None
 
     def check_windows(self, longest: int) -> None:  # noqa: B027 (most tasks have nothing to refuse)

@@ -54,8 +54,7 @@ _WORD = r"\w+|[^\w\s]"
 def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExamples) -> Mapping[str, Baseline]:
     """Return a task's baselines by name; empty for tasks whose answers are not labels, numbers or tags.
 
-    Args:
-        scored: the examples to answer; the same object if folds of the training examples are scored.
+    If folds of the training examples are scored, ``scored`` is the same object as ``train``.
     """
     head = task.head
     if isinstance(head, TaggingSpec):

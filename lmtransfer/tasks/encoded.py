@@ -151,11 +151,7 @@ def ragged_offsets(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
 
 
 def ragged_places(offsets: np.ndarray, pieces: np.ndarray) -> np.ndarray:
-    """Return the element indices of some pieces, end to end, int64.
-
-    Args:
-        offsets: start of each piece, and the end of the last.
-    """
+    """Return the element indices of some pieces, end to end, int64; ``offsets`` are as in ``ragged_offsets``."""
     lengths = np.diff(offsets)[pieces]
     new_offsets = ragged_offsets(lengths)
     return np.repeat(offsets[pieces] - new_offsets[:-1], lengths) + np.arange(new_offsets[-1])

@@ -99,18 +99,10 @@ def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
     return high
 
 
-@functools.lru_cache(maxsize=1024)
 def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) -> float:
     """Return the degrees of freedom, at least 1, of the t distribution that has the same quantile at this level."""
     error, _ = combine(parts)
-    quantile = reach(level, parts) / error
-    low, high = 1.0, max(1.0, max(df for _, df in parts))
-    if critical_value(level, low) <= quantile:
-        return low
-    while high - low > 1e-4 * high:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if critical_value(level, middle) > quantile else (low, middle)
-    return high
+    return max(1.0, float(special.stdtridf(level / 2, -reach(level, parts) / error)))
 
 
 @functools.lru_cache(maxsize=256)

@@ -77,12 +77,6 @@ class ConditionRows:
         )
 
 
-def constant_row(condition: Condition, examples: np.ndarray | None) -> ConditionRows:
-    """Return the single row of a constant condition; ``examples`` as in ``lay_out``."""
-    values = np.array([condition.scores[0].value])
-    return ConditionRows((), values, None, False, None if examples is None else examples[:1])
-
-
 def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[ConditionRows, list[str]]:
     """Arrange the scores of a condition in rows; also return notes on scores that were left out.
 
@@ -90,6 +84,8 @@ def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Conditio
         examples: the contribution of each example to each score, shape (S, N), or None.
     """
     values = np.array([score.value for score in condition.scores])
+    if condition.constant:
+        return ConditionRows((), values[:1], None, False, None if examples is None else examples[:1]), []
     places_by_score = {(score.pretraining, score.seed): place for place, score in enumerate(condition.scores)}
     seeds_by_pretraining = {
         name: [score.seed for score in condition.scores if score.pretraining == name] for name in condition.pretrainings
@@ -183,52 +179,27 @@ class Estimate:
 
 def estimate_difference(condition: Condition, control: Condition) -> Estimate:
     """Estimate the mean score of a condition minus that of its control."""
-    one, other, clusters, notes = _match_examples(condition, control)
+    examples, other_examples, clusters, notes = _match_examples(condition, control)
+    (one, one_notes), (other, other_notes) = lay_out(condition, examples), lay_out(control, other_examples)
+    notes += [*one_notes, *other_notes]
     if condition.constant or control.constant:
-        return _difference_with_constant(condition, control, (one, other), clusters, notes)
-    (rows, more), (others, others_more) = lay_out(condition, one), lay_out(control, other)
-    notes += [*more, *others_more]
-    pairs = pair_rows(condition, control, rows, others)
+        both = _subtract(one, other, layout=other if condition.constant else one)
+        if condition.constant and control.constant:
+            return _constant_estimate(both, clusters, notes)
+        estimate = _estimate([both], [both], clusters, notes, paired=False)
+        seeds = estimate.num_seeds[0]
+        return replace(estimate, num_seeds=(0, seeds) if condition.constant else (seeds, 0))
+    pairs = pair_rows(condition, control, one, other)
     if pairs is None:
-        return _estimate([rows, others], [rows, others], clusters, notes, paired=False)
-    rows, others, more = pairs
-    both = ConditionRows(
-        keys=rows.keys,
-        values=rows.values - others.values,
-        table=None,
-        is_nested=rows.is_nested,
-        examples=None if rows.examples is None or others.examples is None else rows.examples - others.examples,
-    )
-    return _estimate([both], [rows, others], clusters, [*notes, *more], paired=True)
+        return _estimate([one, other], [one, other], clusters, notes, paired=False)
+    one, other, more = pairs
+    both = _subtract(one, other, layout=replace(one, table=None))
+    return _estimate([both], [one, other], clusters, [*notes, *more], paired=True)
 
 
-def _difference_with_constant(
-    condition: Condition,
-    control: Condition,
-    examples: tuple[np.ndarray | None, np.ndarray | None],
-    clusters: np.ndarray | None,
-    notes: list[str],
-) -> Estimate:
-    """Return the difference between two conditions, one or both constant; ``examples`` has shape (S, N) for each."""
-    sides, more = [], list[str]()
-    for side, scores in zip((condition, control), examples, strict=True):
-        rows, side_notes = (constant_row(side, scores), []) if side.constant else lay_out(side, scores)
-        sides.append(rows)
-        more += side_notes
-    one, other = sides
-    varying = other if condition.constant else one
-    both = ConditionRows(
-        keys=varying.keys,
-        values=one.values - other.values,
-        table=varying.table,
-        is_nested=varying.is_nested,
-        examples=None if one.examples is None or other.examples is None else one.examples - other.examples,
-    )
-    if condition.constant and control.constant:
-        return _constant_estimate(both, clusters, notes)
-    estimate = _estimate([both], [both], clusters, [*notes, *more], paired=False)
-    seeds = estimate.num_seeds[0]
-    return replace(estimate, num_seeds=(0, seeds) if condition.constant else (seeds, 0))
+def _subtract(one: ConditionRows, other: ConditionRows, *, layout: ConditionRows) -> ConditionRows:
+    examples = None if one.examples is None or other.examples is None else one.examples - other.examples
+    return replace(layout, values=one.values - other.values, examples=examples)
 
 
 def _constant_estimate(row: ConditionRows, clusters: np.ndarray | None, notes: list[str]) -> Estimate:

@@ -103,12 +103,11 @@ def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys:
     assert result("runs/evaluate/again")["metrics"] == pytest.approx(of_seed, abs=1e-6)
     capsys.readouterr()
     texts = {"good film bad": ["kind", "unkind"], "good film good": ["kind"]}
-    for ensemble in ("false", "true"):
-        for text, labels in texts.items():
-            assert lmtransfer("predict", "run=runs/finetune/sets", f"text={text}", f"ensemble={ensemble}") == 0
-            answer = json.loads(capsys.readouterr().out)
-            assert answer["labels"] == labels
-            assert {name for name, chance in answer["probabilities"].items() if chance > 0.5} == set(labels)
+    for ensemble, (text, labels) in zip(("false", "true"), texts.items(), strict=True):
+        assert lmtransfer("predict", "run=runs/finetune/sets", f"text={text}", f"ensemble={ensemble}") == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["labels"] == labels
+        assert {name for name, chance in answer["probabilities"].items() if chance > 0.5} == set(labels)
     assert lmtransfer("report", "runs/") == 0
     page = parsed(Path("runs/report/report.html").read_text())
     scores = next(table for table in page.all("table") if " recall " in table.words)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import re
+from contextlib import redirect_stdout
 
 import pytest
 from fakes.runs import pretraining, transfer
@@ -27,26 +29,31 @@ def runs(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory):
-    """The same runs with a report, which is only read."""
+def printed(tmp_path_factory):
+    """The same runs with a report, which is only read, and what was printed."""
     runs = make_runs(tmp_path_factory.mktemp("reported") / "runs")
-    assert main(["report", str(runs)]) == 0
-    return runs
+    with redirect_stdout(io.StringIO()) as out:
+        assert main(["report", str(runs), "figures=false"]) == 0
+        assert main(["report", str(runs)]) == 0  # over its own earlier report
+    return runs, out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def reported(printed):
+    return printed[0]
 
 
 def page_of(path):
     return parsed(path.read_text(encoding="utf-8"))
 
 
-def test_the_command_writes_everything_and_prints_the_table(runs, capsys):
-    assert main(["report", str(runs)]) == 0
-    out = capsys.readouterr().out
+def test_the_command_writes_everything_and_prints_the_table(printed):
+    runs, out = printed
     assert "helped in 2 of 2" in out
     assert "71.0 \u00b1 1.0" in out
     report = runs / "report"
     assert {path.name for path in report.iterdir()} == {"report.html", "report.md", "report.json", "figures"}
     assert all(path.stat().st_size > 1000 for path in (report / "figures").iterdir())
-    assert main(["report", str(runs), "figures=false"]) == 0  # over its own earlier report
 
 
 def test_one_page_answer_first_then_everything(reported):

@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "tokenizers": {"errors", "system", "randomness"},
     "data": PLAIN | {"tokenizers", LEARNER},
     "objectives": {"errors", "randomness", "models", "tokenizers", "data", LEARNER},
-    "tasks": {"errors", "randomness", "tokenizers", "data"},
+    "tasks": {"errors", "randomness", "tokenizers", "data", "system.safe_files"},
     "training": PLAIN,
     "runs": PLAIN | {"config", "tokenizers", "models", "data", "training", METRICS},
     "interop": PLAIN | {"config", "models", "tokenizers", "data", "objectives", "training", "runs"},
@@ -68,20 +68,8 @@ APART = {"interop.exporting"}
 INNER: dict[str, tuple[str, ...]] = {
     "data": ("documents", "files", "text_lines", "parquet_files", "json_values", "tables", "batch")
     + ("corpora", "token_store", "token_shares", "token_cache", "screening", "stream"),
-    "reporting": (
-        "verdict_text",
-        "runs",
-        "figures",
-        "sections",
-        "table",
-        "render",
-        "results",
-        "sweep_table",
-        "page",
-        "records",
-        "write",
-        "comparison",
-    ),
+    "reporting": ("verdict_text", "runs", "table", "results", "figures", "sections", "answer", "page")
+    + ("records", "write", "comparison"),
 }
 
 

@@ -38,16 +38,20 @@ GIVEN: dict[str, dict[str, object]] = {
 }
 #: Names of several tasks; tasks that need no head; tasks that have nothing to train on.
 GROUPS, ASKED_AS_IT_IS, TEST_ONLY = (
-    {"glue", "superglue"},
+    {"glue", "superglue", "babylm", "babylm_glue"},
     {
+        "age_of_acquisition",
         "blimp",
         "blimp_supplement",
         "comps",
         "entity_tracking",
         "ewok",
         "global_piqa",
+        "global_piqa_nonparallel",
         "multiple_choice",
+        "reading",
         "surprisal",
+        "wug",
         "sts_zero_shot",
     },
     {"ax", "ax_b", "ax_g"},

@@ -13,7 +13,6 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lmtransfer.tasks.text.reader import TextReader
 from support.refusals import refuses
 
 from lmtransfer.config.types import TextFormat
@@ -27,6 +26,7 @@ from lmtransfer.inference.prediction_input import AnswersInOrder, find_input, in
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.files import TextReader
 
 TEXTS = ['He said "no" twice', "a; b, c | d", "caf\u00e9"]
 LABELS = ["bad", "good", "bad"]

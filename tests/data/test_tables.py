@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from lmtransfer.tasks.text.reader import TextReader
 from support.refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
@@ -24,6 +23,7 @@ from lmtransfer.inference.prediction_input import find_input, input_format
 from lmtransfer.tasks.settings import LocatedFiles
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.tasks.text.multi_label import MultiLabel
 
 TEXTS = ['he said "no" twice', "a; b, c | d\te", "two\nlines", '"all of it"', "plain", '5" pipe']

@@ -221,7 +221,7 @@ def test_the_chosen_metrics_are_in_the_table(num_transfers: int, tmp_path: Path)
         (run / "result.json").write_text(json.dumps(result))
     transfers = {entry.name: entry for entry in make_entries(collect(tmp_path))}
     rows = [StudyRow("masked", None, transfers)]
-    plan = StudyPlan("s", tmp_path, ("masked",), dict.fromkeys(names, "finetune"), ())
+    plan = StudyPlan("s", tmp_path, ("masked",), tuple(names), ())
     shown = "matthews 0.450 \u00b1 0.071"
     assert markdown(rows, plan).count(shown) == num_transfers
     table = study_table(rows, plan)
@@ -378,12 +378,12 @@ def test_two_of_the_same_study_do_not_run_at_once(world: Path, fake: Fake, capsy
         assert other.stdout is not None
         other.stdout.readline()
         started = fake()
-        assert main(["study", "study=tiny"]) == 2
+        assert main(["study", "study=tiny", "only=masked"]) == 2
         other.kill()
     said = capsys.readouterr().err
     assert all(name in said for name in ("runs/study/tiny", str(other.pid), "name=", "watch=true")), said
     assert started == []
-    assert main(["study", "study=tiny"]) == 0  # the lock of a process that died holds nothing
+    assert main(["study", "study=tiny", "only=masked"]) == 0  # the lock of a process that died holds nothing
 
 
 MISTAKES = {

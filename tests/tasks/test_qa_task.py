@@ -229,7 +229,6 @@ def test_bad_answers_are_refused_or_counted_by_name(tmp_path: Path) -> None:
         ("{", ("t.jsonl:2", "JSON")),
         ("[]", ("t.jsonl:2", "object")),
         (json.dumps({"id": "b"}), ("t.jsonl:2", "question b", "'question'")),
-        (json.dumps(row("b", question=" ")), ("t.jsonl:2", "question b", ": question", "' '")),
         (json.dumps(row("b", context="")), ("t.jsonl:2", "question b", ": context", "''")),
         (json.dumps(row("b", answers="Ann")), ("t.jsonl:2", "question b", ": answers", "list")),
         (json.dumps(row("b", {"start": 0})), ("t.jsonl:2", "question b", "answers[0]", "'text'")),

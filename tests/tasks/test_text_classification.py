@@ -220,9 +220,10 @@ def test_malformed_rows_are_named_by_line_or_left_out(
     if name == "a.csv":  # what follows an open quotation mark cannot be told apart
         return
     task = _task(tmp_path, train=name, bad_rows="skip")
-    assert [example.id for example in task.examples("train")] == ["train:0"]
+    examples = task.examples("train")
     ((kind, count),) = task.notes["train"].counts.items()
-    assert count == content.count("\n")
+    assert examples[0].id == "train:0"
+    assert len(examples) + count == 1 + content.count("\n")
     assert task.notes["train"].first[kind] == f"{tmp_path}/{name}:{line}"
 
 

@@ -63,9 +63,8 @@ COPA = [
 def hidden(value: Any) -> Any:
     """A row as in the published test files: without labels and answers."""
     if isinstance(value, dict):
-        if "question" in value:  # the answers of MultiRC stay, without their labels
-            return {key: hidden(item) for key, item in value.items()}
-        return {key: hidden(item) for key, item in value.items() if key not in ("label", "answers")}
+        gone = {"label"} if "question" in value else {"label", "answers"}  # MultiRC shows the answers
+        return {key: hidden(item) for key, item in value.items() if key not in gone}
     return [hidden(item) for item in value] if isinstance(value, list) else value
 
 

@@ -6,12 +6,10 @@ import itertools
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
-from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 from support.refusals import refuses
 
 from lmtransfer.verdicts.compare import compare_conditions, correct_column
@@ -372,24 +370,3 @@ def test_equivalence_in_a_column_is_holms_procedure_of_its_own() -> None:
     found = correct_column(alone, margins=margins)
     assert [one.verdict == "equivalent" for one in found] == expected
     assert sum(expected) in range(1, 5)
-
-
-@pytest.mark.slow
-def test_halves_of_one_pool_of_seeds_are_seldom_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_world(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
-    words = ["seeds=20", "task.num_train=60", "train.epochs=6", "optimizer.learning_rate=0.02", "transfer.pooling=mean"]
-    assert lmtransfer("finetune", *QUICK, *words, "name=pool") == 0
-    pool = {seed["seed"]: seed["metrics"]["accuracy"] for seed in result("runs/finetune/pool")["seeds"]}
-    assert len(pool) == 20
-    assert len(set(pool.values())) > 5  # a pool with luck in it
-    rng, verdicts = np.random.default_rng(0), 0
-    for _ in range(50):
-        order = rng.permutation(list(pool)).tolist()
-        sides = [condition([pool[seed] for seed in half], seeds=half) for half in (order[:10], order[10:])]
-        found = compare_conditions(*sides)
-        assert not found.paired
-        assert found.p_value is not None
-        verdicts += found.verdict in ("better", "worse")
-    assert verdicts <= 4

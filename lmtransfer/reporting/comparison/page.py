@@ -15,8 +15,15 @@ from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifferen
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.page.document import document
 from lmtransfer.reporting.table import Cell, ReportTable, mark_of, metric_heading, plain_table, print_table, score_text
-from lmtransfer.reporting.verdict_text import grounds, interval_text, power_text, verdict_text, word_count_note
-from lmtransfer.system.printable import format_difference, format_metric, in_percent, printable
+from lmtransfer.reporting.verdict_text import (
+    difference_with_unit,
+    grounds,
+    interval_text,
+    power_text,
+    verdict_text,
+    word_count_note,
+)
+from lmtransfer.system.printable import format_difference, format_metric, printable
 from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
@@ -37,10 +44,7 @@ def headline(comparison: Comparison) -> str:
     where = one.scored_on
     if difference is None:
         return f"There is no valid difference between {one.name} and {other.name}."
-    points = " points" if in_percent(metric) else ""
-    start = (
-        f"On {where}, {one.name} against {other.name}: {format_difference(difference.delta, metric)}{points} {metric}"
-    )
+    start = f"On {where}, {one.name} against {other.name}: {difference_with_unit(difference.delta, metric)} {metric}"
     if difference.verdict in VERDICTS:
         return f"{start}, {verdict_text(difference, metric)} ({_grounds(comparison, difference)})."
     basis = f" ({_grounds(comparison, difference)})" if difference.interval else ""

@@ -22,6 +22,11 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, ScoredE
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 
+#: Number of length groups of about equal size.
+_LENGTHS = 4
+#: Maximum number of classes to show; the most frequent classes are shown.
+_MAX_CLASSES = 20
+
 
 def common_answers(
     one: Side, other: Side
@@ -81,12 +86,6 @@ def _count_different_gold(one: ScoredExamples, other: ScoredExamples) -> int:
         return sum(a != b for a, b in zip(one.gold_answers, other.gold_answers, strict=True))
     owners = np.repeat(np.arange(len(one)), np.diff(one.offsets))
     return len(np.unique(owners[wrong]))
-
-
-#: Number of length groups of about equal size.
-_LENGTHS = 4
-#: Maximum number of classes to show; the most frequent classes are shown.
-_MAX_CLASSES = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,6 @@ from lmtransfer.reporting.figures.style import (
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.reference import entropy_of, normality_text, references_of
-from lmtransfer.reporting.runs.scores import number
 from lmtransfer.system.printable import format_metric
 from lmtransfer.verdicts.spread import Spread, spread
 
@@ -79,10 +78,10 @@ def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | Non
     """Return the loss curve in a run's metrics; None if there is none."""
     training, validation = [], []
     for line in run.metrics:
-        tokens, seconds = number(line.get("tokens")), number(line.get("seconds"))
+        tokens, seconds = line.get("tokens"), line.get("seconds")
         if tokens is None or seconds is None:
             continue
-        loss, held_out = _loss(line, part), number(line.get(f"validation/{part or 'loss'}"))
+        loss, held_out = _loss(line, part), line.get(f"validation/{part or 'loss'}")
         if loss is not None:
             training.append((tokens, seconds, loss))
         if held_out is not None:
@@ -99,8 +98,8 @@ def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
     """Return the starts of a run's later phases, each at the last logged line of the previous phase."""
     changes, before = [], None
     for line in run.metrics:
-        phase, tokens, seconds = line.get("phase"), number(line.get("tokens")), number(line.get("seconds"))
-        if not isinstance(phase, str) or tokens is None or seconds is None:
+        phase, tokens, seconds = line.get("phase"), line.get("tokens"), line.get("seconds")
+        if phase is None or tokens is None or seconds is None:
             continue
         if before is not None and before[2] != phase:
             changes.append((before[0], before[1], phase))
@@ -110,9 +109,9 @@ def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
 
 def _loss(line: Mapping[str, Any], part: str | None) -> float | None:
     if part is None:
-        return number(line.get("loss"))
-    value = number(line.get(f"loss/{part}"))
-    return number(line.get(part)) if value is None else value
+        return line.get("loss")
+    value = line.get(f"loss/{part}")
+    return line.get(part) if value is None else value
 
 
 def metric_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
@@ -145,7 +144,7 @@ def metric_curve(runs: Sequence[Run], metric: str) -> Curve:
     for run in runs:
         points = {}
         for line in run.metrics:
-            step, value = number(line.get("step")), number(line.get(f"{_PREFIX}{metric}"))
+            step, value = line.get("step"), line.get(f"{_PREFIX}{metric}")
             if step is not None and value is not None:
                 points[step] = value
         values.append(points)
@@ -268,8 +267,8 @@ def _validations(run: Run, name: str) -> dict[object, tuple[float, float]]:
     """Return the tokens seen and a metric at each validation, by step, or by tokens if no step was logged."""
     losses: dict[object, tuple[float, float]] = {}
     for line in run.metrics:
-        tokens, value = number(line.get("tokens")), number(line.get(name))
+        tokens, value = line.get("tokens"), line.get(name)
         if tokens is not None and value is not None:
-            step = number(line.get("step"))
+            step = line.get("step")
             losses[f"{tokens} tokens" if step is None else step] = (tokens, value)
     return losses

@@ -166,24 +166,16 @@ def unit(metric: str) -> tuple[float, str]:
 
 
 def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
-    """Move label positions as little as possible so that neighbors are at least ``gap`` apart.
+    """Move label positions as little as possible, in least squares, so that neighbors are at least ``gap`` apart.
 
-    Overlapping labels are merged into blocks, which are centered on the mean of the desired positions (the
-    pool-adjacent-violators algorithm). The order is kept, and no label moves further than its block requires.
+    The order is kept. Overlapping labels become blocks that are centered on the mean of the desired positions.
     """
-    order = sorted(range(len(positions)), key=lambda index: positions[index])
-    blocks: list[list[float]] = []  # [sum of desired block starts, number of labels]
-    for rank, index in enumerate(order):
-        blocks.append([positions[index] - rank * gap, 1.0])
-        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
-            total, count = blocks.pop()
-            blocks[-1][0] += total
-            blocks[-1][1] += count
-    starts = [total / count for total, count in blocks for _ in range(int(count))]
-    new_positions = [0.0] * len(positions)
-    for rank, index in enumerate(order):
-        new_positions[index] = starts[rank] + rank * gap
-    return new_positions
+    from scipy.optimize import isotonic_regression
+
+    order, steps = np.argsort(positions, kind="stable"), gap * np.arange(len(positions))
+    places = np.empty(len(positions))
+    places[order] = isotonic_regression(np.asarray(positions, dtype=float)[order] - steps).x + steps
+    return [float(place) for place in places]
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: float = 8.5) -> None:

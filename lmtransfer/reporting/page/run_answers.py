@@ -38,6 +38,17 @@ MAX_LABELS = 20
 #: Maximum number of confused pairs to list.
 MAX_PAIRS = 15
 
+Mark = Literal["", "gold", "pred", "both", "gap"]
+#: Number of passage characters shown before and after an answer.
+CONTEXT_CHARACTERS = 160
+#: Maximum number of labels to show; those with the most gold examples are shown.
+MAX_CLASSES = 30
+#: Maximum number of runs with answers shown: the best run of each task, then the second best, and so on.
+MAX_RUNS = 24
+#: Maximum length of a text; longer texts are truncated.
+MAX_CHARACTERS = 600
+_ON_TEST = "Answers to test examples are not shown, so that nobody chooses a model by looking at test data."
+
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
@@ -88,20 +99,6 @@ def confusion(answers: Sequence[Predictions]) -> Confusion | None:
         pairs=pairs,
         num_pairs=sum(right != answer for right, answer in counts),
     )
-
-
-Mark = Literal["", "gold", "pred", "both", "gap"]
-
-#: Number of passage characters shown before and after an answer.
-CONTEXT_CHARACTERS = 160
-
-#: Maximum number of labels to show; those with the most gold examples are shown.
-MAX_CLASSES = 30
-#: Maximum number of runs with answers shown: the best run of each task, then the second best, and so on.
-MAX_RUNS = 24
-#: Maximum length of a text; longer texts are truncated.
-MAX_CHARACTERS = 600
-_ON_TEST = "Answers to test examples are not shown, so that nobody chooses a model by looking at test data."
 
 
 @dataclass(frozen=True, slots=True)

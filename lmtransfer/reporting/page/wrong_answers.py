@@ -22,6 +22,11 @@ MAX_ERRORS = 10
 #: An answer with a mean F1 over seeds below this is an error.
 _WRONG_F1 = 0.5
 
+#: The tag of words outside spans, and the letters before the kind of a span (see ``metrics.chunks``).
+_OUTSIDE, _PREFIXES = "O", "BIESLU"
+#: Maximum number of words in a sentence; longer sentences are not shown.
+MAX_WORDS = 60
+
 
 @dataclass(frozen=True, slots=True)
 class WrongAnswer:
@@ -149,12 +154,6 @@ def certainties(answers: Sequence[Predictions]) -> np.ndarray | None:
     if any(len(own) != len(labels) for own, labels in zip(confidences, predicted, strict=True)):
         return None
     return np.stack(confidences).astype(np.float64)
-
-
-#: The tag of words outside spans, and the letters before the kind of a span (see ``metrics.chunks``).
-_OUTSIDE, _PREFIXES = "O", "BIESLU"
-#: Maximum number of words in a sentence; longer sentences are not shown.
-MAX_WORDS = 60
 
 
 @dataclass(frozen=True, slots=True)

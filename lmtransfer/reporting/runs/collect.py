@@ -253,7 +253,7 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
         config=config,
         result=result,
         versions=versions,
-        metrics=metrics,
+        metrics=tuple(map(_measurements, metrics)),
         problems=tuple(problems),
     )
 
@@ -351,6 +351,12 @@ def _read_mapping(path: Path, schema: type, problems: list[str]) -> Mapping[str,
 def _within(run: Path, error: RunDirectoryError) -> str:
     """Describe the problem with a run's file, without the path of the run."""
     return printable(str(error).removeprefix(str(run)).lstrip("/"))
+
+
+def _measurements(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep the numbers of a line of ``metrics.jsonl``, as floats, and the name of its phase."""
+    numbers = {name: float(value) for name, value in record.items() if type(value) in (int, float)}
+    return numbers | ({"phase": record["phase"]} if isinstance(record.get("phase"), str) else {})
 
 
 def _clean_record(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.system.printable import count, duration, format_metric, memory
 from lmtransfer.verdicts.spread import Spread, spread
 
+_LANGUAGE = re.compile(r"language/([^/]+)/([^/]+)")
+Edge = Literal["smallest", "largest"]
+
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
@@ -76,7 +79,7 @@ def cost_of(results: Sequence[Mapping[str, Any]]) -> RunCost:
     """Return the cost of a task's run from its result, followed by those of its seeds."""
 
     def first(name: str) -> float | None:
-        return next((value for result in results if (value := result.get(name)) is not None), None)
+        return next((float(value) for result in results if (value := result.get(name)) is not None), None)
 
     trained, parameters, seconds = first("num_trained_parameters"), first("num_parameters"), first("seconds")
     return RunCost(
@@ -85,9 +88,6 @@ def cost_of(results: Sequence[Mapping[str, Any]]) -> RunCost:
         peak_memory=first("peak_memory"),
         seconds=None if trained is None or seconds is None else seconds / (first("n") or 1),
     )
-
-
-_LANGUAGE = re.compile(r"language/([^/]+)/([^/]+)")
 
 
 def scores_in_languages(result: Mapping[str, Any]) -> dict[str, float]:
@@ -109,9 +109,6 @@ def languages_text(result: Mapping[str, Any]) -> str:
     metric = str(result.get("main_metric"))
     scores = [f"{code} {format_metric(score, metric)}" for code, score in scores_in_languages(result).items()]
     return f"{metric} by language: {', '.join(scores)}" if scores else ""
-
-
-Edge = Literal["smallest", "largest"]
 
 
 def edge_of_grid(rate: float | None, grid: Sequence[float] | None) -> Edge | None:

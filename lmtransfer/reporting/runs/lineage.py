@@ -16,6 +16,14 @@ from lmtransfer.runs.labels import flatten, node_label
 #: The commands that produce pretrained encoders.
 PRETRAINED = ("pretrain", "import")
 
+#: Keys to ignore, besides those without any effect: the origin of the weights, the scored split, the task's name, and
+#: keys that hardly affect what a model learns.
+_NOT_SETTINGS = ("init", "tokenizer_from", "seed", "seeds", "split", "task.name", "train.micro_batch_tokens")
+#: Key of the learning rate, or of the grid from which it was chosen.
+LEARNING_RATES = "learning_rates"
+#: Key of the tokenizer's fingerprint.
+TOKENIZER = "tokenizer"
+
 
 def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
     """Find the run that ``run`` took its weights from: named by ``init``, or by ``run`` for an evaluation.
@@ -53,7 +61,7 @@ def run_at_revision(run: Run, tokens: int) -> Run:
         for name in ("tokens", "seconds", "flops")
         if end and (whole := read_total(run, name)) is not None
     }
-    lines = tuple(line for line in run.metrics if (seen := number(line.get("tokens"))) is not None and seen <= tokens)
+    lines = tuple(line for line in run.metrics if (seen := line.get("tokens")) is not None and seen <= tokens)
     key = with_revision(run.key, tokens)
     return replace(run, key=key, result={**entries, **spent}, metrics=lines, revision=tokens)
 
@@ -114,7 +122,7 @@ def read_total(run: Run, name: str) -> float | None:
     value = number(run.result.get(name))
     if value is not None:
         return value
-    return next((value for line in reversed(run.metrics) if (value := number(line.get(name))) is not None), None)
+    return next((value for line in reversed(run.metrics) if (value := line.get(name)) is not None), None)
 
 
 def _same_end(path: PurePath, other: Run) -> bool:
@@ -126,15 +134,6 @@ def _same_end(path: PurePath, other: Run) -> bool:
 def _total(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-#: Keys to ignore, besides those without any effect: the origin of the weights, the scored split, the task's name, and
-#: keys that hardly affect what a model learns.
-_NOT_SETTINGS = ("init", "tokenizer_from", "seed", "seeds", "split", "task.name", "train.micro_batch_tokens")
-#: Key of the learning rate, or of the grid from which it was chosen.
-LEARNING_RATES = "learning_rates"
-#: Key of the tokenizer's fingerprint.
-TOKENIZER = "tokenizer"
 
 
 def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:

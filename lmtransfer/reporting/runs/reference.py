@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.reporting.runs.scores import number
 from lmtransfer.system.printable import count
 from lmtransfer.system.validation import value_at
 
@@ -122,7 +121,7 @@ def normality_text(
 
 def entropy_of(run: Run) -> float | None:
     """Return the unigram entropy of a run's text, from its result or its metrics."""
-    value = number(run.result.get("unigram_entropy"))
+    value = run.result.get("unigram_entropy")
     if value is not None:
         return value
-    return next((value for line in run.metrics if (value := number(line.get("unigram_entropy"))) is not None), None)
+    return next((value for line in run.metrics if (value := line.get("unigram_entropy")) is not None), None)

@@ -45,11 +45,7 @@ def read_tagged_rows(
     with_gold: bool,
     notes: Notes,
 ) -> Iterator[TaggedSentence]:
-    """Read the sentences of a file in order, skipping blank lines.
-
-    Args:
-        with_gold: whether all sentences must have tags; otherwise a missing or null field means hidden tags.
-    """
+    """Read the sentences of a file in order; without ``with_gold``, a missing or null field means hidden tags."""
     columns = [
         ColumnSpec(tuple(words_fields), "task.word_column", advice="write this field"),
         ColumnSpec((tags_field,), "task.tag_column", required=with_gold, advice="write this field"),
@@ -87,11 +83,7 @@ def _texts(record: TableRecord, column: ColumnSpec) -> tuple[str, ...]:
 def read_tagged_hub(
     source: HubSource, split: str, *, words_column: str, tags_column: str, places: str
 ) -> Iterator[TaggedSentence]:
-    """Read the sentences of a split; tags stored as numbers are replaced with their names in the data set.
-
-    Args:
-        tags_column: column of the tags; if all tags are -1, they are hidden.
-    """
+    """Read the sentences of a split; numbers of tags become their names, and tags that are all -1 are hidden."""
     advice = ". Set task.hub_columns to the columns of the words and of the tags"
     table = source.load(split, places=places, columns=(words_column, tags_column), advice=advice)
     origin = source.origin(split)
@@ -120,10 +112,8 @@ def read_conll(
     """Read the sentences of a file in order.
 
     If the first word's line has a tab, columns are separated by tabs, otherwise by spaces. Every line must have as many
-    columns as that line. In a file without the tag column, the tags are hidden.
-
-    Args:
-        tag_column: column of the tag, from 1; None for the last column, as in all files of these tasks.
+    columns as that line. Columns count from 1; the tags are in the last one if ``tag_column`` is None, and hidden in a
+    file without this column.
     """
     width, tag, by_tabs = 0, tag_column or 2, False
     for block in _blocks(path, notes):
@@ -246,12 +236,7 @@ _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)")
 
 
 def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: Notes) -> Iterator[TaggedSentence]:
-    """Read the sentences of a file in order, named by ``sent_id``.
-
-    Args:
-        with_gold: whether all words must have a tag; otherwise a sentence whose tags are all underscores has hidden
-            tags.
-    """
+    """Read the sentences of a file, named by ``sent_id``; without ``with_gold``, tags that are all ``_`` are hidden."""
     for block in _blocks(path, notes):
         words: list[str] = []
         tags: list[str] = []

@@ -46,11 +46,8 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
     letters and digits, so that *Bob* is found in *Bob's* and *brown* in *brown-haired*. A word of more than eight such
     runs is cut only at the first and the last run. F1 is ``token_f1`` (lower case, no punctuation or articles). Among
     spans with equal F1, the shortest wins, then the first. Time is linear in the length of the text for an answer of a
-    few words, and grows with the product of both lengths for a long answer.
-
-    Extractive systems are trained on CoQA in this way: answers are free text, so the target is the span of the
-    annotator's evidence that overlaps most with the answer (Reddy et al., "CoQA" (2019), which defines the best
-    extractive answer in this way).
+    few words, and grows with the product of both lengths for a long answer. Reddy et al. (2019) define the best
+    extractive answer in this way.
 
     Returns:
         First character, and one past the last; None if the text and the answer have no word in common.
@@ -147,9 +144,8 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
     - ``source``, the domain by which the official script groups, is in the metadata.
 
     Args:
-        bad_answers: what to do with answers whose evidence is missing or is not where the file says (ignoring white
-            space); see ``Questions``. Skipped answers go last; a skipped answer of another kind loses only its
-            evidence.
+        bad_answers: what to do with evidence that is not where the file says; see ``Questions``. Skipped answers go
+            last; a skipped answer of another kind loses only its evidence.
         kinds: names of the other kinds of answer; the kind is an index into this list.
     """
     questions = Questions(path, bad_answers)

@@ -33,10 +33,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
     - The history is all earlier turns, each with the text of its ``orig_answer``; it is empty if that text is hidden.
     - A dialogue that occurs twice, word for word, is read once.
     - ``yesno`` and ``followup`` are ``metadata``. Titles and background are not read.
-
-    Args:
-        bad_answers: what to do with answers that are not at their ``answer_start``; see ``Questions``. Skipped
-            answers go last.
+    - Answers that are not at their ``answer_start`` go last if they are skipped; see ``Questions``.
     """
     questions = Questions(path, bad_answers)
     dialogues: set[str] = set()

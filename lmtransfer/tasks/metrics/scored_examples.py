@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import pairwise
 from statistics import fmean
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -34,19 +34,6 @@ Kind = Literal["classification", "multi_label", "regression", "tagging", "span",
 
 #: Maximum number of bytes in an id, and in an answer or gold answer; longer ones are cut.
 MOST_ID_BYTES, MOST_TEXT_BYTES = 100, 300
-
-
-class Identified(Protocol):
-    """The identity of an example: the part of ``tasks.base.Example`` that is used here; see its attributes there."""
-
-    @property
-    def id(self) -> str: ...  # noqa: D102
-
-    @property
-    def group(self) -> str: ...  # noqa: D102
-
-    @property
-    def content(self) -> tuple[str, ...]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +168,7 @@ class Predictions:
 
 
 def scored_examples(
-    examples: Sequence[Identified],
+    examples: Sequence[Any],
     *,
     kind: Kind,
     ratios: Mapping[str, Ratio],
@@ -197,7 +184,7 @@ def scored_examples(
     confidences: Sequence[float | None] | np.ndarray | None = None,
     starts: np.ndarray | None = None,
 ) -> ScoredExamples:
-    """Combine answers with the identity of their examples; see ``ScoredExamples``.
+    """Combine answers with the identity of their examples (``tasks.base.Example``); see ``ScoredExamples``.
 
     Args:
         words: number of answers for each example, shape (N,); by default one each if there are any answers.
@@ -229,7 +216,7 @@ def scored_examples(
     )
 
 
-def example_keys(examples: Sequence[Identified]) -> np.ndarray:
+def example_keys(examples: Sequence[Any]) -> np.ndarray:
     """Hash the content of each example, uint64, shape (N,); repeated content gets another hash at each repetition."""
     seen: dict[bytes, int] = {}
     keys = np.zeros(len(examples), dtype=np.uint64)
@@ -240,7 +227,7 @@ def example_keys(examples: Sequence[Identified]) -> np.ndarray:
     return keys
 
 
-def _clusters(examples: Sequence[Identified]) -> np.ndarray:
+def _clusters(examples: Sequence[Any]) -> np.ndarray:
     """Number the groups in order of appearance; an example with group "" gets its own number."""
     numbers: dict[str, int] = {}
     clusters = np.zeros(len(examples), dtype=np.int64)

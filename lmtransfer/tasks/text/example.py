@@ -60,9 +60,6 @@ def sentences_of(texts: Sequence[str]) -> list[str]:
 
     A text that is not part of another is its own sentence. A phrase in several sentences gets ``OF_SEVERAL``. Thus if
     one text is part of another, either both have the same sentence, or the shorter one gets ``OF_SEVERAL``.
-
-    Args:
-        texts: texts with spaces between their words.
     """
     words = [tuple(text.split()) for text in texts]
     owners: dict[int, str | None] = {}  # by hash of consecutive words; None for several sentences

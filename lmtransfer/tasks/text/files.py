@@ -46,9 +46,6 @@ class TextRow:
     is_missing: bool = False  # whether the row has no gold answer at all, not even a value that means a hidden one
 
 
-ExampleOf = Callable[[TextRow], TextExample]
-
-
 @dataclass(frozen=True, slots=True)
 class TextColumns:
     """The columns to read."""
@@ -61,11 +58,7 @@ class TextColumns:
 
     @classmethod
     def of(cls, settings: TextTableSettings, *, gold: str) -> TextColumns:
-        """Build the columns from a task's settings.
-
-        Args:
-            gold: name of the setting with the column of the gold answer.
-        """
+        """Build the columns from a task's settings; ``gold`` names the setting with the column of the gold answer."""
         text_pair, names = settings.text_pair_column, settings.id_column
         columns = cls(
             text=_column("text_column", settings.text_column),
@@ -108,15 +101,16 @@ class TextFiles:
         self._dropped = frozenset(settings.dropped_values)
         self.notes: dict[str, Notes] = {}
 
-    def examples(self, split: str, example_of: ExampleOf) -> list[TextExample]:
-        """Return the examples of a split, in the order of the source.
-
-        Args:
-            example_of: builds an example from a row; raises ValueError if the gold answer cannot be used.
-        """
+    def examples(self, split: str, example_of: Callable[[TextRow], TextExample]) -> list[TextExample]:
+        """Return the examples of a split; ``example_of`` raises ValueError if the gold answer cannot be used."""
         notes = self.notes[split] = Notes()
-        rows = self.rows(split, notes)
-        examples = self._examples(rows if split.startswith("test") else self._with_gold(rows, notes), example_of, notes)
+        rows, bad_rows = self.rows(split, notes), BadRows(self.layout.bad_rows, notes)
+        examples: list[TextExample] = []
+        for row in rows if split.startswith("test") else self._with_gold(rows, notes):
+            try:
+                examples.append(example_of(row))
+            except ValueError as problem:
+                bad_rows.report("rows whose gold answer cannot be used", row.where, str(problem))
         if not examples:
             kinds = [f"{count:,} {kind} (first at {notes.first[kind]})" for kind, count in notes.counts.items()]
             raise DataError("; ".join([f"{self.located.origin(split)}: contains no examples", *kinds]))
@@ -131,16 +125,6 @@ class TextFiles:
         else:
             rows = rows_of(hub_records(source, split, columns, places=self.located.places(split)), columns, bad_rows)
         yield from self._text_rows(rows, split, bad_rows)
-
-    def _examples(self, rows: Iterator[TextRow], example_of: ExampleOf, notes: Notes) -> list[TextExample]:
-        bad_rows = BadRows(self.layout.bad_rows, notes)
-        examples: list[TextExample] = []
-        for row in rows:
-            try:
-                examples.append(example_of(row))
-            except ValueError as problem:
-                bad_rows.report("rows whose gold answer cannot be used", row.where, str(problem))
-        return examples
 
     def _with_gold(self, rows: Iterator[TextRow], notes: Notes) -> Iterator[TextRow]:
         """Yield the rows with a gold answer; skip the others, or reject them all in one message."""
@@ -238,11 +222,7 @@ class TextReader(Reader):
         self._columns = columns or _USUAL_COLUMNS
 
     def check(self, text: str) -> None:
-        """Check that a single text can be answered.
-
-        Raises:
-            ValueError: the text cannot be answered; the message gives the reason.
-        """
+        """Raise a ValueError that says why, if a single text cannot be answered."""
 
     def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> TextExample:
         """Build an example from the text, or the two texts, on a line."""

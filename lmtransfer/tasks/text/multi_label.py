@@ -258,18 +258,12 @@ _TRUTHS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "fals
 
 
 def label_cells(text: str, separator: str) -> list[str] | dict[str, bool]:
-    """Split a column of labels into names or numbers.
+    """Split a column of labels into names or numbers; for a JSON object, return whether the row has each label.
 
     Args:
         text: names or numbers between separators; a list of them, as written by JSON, Python or numpy; or a JSON object
             with 1 or 0 for each label. Empty for no label.
         separator: what separates names; a space stands for any white space.
-
-    Returns:
-        Names or numbers; for an object, whether the row has each label.
-
-    Raises:
-        ValueError: the list or object cannot be parsed, or holds something else.
     """
     text = text.strip()
     if text.startswith("{"):

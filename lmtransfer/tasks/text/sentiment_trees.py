@@ -67,11 +67,7 @@ def read_trees(path: Path, *, num_labels: int) -> Iterator[LabeledTree]:
 
 
 def parse_tree(text: str, *, num_labels: int) -> LabeledTree:
-    """Parse one tree of any depth.
-
-    Raises:
-        ValueError: brackets do not match, a label is invalid, or a word is out of place.
-    """
+    """Parse one tree of any depth; raise ValueError if it is none."""
     allowed = {str(label) for label in range(num_labels)}
     words: list[str] = []
     labels: list[int] = []

@@ -20,7 +20,7 @@ from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
-from lmtransfer.tasks.input_files import SEPARATOR, InputFile, LocatedExample, Reader
+from lmtransfer.tasks.input_files import SEPARATOR, Reader
 from lmtransfer.tasks.metrics.question_answering import exact_match, token_f1
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets, Targets
@@ -81,10 +81,6 @@ class ChoiceReader(Reader):
         if not text or len(choices) < 2 or not all(choices):
             raise ValueError(f"expected a text and at least two choices, with {SEPARATOR} between them")
         return ChoiceExample(name, text, tuple(choices))
-
-    def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
-        """Raise an ``AssertionError``, because only lines are supported."""
-        raise AssertionError(f"format {source.file_format} was accepted, but there is no reader for it")
 
 
 @dataclass(frozen=True, slots=True)

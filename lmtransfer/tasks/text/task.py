@@ -128,11 +128,7 @@ class TextFileTask(TextTask):
 
     @abstractmethod
     def example_of(self, row: TextRow) -> TextExample:
-        """Build the example of a row.
-
-        Raises:
-            ValueError: the gold answer cannot be used.
-        """
+        """Build the example of a row; raise ValueError if the gold answer cannot be used."""
 
     def origin(self, split: str) -> str:
         """Return the file or hub split from which a split is read."""
@@ -172,14 +168,7 @@ class JsonLinesTask(FileTask):
 
     @abstractmethod
     def examples_of(self, row: JsonNode, name: str) -> Iterator[Any]:
-        """Yield the examples of a row.
-
-        Args:
-            name: ``split:number``.
-
-        Raises:
-            DataError: the object is not in the published format; the message has ``file:line``.
-        """
+        """Yield the examples of a row, whose name is ``split:number``; raise DataError if it is not as published."""
 
     @override
     def examples(self, split: str) -> list[Any]:
