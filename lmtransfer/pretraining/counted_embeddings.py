@@ -1,4 +1,4 @@
-"""The result of counting before the heads are built: token embeddings, and the frequency of each token.
+"""Token embeddings from co-occurrence counts, before any training, and biases of the heads from token frequencies.
 
 Shape legend: V vocabulary, C characters of a word, F features of a word and a constant, P width of a word vector.
 """
@@ -35,15 +35,18 @@ _TINY = 1e-12
 _COUNTS_IN_CACHE, _PAIRS_AT_ONCE = 1 << 19, 1 << 19
 #: Maximum number of entries in a matrix of counts: 1 GiB in float32.
 _MOST_NUMBERS = 1 << 28
+_WORDS_AT_ONCE = 1024
+#: Added to the diagonal of the normal equations, as a share of its mean. Chosen on words left out of a fit to film
+#: reviews: a smaller value explains slightly more of the fitted words, but less of other words.
+_RIDGE = 1e-2
+#: Budgets shorter than this, in seconds, limit counting.
+_SHORT = 300.0
+#: Number of tokens that are counted first within a short budget, and the factor by which it grows.
+_FIRST_TOKENS, _GROWTH = 1 << 17, 4
 
 
 def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
-    """Compute positive pointwise mutual information in nats (Levy & Goldberg 2014), in place.
-
-    Args:
-        counts_VC: how often each context token occurs near each token.
-        smoothing: exponent on the context frequencies; below 1, rare contexts count less (Levy et al. 2015).
-    """
+    """Compute positive pointwise mutual information in nats (Levy & Goldberg 2014), in place."""
     of_token_V = counts_VC.sum(1).clamp_min(_TINY)
     of_context_C = counts_VC.sum(0) ** smoothing
     of_context_C = (of_context_C / of_context_C.sum().clamp_min(_TINY)).clamp_min(_TINY)
@@ -65,7 +68,6 @@ def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2)
     The method is random projection with subspace iteration (Halko, Martinsson & Tropp 2011, algorithm 4.4).
 
     Args:
-        matrix: (V, C), dense or sparse.
         columns: K; if the matrix has fewer rows or columns, the missing vectors are 0.
 
     Returns:
@@ -100,11 +102,7 @@ def _stores_and_sizes(store: TokenStore | MixedStore, most_tokens: int) -> list[
 
 
 def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: int) -> np.ndarray:
-    """Return the segment (a document or a part of it) of each token of ``token_ids``, int64, shape (N,).
-
-    Args:
-        longest: maximum number of tokens in a segment; longer documents are cut.
-    """
+    """Return the segment (a document or ``longest`` tokens of it) of each token of ``token_ids``, int64, (N,)."""
     segment_lists, number = [], 0
     for part, size in _stores_and_sizes(store, most_tokens):
         starts = np.asarray(part.sentence_starts)[np.asarray(part.document_starts)]
@@ -135,9 +133,6 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
 
     The counts for a few tokens at a time stay in cache while all places of these tokens are read; in text order, every
     pair would be a cache miss.
-
-    Args:
-        ranks_N: the text; each token is its rank by frequency.
 
     Returns:
         float32, (V, C).
@@ -193,15 +188,12 @@ class CountedEmbeddings:
 
     Args:
         windows: the views by neighbors, each given by the number of tokens on each side.
-        documents: whether to add a view by documents.
-        segment_tokens: longer documents are cut into parts of this many tokens.
         subsample: tokens whose share is higher than this are dropped at random for the windows (``counts.subsampled``);
             null drops none.
         smoothing: exponent on the context frequencies (Levy et al. 2015).
         contexts: how many of the most frequent tokens are contexts. A large vocabulary gets fewer, because a matrix of
             counts has at most 1 GiB. One matrix is in memory at a time, or two if every token is a context, plus about
             50 bytes for each counted token.
-        max_tokens: maximum number of tokens of a text that are counted.
         deviation: standard deviation of all numbers in the table, whose columns are centered; random embeddings have
             0.02.
         output_bias: whether the output biases over the vocabulary start from the log frequencies of the tokens.
@@ -284,17 +276,6 @@ class CountedEmbeddings:
         return joined.weight
 
 
-_WORDS_AT_ONCE = 1024
-#: Added to the diagonal of the normal equations, as a share of its mean. Chosen on words left out of a fit to film
-#: reviews: a smaller value explains slightly more of the fitted words, but less of other words.
-_RIDGE = 1e-2
-
-#: Budgets shorter than this, in seconds, limit counting.
-_SHORT = 300.0
-#: Number of tokens that are counted first within a short budget, and the factor by which it grows.
-_FIRST_TOKENS, _GROWTH = 1 << 17, 4
-
-
 @torch.no_grad()
 def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP: Tensor, shares_V: np.ndarray) -> float:
     """Fit a network's projection so that its word vectors approximate the counted vectors.
@@ -303,11 +284,6 @@ def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP:
     output. A word is weighted by the square root of its share of the text, so that rare words count as well, but their
     less certain vectors count less. Where we differ from the paper: it trains a separate network by gradient descent,
     for words that have no vector; here, this is the first layer of the model.
-
-    Args:
-        characters_VC: character ids of each word, int16.
-        vectors_VP: the counted vectors, float32.
-        shares_V: share of each word in the text; words with share 0 are omitted. May be shorter than V.
 
     Returns:
         The share of the variance of the vectors that the network reproduces, with these word weights.
@@ -338,13 +314,10 @@ class Start:
     """The result of counting.
 
     Attributes:
-        num_tokens: number of counted tokens; 0 if the run has a checkpoint, which contains the embeddings.
-        seconds: duration of counting, which a budget in seconds includes.
         shares_V: share of each token in the text, for the biases of heads; shorter than V if the last tokens never
             occur. None if biases start at 0.
         vectors_VP: the counted vectors for the separate output matrix of an encoder that reads characters; None if the
             encoder has a table, or the run has a checkpoint.
-        explained: share of the variance of these vectors that the encoder reproduces from characters.
         cut: whether part of the text is not counted, to leave a short budget in seconds for training.
     """
 
@@ -392,7 +365,6 @@ def count_first(
     Call this before anything copies or ties the embedding table.
 
     Args:
-        fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
         budget: the run's budget in seconds. Counting takes at most about half of a short budget: it begins with little
             text, and counts more as long as there is time.
     """
@@ -433,11 +405,7 @@ def _fill(
     seed: int,
     budget: float | None,
 ) -> tuple[int, bool]:
-    """Write counted vectors into a table, within half of a short budget in seconds.
-
-    Returns:
-        The number of counted tokens, and whether there was no time for more.
-    """
+    """Write counted vectors within half of a short budget; return the number of tokens, and whether time ran out."""
     if budget is None or budget >= _SHORT:
         return embeddings.fill(table, store, seed=seed), False
     start_time, most_tokens = perf_counter(), _FIRST_TOKENS

@@ -43,6 +43,8 @@ from lmtransfer.training.weights import num_parameters
 
 #: Maximum number of contiguous streams into which the text is cut.
 _LANES = 8
+#: Batch sizes for an imported run, which has no train settings.
+_TRAIN = {"batch_tokens": 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +163,6 @@ class _AfterWarmUp(Learner):
         seen, inner = recurrent_state if batch.follows and recurrent_state is not None else (0, None)
         losses, inner = self.learner.losses(batch, inner)
         return losses if seen >= self.windows else {}, (seen + 1, inner)
-
-
-#: Batch sizes for an imported run, which has no train settings.
-_TRAIN = {"batch_tokens": 4096}
 
 
 def evaluate_pretrained(cfg: DictConfig) -> Path:

@@ -11,6 +11,19 @@ from lmtransfer.config.revisions import count_text, read_count
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
 
+#: The checkpoints of the tracks of the BabyLM challenge (2026), in words read.
+_STRICT_SMALL = (*range(1, 10), *range(10, 101, 10))
+_STRICT = (*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100))
+TRACKS = {
+    "babylm_strict_small": tuple(1_000_000 * millions for millions in _STRICT_SMALL),
+    "babylm_strict": tuple(1_000_000 * millions for millions in _STRICT),
+}
+#: Limits of the tracks: words of text, and words read, repetitions included.
+LIMITS = {
+    "babylm_strict_small": (10_000_000, 100_000_000),
+    "babylm_strict": (100_000_000, 1_000_000_000),
+}
+
 
 def save_points(train: TrainSettings) -> tuple[int, ...]:
     """Return the points as token counts; none without ``train.save_at``."""
@@ -31,22 +44,6 @@ def save_points(train: TrainSettings) -> tuple[int, ...]:
     if problems:
         raise ConfigError(problems)
     return tuple(points)
-
-
-#: The checkpoints of the tracks of the BabyLM challenge (2026), in words read.
-_STRICT_SMALL = (*range(1, 10), *range(10, 101, 10))
-_STRICT = (*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100))
-TRACKS = {
-    "babylm_strict_small": tuple(1_000_000 * millions for millions in _STRICT_SMALL),
-    "babylm_strict": tuple(1_000_000 * millions for millions in _STRICT),
-}
-
-
-#: Limits of the tracks: words of text, and words read, repetitions included.
-LIMITS = {
-    "babylm_strict_small": (10_000_000, 100_000_000),
-    "babylm_strict": (100_000_000, 1_000_000_000),
-}
 
 
 def word_budget(train: TrainSettings) -> int | None:

@@ -1,4 +1,4 @@
-"""The creation of a run's folder, its lock for a single writer, and its removal if the run fails without saving."""
+"""A run's folder: its creation, its lock for a single writer, its removal if it saved nothing, and checks on resume."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _INITIAL = "tokens-0"  # the checkpoint of the initial weights, which need no tr
 _held: dict[Path, int] = {}
 _created: list[Path] = []
 _above: dict[Path, list[Path]] = {}
+_ABSENT = object()
 
 
 class Busy(Exception):
@@ -247,9 +248,6 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: 
             )
     if problems:
         raise ConfigError(problems)
-
-
-_ABSENT = object()
 
 
 def _as_text(value: Any) -> str:

@@ -101,8 +101,6 @@ class RunResult:
             answers are not kept.
         control: statistics of the runs from random initialization; True if this run is one of them.
         seconds: duration of the training or evaluation; the total over several seeds, without their controls.
-        tokens: number of tokens read, excluding filler.
-        num_parameters: number of parameters of everything that was trained or scored.
         more: command-specific entries, stored in the file next to these.
     """
 
@@ -150,11 +148,7 @@ class RunResult:
         return cls(**({"command": None} | own), more=rest)
 
     def write(self, path: Path) -> None:
-        """Save the result.
-
-        Raises:
-            ValueError: a number is not finite.
-        """
+        """Save the result."""
         write_text(path, json.dumps(self.values(), indent=1, allow_nan=False) + "\n")
 
     @classmethod
@@ -170,7 +164,6 @@ class SeedResult(RunResult):
     """The result of one training run on a task, or of scoring one.
 
     Attributes:
-        pretraining_seed: seed of the encoder that the run started from; None for random initialization.
         learning_rate: peak learning rate; None if the head was fitted to its optimum instead of trained.
     """
 

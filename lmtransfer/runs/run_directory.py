@@ -103,10 +103,6 @@ class RunDirectory:
         """Create ``<root>/<command>/<name>``, or open it again to resume the run.
 
         Under ``torchrun``, rank 0 creates the directory, and every rank gets the same result.
-
-        Args:
-            name: name of the run; ``/`` separates nested folders (``imdb-ft/seed-0``).
-            resume: whether to resume the run if it exists.
         """
         parts = Path(name).parts
         if not name or Path(name).is_absolute() or ".." in parts or parts != tuple(name.split("/")):

@@ -16,6 +16,10 @@ IN_ASCII = "lmtransfer.in_ascii"
 _LIKE = {0xB1: "+-", 0xD7: "x", 0x2013: "-", 0x2014: "-", 0x2022: "*", 0x2026: "~", 0x2581: "_"}
 #: Frames, blocks and spinner dots.
 _REPLACEMENTS = ((0x2500, 0x257F, "-"), (0x2580, 0x259F, "#"), (0x2800, 0x28FF, "*"))
+#: Metrics between 0 and 1 that are shown as percentages.
+_PERCENT = re.compile(r"(?:.*[/_])?(?:accuracy|f1|precision|recall|exact|heq_[qd]|unanswerable)")
+#: (upper bound of the value, factor, suffix)
+_COUNT_UNITS = ((1e3, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"), (math.inf, 1e12, "T"))
 
 
 def printable(text: str) -> str:
@@ -64,13 +68,6 @@ def _like(character: str) -> str:
 
 
 codecs.register_error(IN_ASCII, _in_ascii)
-
-
-#: Metrics between 0 and 1 that are shown as percentages.
-_PERCENT = re.compile(r"(?:.*[/_])?(?:accuracy|f1|precision|recall|exact|heq_[qd]|unanswerable)")
-
-#: (upper bound of the value, factor, suffix)
-_COUNT_UNITS = ((1e3, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"), (math.inf, 1e12, "T"))
 
 
 def in_percent(metric: str) -> bool:

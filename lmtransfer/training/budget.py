@@ -31,7 +31,7 @@ class Budget:
         seconds: float | None = None,
         steps_per_epoch: int | None = None,
     ) -> None:
-        if steps is tokens is epochs is seconds is None:
+        if all(limit is None for limit in (steps, tokens, epochs, seconds)):
             raise ConfigError(
                 "no budget is set: set train.steps, train.tokens, train.epochs or train.seconds, for example "
                 "train.steps=1000"

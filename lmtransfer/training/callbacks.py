@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from typing_extensions import override
@@ -99,6 +100,7 @@ class PhaseName(Callback):
         return ()
 
 
+@dataclass(kw_only=True)
 class UnigramPlateau(Callback):
     """Reports when a masked language model has learned more than the token frequencies.
 
@@ -116,31 +118,23 @@ class UnigramPlateau(Callback):
     """
 
     name = "unigram_plateau"
+    entropy: float
+    loss: str = "mlm"
+    margin: float = 0.02
+    warn_after: float = 0.5
+    warns: bool = True
+    remedies: Sequence[str] = ()
+    num_seen: int = field(default=0, init=False)
+    mean: float = field(default=0.0, init=False)
+    left_at: int | None = field(default=None, init=False)
+    warned: bool = field(default=False, init=False)
 
-    def __init__(
-        self,
-        *,
-        entropy: float,
-        loss: str = "mlm",
-        margin: float = 0.02,
-        warn_after: float = 0.5,
-        warns: bool = True,
-        remedies: Sequence[str] = (),
-    ) -> None:
-        if entropy <= 0:
+    def __post_init__(self) -> None:
+        if self.entropy <= 0:
             raise ConfigError(
-                f"the unigram entropy is {entropy} nats: the training text must contain at least two different tokens"
+                f"the unigram entropy is {self.entropy} nats: the training text must contain at least two different "
+                "tokens"
             )
-        self.entropy = entropy
-        self.loss = loss
-        self.margin = margin
-        self.warn_after = warn_after
-        self.warns = warns
-        self.remedies = remedies
-        self.num_seen = 0
-        self.mean = 0.0
-        self.left_at: int | None = None
-        self.warned = False
 
     @override
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:

@@ -74,7 +74,6 @@ def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]
     """Write a checkpoint to a new folder and flush it to disk; the manifest, written last, marks it as complete.
 
     Args:
-        tensors: tensors by file name without suffix; no file is written for an empty mapping.
         state: plain numbers, strings, lists and dicts; must contain ``step``.
 
     Raises:

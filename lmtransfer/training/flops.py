@@ -52,7 +52,6 @@ def training_flops_per_token(*, num_weights: float, num_layers: int, dim: int, m
     computation (such as an output layer at masked positions only) in ``num_weights``.
 
     Args:
-        num_weights: number of entries in the matrices that every token passes through, counted once per use.
         dim: total width of the queries and keys over all heads.
     """
     return 6.0 * num_weights + 12.0 * num_layers * dim * mean_length

@@ -37,6 +37,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _COMPILES_FROM = (7, 5)
 #: Default maximum number of batch-building processes per rank: they build several million tokens a second.
 _MOST_WORKERS = 4
+_HIGHEST = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 def claim_gpu(names: Sequence[str], *, folder: Path | None = None) -> int:
@@ -260,9 +261,6 @@ def tune_allocator() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, 1 << 30)) and bool(mallopt(_M_TRIM_THRESHOLD, -1))
-
-
-_HIGHEST = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 def forget_peak(device: torch.device) -> None:

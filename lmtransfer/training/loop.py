@@ -37,7 +37,6 @@ class TrainerConfig:
         until: share of the budget at which training ends; less than 1 if another training run continues from there.
         save_every: steps between saves of ``last``, which is also saved at the end and on interruption.
         save_at: token counts, ascending, at which the model is kept as a revision.
-        log_every: steps between log records; evaluations are always logged.
     """
 
     budget: Budget
@@ -67,7 +66,6 @@ class Trainer:
     Args:
         average: average of the optimized parameters, which is evaluated and saved in their place; None disables
             averaging.
-        state: state of an earlier training run that this one continues; by default a fresh state.
     """
 
     def __init__(

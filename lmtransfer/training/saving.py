@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,31 +20,26 @@ from lmtransfer.training.update import Updater
 from lmtransfer.training.weights import aliases, load_weights, num_bytes, weights
 
 
+@dataclass(kw_only=True, eq=False)
 class CheckpointSaver:
     """Saves and restores the state of a run; all ranks must call its methods, and the main rank writes the files.
 
     Args:
-        updater: has the learner, the optimizer, the recurrent states and the loss scale.
         state: restored in place.
         average: the average of the weights, or None. Once the average has begun, it is saved as the model, and the
             trained weights are saved as "raw".
-        checkpoints: where to save; None disables saving.
         save_at: token counts, ascending, at which the model is kept as a revision.
     """
 
-    def __init__(
-        self,
-        *,
-        updater: Updater,
-        state: TrainState,
-        callbacks: Sequence[Callback],
-        average: Average | None,
-        checkpoints: Checkpoints | None,
-        save_at: Sequence[int],
-    ) -> None:
-        self.updater, self.learner, self.optimizer = updater, updater.learner, updater.optimizer
-        self.state, self.callbacks, self.average = state, callbacks, average
-        self.checkpoints, self.save_at = checkpoints, save_at
+    updater: Updater
+    state: TrainState
+    callbacks: Sequence[Callback]
+    average: Average | None
+    checkpoints: Checkpoints | None
+    save_at: Sequence[int]
+
+    def __post_init__(self) -> None:
+        self.learner, self.optimizer = self.updater.learner, self.updater.optimizer
 
     def check(self) -> None:
         """Check before training that everything can be saved."""

@@ -45,12 +45,7 @@ class OutOfDeviceMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PassResults:
-    """The results of the passes of one step, except the gradients.
-
-    Attributes:
-        counts: the count of each loss over the whole step (all micro-batches and ranks), if known before the passes.
-        losses: losses of each micro-batch of this rank, without gradients; empty for a filler.
-    """
+    """The results of the passes of one step, except the gradients."""
 
     counts: dict[str, float]
     tokens: int
@@ -67,10 +62,6 @@ def accumulate(
     correction, even for unequal micro-batches. Without dropout, the gradients do not depend on how the rows are split
     into micro-batches. Numbers from torch's generator (dropout masks and the classes of a sampled softmax) belong to
     the micro-batch, so they change with the split. Other random numbers of an objective belong to its rows.
-
-    Args:
-        recurrent_states: recurrent state before each micro-batch, by its position within the step.
-        seed: seed of torch's generator, whose state depends only on this seed and the number of the micro-batch.
 
     Raises:
         OutOfDeviceMemory: the device ran out of memory.
@@ -180,11 +171,8 @@ class StepResult:
     """The numbers of one step.
 
     Attributes:
-        losses: mean of each named loss over the whole step (all micro-batches and ranks), before the update; losses
-            with a count of 0 are omitted.
         overflowed: whether the float16 gradients overflowed, in which case only the loss scale changed.
         loss_scale: loss scale after the step; 1 except in float16.
-        bad_keys: keys of the micro-batches, on any rank, whose loss was not finite.
     """
 
     losses: dict[str, float]
@@ -220,6 +208,7 @@ class PendingStep:
     factor: float
 
 
+@dataclass(kw_only=True, eq=False)
 class Updater:
     """Takes optimizer steps.
 
@@ -227,26 +216,18 @@ class Updater:
     micro-batch j of step k - 1.
     """
 
-    def __init__(
-        self,
-        *,
-        learner: Learner,
-        optimizer: Optimizer,
-        seed: int,
-        device: torch.device | str,
-        precision: Precision,
-        max_grad_norm: float | None,
-    ) -> None:
-        self.learner = learner
-        self.optimizer = optimizer
-        self.seed = seed
-        self.device = device
-        self.precision = precision
-        self.max_grad_norm = max_grad_norm
+    learner: Learner
+    optimizer: Optimizer
+    seed: int
+    device: torch.device | str
+    precision: Precision
+    max_grad_norm: float | None
+
+    def __post_init__(self) -> None:
         self.recurrent_states: dict[int, Any] = {}
-        self.asynchronous = torch.device(device).type == "cuda"
-        self._passes = Passes(learner, precision)
-        optimizer.multiply_in(precision.optimizer_dtype)
+        self.asynchronous = torch.device(self.device).type == "cuda"
+        self._passes = Passes(self.learner, self.precision)
+        self.optimizer.multiply_in(self.precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> StepResult:
         """Train on the data of one step and wait for its numbers."""
@@ -259,7 +240,6 @@ class Updater:
         change.
 
         Args:
-            step: this rank's share of the step.
             factor: returns the factor on the peak learning rates, given the number of real tokens in the step over all
                 ranks; called on every rank after the gradients are computed.
 
@@ -337,11 +317,7 @@ class Updater:
 
 @dataclass(frozen=True, slots=True)
 class _OfRank:
-    """One rank's numbers for a step.
-
-    Attributes:
-        losses: name, sum and weight of each loss of each micro-batch, and the count if the pass computed it.
-    """
+    """One rank's numbers for a step."""
 
     losses: list[tuple[str, float, float, float | None]]
     norm: float

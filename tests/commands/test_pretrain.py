@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from fakes.transfer_files import TASK, lmtransfer
-from support.phases import (
+from support.saved_encoder import load_encoder
+from support.tiny_runs import (
     TINY,
     here,  # noqa: F401 (a fixture)
     new_name,
@@ -17,7 +18,6 @@ from support.phases import (
     trained,
     without,
 )
-from support.saved_encoder import load_encoder
 
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.data import PretrainingData

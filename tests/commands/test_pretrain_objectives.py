@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from fakes.transfer_files import TASK, lmtransfer, result
-from support.phases import (
+from support.tiny_runs import (
     TINY,
     assert_goes_on_exactly,
     here,  # noqa: F401 (a fixture)
@@ -51,8 +51,8 @@ SHARING = {
 @pytest.mark.parametrize(
     ("words", "steps"),
     [
-        (PHASES, (2, 4, 6)),  # left to right, in the last step of it, masked
-        (UNTIED_FIRST, (2, 3, 6)),  # untied, at the border, tied
+        (PHASES, (4, 6)),  # in the last step that is left to right, masked
+        (UNTIED_FIRST, (3, 6)),  # at the end of the untied phase, tied
         (MIXED, (5,)),
         (BOW, (4,)),
         (SHARING["rtd"], (4,)),

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from fakes.transfer_files import lmtransfer, result
-from support.phases import (
+from support.tiny_runs import (
     TINY,
     WORDS,
     assert_goes_on_exactly,
@@ -41,8 +41,8 @@ EMA, LAST = "train.ema_decay=0.5", "train.average_last=0.3"
         ([*WORDS, EMA], (2,)),
         ([*FEWER, EMA], (5,)),
         ([*WORDS, LAST], (3, 8)),
-        (COUNTED, (1, 3)),
-        ([*COUNTED, "phases=words_then_masked"], (1, 4)),
+        (COUNTED, (1,)),
+        ([*COUNTED, "phases=words_then_masked"], (4,)),
     ],
     ids=["ema", "ema of one objective", "last part", "counted", "counted in phases"],
 )

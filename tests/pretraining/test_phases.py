@@ -13,7 +13,8 @@ import torch
 import yaml
 from fakes.transfer_files import TASK, lmtransfer, result
 from omegaconf import OmegaConf
-from support.phases import (
+from support.refusals import refuses
+from support.tiny_runs import (
     TINY,
     WORDS,
     assert_goes_on_exactly,
@@ -26,7 +27,6 @@ from support.phases import (
     trained,
     without,
 )
-from support.refusals import refuses
 
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.config.phases import Phase
@@ -55,9 +55,9 @@ GENERATOR_FIRST = [*ELECTRA, "phases=generator_first"]
     ("words", "steps"),
     [
         (WORDS, (2, 3, 5)),  # in the first phase, in its last step, in the second
-        (GROWING, (4, 5, 8)),  # between two phases, in the second, in the third
-        (GENERATOR_FIRST, (3, 4, 6)),
-        (WORDS_FIRST, (4, 6)),
+        (GROWING, (4, 8)),  # between two phases, in the third
+        (GENERATOR_FIRST, (4, 6)),
+        (WORDS_FIRST, (6,)),
     ],
     ids=["words", "growing", "generator first", "words of a generator"],
 )

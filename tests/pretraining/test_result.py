@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from fakes.tiny_pretraining import SHORT, TEXT, TINY
+from support import tiny_runs
+from support.tiny_runs import here, records, trained, without  # noqa: F401 (here is a fixture)
 
 from lmtransfer.cli import main
 from lmtransfer.config import paths
@@ -41,17 +43,17 @@ def test_the_metrics_are_those_of_the_best_checkpoint(text_world: Path) -> None:
     assert "eval_tokens (100000 " in said
 
 
-def test_without_validation_the_last_checkpoint_is_named(text_world: Path) -> None:
-    words = [*TINY, "corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0", "objective.max_length=16"]
-    assert main(["pretrain", *words, *EXACT, "objective=mlm", "train.steps=2", "name=a"]) == 0
-    found = _result("runs/pretrain/a")
+def test_without_validation_the_last_checkpoint_is_named() -> None:
+    run = trained(
+        *without(tiny_runs.TINY, "train.steps", "corpus.val"), "train.steps=2", "corpus.validation_fraction=0"
+    )
+    found = _result(f"runs/pretrain/{run}")
     assert (found["checkpoint"], found["checkpoint_step"], found["metrics"]) == ("last", 2, {})
 
 
 @pytest.mark.parametrize("optimizer", sorted(path.stem for path in (paths.conf_dir() / "optimizer").glob("*.yaml")))
-def test_every_optimizer_trains(optimizer: str, text_world: Path) -> None:
-    words = [*TINY, *TEXT, *SHORT, "objective=mlm", f"optimizer={optimizer}", "train.steps=3", "train.log_every=1"]
-    assert main(["pretrain", *words, "schedule=constant", "name=a"]) == 0
-    lines = [json.loads(line) for line in Path("runs/pretrain/a/metrics.jsonl").read_text().splitlines()]
+def test_every_optimizer_trains(optimizer: str) -> None:
+    words = [*without(tiny_runs.TINY, "train.steps"), "train.steps=3", "schedule=constant", f"optimizer={optimizer}"]
+    lines = records(trained(*words))
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert (lines[-1]["learning_rate"] > 0, lines[-1]["skipped"]) == (True, 0)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -89,44 +93,37 @@ def test_more_processes_than_gpus_are_refused_by_all_alike(rank: int, gpu: pytes
     assert setup(device="cpu", keep_memory=False).device.type == "cpu"
 
 
-_TAKES_ONE = """
-import sys, types, torch
-torch.cuda.is_available = lambda: True
-torch.cuda.device_count = lambda: 3
-torch.cuda.get_device_properties = lambda index: types.SimpleNamespace(uuid=f"gpu-{index}")
-from lmtransfer.training.hardware import _device
-print(_device(sys.argv[1]), _device("cuda"), flush=True)
-sys.stdin.read()
-"""
+def _take(connection: Connection, device: str) -> None:
+    connection.send([str(hardware._device(name)) for name in (device, "cuda")])
+    connection.recv()
 
 
-def test_processes_that_run_at_the_same_time_take_different_gpus(tmp_path: Path) -> None:
+def test_processes_that_run_at_the_same_time_take_different_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four processes on three GPUs; one that ends frees its GPU. A numbered device is taken as it is."""
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(hardware.__file__).parents[2])}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(hardware, "_held", {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"gpu-{index}"))
+    fork, running = multiprocessing.get_context("fork"), []
 
-    def started(device: str = "auto") -> tuple[subprocess.Popen[str], list[str]]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _TAKES_ONE, device],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        return process, process.stdout.readline().split()
+    def started(device: str = "auto") -> list[str]:
+        ours, theirs = fork.Pipe()
+        process = fork.Process(target=_take, args=(theirs, device), daemon=True)
+        process.start()
+        running.append((process, ours))
+        return ours.recv()
 
-    running = [started() for _ in range(4)]
-    try:
-        assert [devices for _, devices in running] == [[f"cuda:{index}"] * 2 for index in (0, 1, 2, 0)]
-        running[1][0].communicate("")
-        running.append(started("cuda"))
-        assert running[-1][1] == ["cuda:1"] * 2
-        running.append(started("cuda:2"))
-        assert running[-1][1][0] == "cuda:2"
-    finally:
-        for process, _ in running:
-            process.kill()
-            process.wait()
+    assert [started() for _ in range(4)] == [[f"cuda:{index}"] * 2 for index in (0, 1, 2, 0)]
+    running[1][1].send("end")
+    running[1][0].join()
+    assert started("cuda") == ["cuda:1"] * 2
+    assert started("cuda:2")[0] == "cuda:2"
+    for process, _ in running:
+        process.kill()
+        process.join()
 
 
 @pytest.mark.parametrize(("configured", "expected"), [(None, 4), (0, 0), (6, 6)])

@@ -21,7 +21,6 @@ from lmtransfer.training.callbacks import Callback, UnigramPlateau
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import ModelSelection, evaluate_losses
 from lmtransfer.training.learner import Learner, Loss, Step
-from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.precision import LossScale, Precision
 from lmtransfer.training.state import TrainState
 
@@ -51,13 +50,6 @@ def test_the_loss_is_logged_by_part_as_sum_over_count_before_the_update() -> Non
     assert record["loss/square"] == pytest.approx(expected["square"], rel=1e-12)
     assert record["loss/masked"] == pytest.approx(expected["masked"], rel=1e-12)
     assert record["loss"] == pytest.approx(expected["square"] + 0.5 * expected["masked"], rel=1e-12)
-
-
-def test_training_learns() -> None:
-    recorder = Recorder()
-    toy_trainer(trackers=[recorder], budget=Budget(steps=150)).train()
-    losses = [record["loss"] for record in recorder.records]
-    assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
 
 
 def test_after_one_step_every_trainable_parameter_has_moved() -> None:
@@ -510,16 +502,6 @@ def test_a_torch_optimiser_is_taken_as_it_is() -> None:
     learner = ToyLearner()
     state = toy_trainer(learner, optimizer=torch.optim.SGD(learner.parameters(), lr=0.1)).train()
     assert state.record["learning_rate"] == pytest.approx(0.1 / 10)
-
-
-def test_layer_wise_rates_reach_the_update() -> None:
-    learner = ToyLearner()
-    before = weights_of(learner)
-    optimizer = AdamW(learner=learner, lr_scales={"out.weight": 0.0}, weight_decay=0.0)
-    toy_trainer(learner, optimizer=optimizer, budget=Budget(steps=2)).train()
-    moved = {name for name, value in weights_of(learner).items() if not torch.equal(value, before[name])}
-    assert "out.weight" not in moved
-    assert "layers.0.weight" in moved
 
 
 class _Shrinking(ToyStream):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -167,11 +166,6 @@ def test_the_first_of_two_budgets_ends_training() -> None:
 def test_no_budget_is_refused() -> None:
     with refuses(ConfigError, "train.steps", "train.tokens", "train.epochs", "train.seconds"):
         Budget()
-
-
-def test_shipped_schedules_end_where_they_say() -> None:
-    shipped = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "schedule").glob("*.yaml"))
-    assert shipped == ["constant", "cosine", "inverse_sqrt", "linear", "wsd"]
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,6 @@ class Muon(Optimizer):
 
     Args:
         weight_decay: decoupled decay of the matrices, times their learning rate.
-        num_iterations: number of Newton-Schulz iterations, 3 to 5.
     """
 
     def __init__(

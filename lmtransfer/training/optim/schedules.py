@@ -123,13 +123,7 @@ class InverseSqrt(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class PartOfBudget:
-    """A schedule that runs over part of the budget; steps are counted from the start of that part.
-
-    Attributes:
-        schedule: schedule of the part, which treats the part as a separate budget.
-        begins: share of the budget at which the part begins.
-        ends: share of the budget at which the part ends.
-    """
+    """A schedule that runs over part of the budget; steps are counted from the start of that part."""
 
     schedule: Schedule
     begins: float = 0.0

@@ -1,4 +1,4 @@
-"""Weights & Biases, online or offline (https://docs.wandb.ai)."""
+"""The services that can record runs: MLflow, TensorBoard, Trackio and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES
 _STATES: Mapping[Outcome, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 #: Maximum number of parameters in a request, and maximum length of a parameter value.
 _MAX_PARAMS, _MAX_LENGTH = 100, 500
+#: Settings of wandb, and its exit codes.
+_TIMEOUT_SECONDS = 20.0
+_FLUSH_SECONDS = 1.0  # a kill loses unflushed data of an offline file; the default is 15
+_EXIT_CODES: Mapping[Outcome, int] = {"finished": 0, "interrupted": 75, "failed": 1}
 
 
 class MLflow(Service):
@@ -194,11 +198,6 @@ class Trackio(Service):
 
     def _storage(self) -> Any:
         return self.trackio.sqlite_storage.SQLiteStorage
-
-
-_TIMEOUT_SECONDS = 20.0
-_FLUSH_SECONDS = 1.0  # a kill loses unflushed data of an offline file; the default is 15
-_EXIT_CODES: Mapping[Outcome, int] = {"finished": 0, "interrupted": 75, "failed": 1}
 
 
 class Wandb(Service):
