@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.answer import answer
+from lmtransfer.reporting.beyond_chance import chance_table
 from lmtransfer.reporting.figures.scores import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.report import html_report
@@ -34,6 +35,9 @@ def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Con
     console.print(answer(entries), style="bold", markup=False)
     if rows:
         print_table(results_table(rows).select(NARROW), console)
+    chances = chance_table(entries, revisions=False)
+    if chances is not None:
+        print_table(chances, console)
     for sweep in sweeps:
         print_table(drop_run_names(sweep_table(sweep)), console)
 
@@ -46,6 +50,9 @@ def markdown_report(
     parts = [f"# {title}", answer(entries)]
     if rows:
         parts.append(markdown_table(results_table(rows).without_empty()).rstrip())
+    chances = chance_table(entries)
+    if chances is not None:
+        parts.append(f"## {chances.name}\n\n{markdown_table(chances).rstrip()}\n\n{chances.note}")
     for sweep in sweeps:
         parts.append(f"## Sweep `{sweep.name}`\n\n{markdown_table(sweep_table(sweep)).rstrip()}\n\n\\* the best point")
     parts.extend(f"![{figure.title}](figures/{figure.png.name})" for figure in figures)

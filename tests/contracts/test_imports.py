@@ -68,7 +68,7 @@ APART = {"interop.exporting"}
 INNER: dict[str, tuple[str, ...]] = {
     "data": ("documents", "files", "parquet_files", "tables", "batch")
     + ("corpora", "token_store", "token_shares", "token_cache", "screening", "stream"),
-    "reporting": ("verdict_text", "runs", "table", "results", "figures", "sections", "answer", "page")
+    "reporting": ("verdict_text", "runs", "table", "results", "figures", "sections", "answer", "beyond_chance", "page")
     + ("records", "write", "comparison"),
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from lmtransfer.reporting.answer import answer, comparison
+from lmtransfer.reporting.beyond_chance import chance_table
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.document import document
 from lmtransfer.reporting.page.run_answers import all_answers
@@ -50,6 +51,7 @@ def html_report(
         sections=list(map(_section, sections)),
         leaderboard=leaderboard(entries),
         results=results_table(rows).select(PAGE).without_empty() if rows else None,
+        chances=chance_table(entries),
         sweeps=list(map(sweep_table, sweeps)),
         figures=list(map(_figure, figures)),
         answers=answers,
