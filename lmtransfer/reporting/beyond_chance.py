@@ -15,9 +15,9 @@ from lmtransfer.reporting.table import Cell, Mark, ReportTable, plain_table
 LEVEL = 0.05
 _HEADINGS = ("run", "task", "accuracy (%)", "chance", "beyond it?", "minus frequencies", "beyond them?")
 _NOTE = (
-    "Frequencies: choosing the alternative with the more frequent tokens. 95 % intervals over items. Verdicts: two-sided "
-    "tests over items, corrected over the tasks of a run (Holm), so that a run at chance everywhere has a false verdict "
-    "in at most 5 of 100 cases."
+    "Frequencies: choosing the alternative with the more frequent tokens. 95 % intervals over items. Verdicts: "
+    "two-sided tests over items, corrected over the tasks of a run (Holm), so that a run at chance everywhere has a "
+    "false verdict in at most 5 of 100 cases."
 )
 
 
