@@ -7,6 +7,7 @@ A list fits a tuple, and text fits a path.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -85,6 +86,8 @@ def check(value: Any, annotation: Any) -> None:
 
 @functools.cache
 def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):  # a component, which its own node builds
+        return pydantic.TypeAdapter(typing.Annotated[annotation, pydantic.InstanceOf()])
     has_config = is_typeddict(annotation) or (
         isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel)
     )
