@@ -33,6 +33,7 @@ SHARES = "runs/pretrain/gpt/token_shares.safetensors"
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
 QUICK = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3", "hardware=exact"]
 QUICK += ["train.seconds=null", "train.steps=3", "train.batch_tokens=128", "objective.max_length=16", "cache_dir=cache"]
+QUICK += ["train.save_at=[0,128]"]
 WORDS = [a + b for a in "bdfgklmn" for b in "aeiou"]
 
 
@@ -138,6 +139,22 @@ def test_a_causal_run_is_scored_as_by_hand(world: Path) -> None:
     kept = read_predictions(directory / "predictions" / "test.parquet").examples
     assert (kept.ratios["accuracy"].parts > 0).tolist() == [answer for name in right for answer in right[name]]
     assert kept.ratios["accuracy"].value() == pytest.approx(found["metrics"]["accuracy"])
+
+
+def test_each_revision_is_scored_once(world: Path) -> None:
+    folder = _evaluate("run=runs/pretrain/gpt", "revisions=all", "name=curve")
+    assert folder == (world / "runs" / "evaluate" / "curve").resolve()
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["0", "128"]
+    revisions = [result(str(folder / name)) for name in names]
+    assert all(0 <= revision["metrics"]["accuracy"] <= 1 for revision in revisions)
+    before = [(folder / name / "result.json").stat().st_mtime_ns for name in names]
+    assert _evaluate("run=runs/pretrain/gpt", "revisions=all", "name=curve") == folder
+    assert [(folder / name / "result.json").stat().st_mtime_ns for name in names] == before
+    alone = result(str(_evaluate("run=runs/pretrain/gpt@0", "name=alone")))
+    assert alone["metrics"] == revisions[0]["metrics"]
+    with refuses(ConfigError, "revisions=all", "@0"):
+        _evaluate("run=runs/pretrain/gpt@0", "revisions=all")
 
 
 def test_a_masked_run_is_scored_either_way(world: Path) -> None:
