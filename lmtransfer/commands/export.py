@@ -77,9 +77,7 @@ def _export_submission(cfg: DictConfig) -> Path:
         console.print("missing, or of another size than the challenge's data, and so without a score there:")
     for problem in submission.problems:
         console.print(f"  {problem}", markup=False, soft_wrap=True)
-    console.print(
-        f"written to {short_path(folder)}: {_names(folder, [_Part('', '', '')])}", markup=False, soft_wrap=True
-    )
+    console.print(f"written to {short_path(folder)}: {', '.join(files_in(folder))}", markup=False, soft_wrap=True)
     return folder
 
 

@@ -25,7 +25,7 @@ from lmtransfer.inference.pretrained import (
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.saved import SavedRun
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Hidden, Scorer
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Hidden, ModelFacts
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
@@ -187,7 +187,7 @@ def score_completions(task: CompletionTask, split: str, saved: SavedRun, hardwar
         num_tokens += part_tokens
     shares_V = saved.directory.read_token_shares()
     logs_V = None if shares_V is None else np.log(np.where(shares_V > 0, shares_V, shares_V[shares_V > 0].min()))
-    findings = task.evaluate(items, scores, Scorer(saved.tokenizer.vocab_size, logs_V, words))
+    findings = task.evaluate(items, scores, ModelFacts(saved.tokenizer.vocab_size, logs_V, words))
     return ZeroShotScores(
         findings=findings,
         method=task.describe(scorer.method()),

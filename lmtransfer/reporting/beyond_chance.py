@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import TypeAlias
 
-import numpy as np
 from scipy import stats
 
+from lmtransfer.config.revisions import split_revision
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.table import Cell, Mark, ReportTable, plain_table
+from lmtransfer.verdicts.compare import holm
+from lmtransfer.verdicts.difference import LEVEL
 
-LEVEL = 0.05
+#: A gain in accuracy, and the bounds of its 95 % interval.
+_Gain: TypeAlias = tuple[float, float, float]
 _HEADINGS = ("run", "task", "accuracy (%)", "chance", "beyond it?", "minus frequencies", "beyond them?")
 _NOTE = (
     "Frequencies: choosing the alternative with the more frequent tokens. 95 % intervals over items. Verdicts: "
@@ -28,56 +31,45 @@ def chance_table(entries: Sequence[Entry], *, revisions: bool = True) -> ReportT
         revisions: whether the revisions of runs have rows too.
     """
     chosen = [entry for entry in entries if "interval" in entry.run.result and "chance" in entry.run.result]
-    chosen = [entry for entry in chosen if revisions or "@" not in _run_name(entry)]
+    chosen = [entry for entry in chosen if revisions or split_revision(_source(entry))[1] is None]
     rows: list[list[str | Cell]] = []
-    for name, part in groupby(sorted(chosen, key=_run_name), key=_run_name):
+    for source, part in groupby(sorted(chosen, key=_source), key=_source):
         members = list(part)
-        against_chance = holm([_p_value(_gain(entry, "chance")) for entry in members])
-        frequencies = [_gain(entry, "minus_token_frequencies") for entry in members]
-        known = [place for place, gain in enumerate(frequencies) if gain is not None]
-        corrected = dict(zip(known, holm([_p_value(frequencies[place]) for place in known]), strict=True))
-        for place, (entry, p_value) in enumerate(zip(members, against_chance, strict=True)):
+        over_chance = _verdicts(list(map(_gain_over_chance, members)))
+        gains = list(map(_gain_over_frequencies, members))
+        over_frequencies = iter(_verdicts([gain for gain in gains if gain is not None]))
+        for place, (entry, gain) in enumerate(zip(members, gains, strict=True)):
             low, high = entry.run.result["interval"]
-            accuracy, gain, more = entry.run.result["metrics"]["accuracy"], _gain(entry, "chance"), frequencies[place]
             rows.append(
                 [
-                    name if place == 0 else "",
+                    source.rstrip("/").rpartition("/")[2] if place == 0 else "",
                     entry.task,
-                    f"{100 * accuracy:.1f} ({100 * low:.1f} to {100 * high:.1f})",
+                    f"{100 * entry.run.result['metrics']['accuracy']:.1f} ({100 * low:.1f} to {100 * high:.1f})",
                     f"{100 * entry.run.result['chance']:.1f}",
-                    _verdict(gain, p_value),
-                    "" if more is None else f"{100 * more[0]:+.1f} ({100 * more[1]:+.1f} to {100 * more[2]:+.1f})",
-                    "" if more is None else _verdict(more, corrected[place]),
+                    over_chance[place],
+                    "" if gain is None else f"{100 * gain[0]:+.1f} ({100 * gain[1]:+.1f} to {100 * gain[2]:+.1f})",
+                    "" if gain is None else next(over_frequencies),
                 ]
             )
     return plain_table("Without training", _HEADINGS, rows, note=_NOTE) if rows else None
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p values for their number (Holm 1979), in the same order."""
-    order = np.argsort(p_values)
-    left = len(p_values) - np.arange(len(p_values))
-    corrected = np.minimum(1.0, np.maximum.accumulate(left * np.asarray(p_values)[order])) if len(order) else order
-    result = np.empty(len(p_values))
-    result[order] = corrected
-    return result.tolist()
+def _source(entry: Entry) -> str:
+    return str(entry.run.config.get("run", ""))
 
 
-def _run_name(entry: Entry) -> str:
-    return str(entry.run.config.get("run", "")).rstrip("/").rpartition("/")[2]
-
-
-def _gain(entry: Entry, over: str) -> Any:
-    """Return the accuracy minus that of guessing or of token frequencies, with its interval; None if unknown."""
+def _gain_over_chance(entry: Entry) -> _Gain:
     result = entry.run.result
-    if over == "chance":
-        low, high = result["interval"]
-        return result["metrics"]["accuracy"] - result["chance"], low - result["chance"], high - result["chance"]
-    gain = result.get(over)
+    low, high = result["interval"]
+    return result["metrics"]["accuracy"] - result["chance"], low - result["chance"], high - result["chance"]
+
+
+def _gain_over_frequencies(entry: Entry) -> _Gain | None:
+    gain = entry.run.result.get("minus_token_frequencies")
     return None if gain is None else (gain["accuracy"], *gain["interval"])
 
 
-def _p_value(gain: tuple[float, float, float]) -> float:
+def _p_value(gain: _Gain) -> float:
     """Return the two-sided p value of a gain with a 95 % interval, by the normal distribution."""
     difference, low, high = gain
     deviation = (high - low) / (2 * stats.norm.ppf(0.975))
@@ -86,7 +78,12 @@ def _p_value(gain: tuple[float, float, float]) -> float:
     return float(2 * stats.norm.sf(abs(difference) / deviation))
 
 
-def _verdict(gain: tuple[float, float, float], p_value: float) -> Cell:
+def _verdicts(gains: Sequence[_Gain]) -> list[Cell]:
+    """Return the verdicts on gains, corrected for their number."""
+    return list(map(_verdict, gains, holm(list(map(_p_value, gains)))))
+
+
+def _verdict(gain: _Gain, p_value: float) -> Cell:
     text = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
     if p_value > LEVEL:
         return Cell(f"not shown, {text}", mark=Mark("even", "="))

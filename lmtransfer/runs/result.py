@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NotRequired, Self
 
-from annotated_types import MinLen
+from annotated_types import MaxLen, MinLen
 from typing_extensions import TypedDict
 
 from lmtransfer.config.types import LargeCount, NonNegative, Whole
@@ -20,6 +20,15 @@ from lmtransfer.system.safe_files import read_json
 FORMAT = 1
 #: A pretraining run with fewer steps than this has hardly begun.
 _FEW_STEPS = 10
+
+
+#: The bounds of an interval.
+_Bounds = Annotated[list[float], MinLen(2), MaxLen(2)]
+
+
+class _Gain(TypedDict):
+    accuracy: float
+    interval: _Bounds
 
 
 class _AnyResult(TypedDict, total=False):
@@ -48,6 +57,9 @@ class _AnyResult(TypedDict, total=False):
     majority: dict[str, float] | None
     num_truncated: dict[str, Whole] | None
     labels: list[str] | None
+    chance: float | None
+    interval: _Bounds
+    minus_token_frequencies: _Gain
 
 
 class _OneSeed(TypedDict):

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lmtransfer.config.types import Folder
+from lmtransfer.data.files import find_file
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import TaskWithoutHead
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
@@ -90,8 +91,8 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class Scorer:
-    """The model behind the scores.
+class ModelFacts:
+    """Facts about the model behind the scores.
 
     Attributes:
         vocab_size: number of tokens that it chooses from.
@@ -131,7 +132,7 @@ class CompletionTask(TaskWithoutHead):
         """Return the texts to score for an item."""
 
     @abstractmethod
-    def evaluate(self, items: Sequence[Any], scores: Sequence[CompletionScores], scorer: Scorer) -> Findings:
+    def evaluate(self, items: Sequence[Any], scores: Sequence[CompletionScores], model: ModelFacts) -> Findings:
         """Evaluate the scores of each item's completions.
 
         For a task that compares revisions, the scores of all items at the first revision come first.
@@ -145,10 +146,22 @@ class CompletionTask(TaskWithoutHead):
         """Describe how the values come from the log-probabilities that ``method`` names."""
         return method
 
-    def paths(self, names: Sequence[str]) -> list[Path]:
+    def paths(self, names: str | Sequence[str]) -> list[Path]:
         """Return where files or folders may be: below ``data_root``, then below the working directory."""
         roots = [*([] if self.settings.data_root is None else [Path(self.settings.data_root)]), Path.cwd()]
-        return [root / name for root in roots for name in names]
+        return [root / name for root in roots for name in ([names] if isinstance(names, str) else names)]
+
+    def find_file(self, names: str | Sequence[str]) -> Path:
+        """Return the first file that exists, plain or compressed.
+
+        Raises:
+            DataError: there is none; ``names`` are the value of ``task.file``.
+        """
+        paths = self.paths(names)
+        path = next((path for path in map(find_file, paths) if path is not None), None)
+        if path is None:
+            raise DataError(f"task.file={names}: there is no file {' or '.join(map(str, paths))}")
+        return path
 
     def check_split(self, split: str) -> None:
         """Raise DataError if the task has no such split."""

@@ -121,6 +121,15 @@ def _verdict_scope(condition: Condition, control: Condition) -> Scope:
     return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p values for their number (Holm 1979), in the same order."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = largest
+    return corrected
+
+
 def correct_column(differences: Sequence[Difference], *, margins: Sequence[float | None] = ()) -> list[Difference]:
     """Correct the verdicts of the comparisons in a column and return the comparisons in the same order.
 
@@ -150,14 +159,13 @@ def correct_column(differences: Sequence[Difference], *, margins: Sequence[float
                 results[place], excludes_zero=results[place].verdict in ("better", "worse"), equivalent=True
             )
         return results
-    ranked = sorted((results[place].tail_probability or 0.0, place) for place in places)
-    level, corrected_p_value, failed = LEVEL, 0.0, False
-    for rank, (chance, place) in enumerate(ranked):
-        num_left = len(ranked) - rank
-        corrected_p_value = max(corrected_p_value, min(1.0, num_left * chance))
+    p_values = [results[place].tail_probability or 0.0 for place in places]
+    ranked = sorted(zip(p_values, places, holm(p_values), strict=True))
+    level, failed = LEVEL, False
+    for rank, (p_value, place, corrected_p_value) in enumerate(ranked):
         if not failed:
-            level = LEVEL / num_left
-            failed = chance > level
+            level = LEVEL / (len(ranked) - rank)
+            failed = p_value > level
         result = replace(results[place], level=level, num_comparisons=len(ranked), corrected_p_value=corrected_p_value)
         results[place] = add_verdict(result, excludes_zero=not failed, equivalent=place in equivalent)
     return results

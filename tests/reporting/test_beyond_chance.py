@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmtransfer.reporting.beyond_chance import chance_table, holm
+from lmtransfer.reporting.beyond_chance import chance_table
+from lmtransfer.verdicts.compare import holm
 
 
 def test_holms_correction_rejects_what_its_steps_reject() -> None:

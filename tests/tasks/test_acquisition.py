@@ -10,7 +10,7 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, Scorer
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, ModelFacts
 from lmtransfer.tasks.text.acquisition import AgeOfAcquisition, age_of_half, point_of_learning
 
 AGES = np.arange(16.0, 31.0)
@@ -66,8 +66,8 @@ def test_a_model_that_learns_in_the_childrens_order_correlates(tmp_path: Path) -
             for middle in [6 + sign * (ages[item.word] - 22) / 4]
         ]
 
-    assert task.evaluate(items, scores(1), Scorer(1000, words=words)).metrics["correlation"] > 0.99
-    opposite = task.evaluate(items, scores(-1), Scorer(1000, words=words))
+    assert task.evaluate(items, scores(1), ModelFacts(1000, words=words)).metrics["correlation"] > 0.99
+    opposite = task.evaluate(items, scores(-1), ModelFacts(1000, words=words))
     assert opposite.metrics["correlation"] < -0.99
     assert opposite.more["num_words"] == 5
     lines = opposite.files["acquisition.jsonl"].splitlines()
@@ -79,7 +79,7 @@ def test_too_few_words_have_no_correlation(tmp_path: Path) -> None:
     task = _task(tmp_path, {"ball": 18.0, "dog": 20.0})
     items = task.examples("test")
     scores = [CompletionScores([np.array([-1.0])], [np.zeros(1)], []) for _ in range(3 * len(items))]
-    found = task.evaluate(items, scores, Scorer(1000, words=(1, 2, 3)))
+    found = task.evaluate(items, scores, ModelFacts(1000, words=(1, 2, 3)))
     assert found.metrics == {"correlation": 0.0, "challenge_score": 0.0}
 
 

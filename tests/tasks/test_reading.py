@@ -11,7 +11,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, Scorer
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, ModelFacts
 from lmtransfer.tasks.text.reading import Reading, variance_explained
 
 COLUMNS = (
@@ -67,11 +67,11 @@ def test_surprisals_that_drive_the_times_explain_them(tmp_path: Path) -> None:
     task = _table(tmp_path / "reading.csv", [f"a b,c,a,b,{','.join(map(str, row))}" for row in numbers])
     items = task.examples("test")
     scores = [CompletionScores([np.array([-bits / 2, -bits / 2]), np.array([-1.0])], [], []) for bits in surprisals]
-    found = task.evaluate(items, scores, Scorer(8))
+    found = task.evaluate(items, scores, ModelFacts(8))
     assert found.metrics["eye_tracking"] > 0.99
     assert found.metrics["self_paced"] > 0.99
     noise = [CompletionScores([np.array([-bits]), np.array([-1.0])], [], []) for bits in rng.permutation(surprisals)]
-    assert task.evaluate(items, noise, Scorer(8)).metrics["eye_tracking"] < 0.1
+    assert task.evaluate(items, noise, ModelFacts(8)).metrics["eye_tracking"] < 0.1
 
 
 def test_other_tables_are_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from scipy.special import softmax
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, Scorer
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, ModelFacts
 from lmtransfer.tasks.text.word_forms import WordFormPreference
 
 
@@ -34,7 +34,7 @@ def test_the_metric_is_the_mean_of_the_files_correlations(tmp_path: Path) -> Non
         float(stats.spearmanr(preferences[part], values).statistic)
         for part, values in zip((slice(0, 30), slice(30, 60)), ratios.values(), strict=True)
     ]
-    found = task.evaluate(items, scores, Scorer(8)).metrics
+    found = task.evaluate(items, scores, ModelFacts(8)).metrics
     assert found["spearman"] == pytest.approx(np.mean(wanted))
     assert found["file/verbs/spearman"] == pytest.approx(wanted[1])
 

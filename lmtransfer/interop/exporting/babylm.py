@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from typing_extensions import TypedDict
 
 from lmtransfer.config.revisions import babylm_name, split_revision
+from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.objectives.base import builtin_objectives
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.runs.predictions import FOLDER, read_predictions
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.durable import write_text
+from lmtransfer.system.safe_files import read_json_lines
 from lmtransfer.tasks.text.acquisition import ACQUISITION_FILE
 from lmtransfer.tasks.text.completions import CHOICES_FILE
 from lmtransfer.tasks.text.reading import READING_FILE
+
+T = TypeVar("T")
 
 #: The zero-shot tasks with choices: our name; the challenge's name, and the subsets and items of its full data.
 _CHOICES = {
@@ -108,22 +114,45 @@ def _of(runs: Sequence[Run], path: Path, *, command: str, key: str) -> dict[tupl
     return found
 
 
-def _lines(path: Path) -> Iterator[Any]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
-    except (OSError, ValueError) as error:
-        raise RunDirectoryError(f"{path}: cannot be read ({error}); evaluate again with overwrite=true") from None
+class _ChoiceLine(TypedDict):
+    id: str
+    subset: str
+    chosen: Whole
+    completions: list[str]
+    texts: list[str]
+
+
+class _ReadingLine(TypedDict):
+    id: Whole
+    surprisal: float
+    previous: float | None
+
+
+class _AcquisitionLine(TypedDict):
+    words_read: Whole
+    word: str
+    context_id: Whole
+    context: str
+    surprisal: float
+
+
+def _lines(path: Path, kind: type[T]) -> list[T]:
+    lines: list[T] = []
+    for number, _, line, problem in read_json_lines(path, kind, error=RunDirectoryError):
+        if line is None:
+            raise RunDirectoryError(f"{path}:{number}: {problem}; evaluate again with overwrite=true")
+        lines.append(line)
+    return lines
 
 
 def _choices(path: Path, *, whole: bool, by_item: bool) -> dict[str, Any]:
     """Return the chosen alternatives by subset, or by item."""
     parts: dict[str, Any] = {}
-    for line in _lines(path / CHOICES_FILE):
+    for line in _lines(path / CHOICES_FILE, _ChoiceLine):
         key = line["id"].partition(":")[2] if by_item else line["subset"]
         predictions = parts.setdefault(key, {"predictions": []})["predictions"]
-        chosen = line["texts" if whole else "completions"][line["chosen"]]
-        predictions.append({"id": f"{key}_{len(predictions)}", "pred": chosen})
+        alternatives = line["texts"] if whole else line["completions"]
+        predictions.append({"id": f"{key}_{len(predictions)}", "pred": alternatives[line["chosen"]]})
     return parts
 
 
@@ -133,7 +162,7 @@ def _reading(run: Run | None, problems: list[str]) -> dict[str, Any] | None:
         return None
     rows = [
         {"id": line["id"], "pred": line["surprisal"], "prev_pred": line["previous"]}
-        for line in _lines(run.path / READING_FILE)
+        for line in _lines(run.path / READING_FILE, _ReadingLine)
     ]
     if len(rows) != _NUM_READING:
         problems.append(f"reading: {len(rows):,} words; the challenge has {_NUM_READING:,}")
@@ -144,7 +173,7 @@ def _acquisition(run: Run | None, problems: list[str]) -> dict[str, Any]:
     if run is None:
         problems.append("age_of_acquisition: no evaluation (task=age_of_acquisition)")
         return {"aoa_surprisals": None, "aoa": None}
-    lines = list(_lines(run.path / ACQUISITION_FILE))
+    lines = _lines(run.path / ACQUISITION_FILE, _AcquisitionLine)
     steps = {line["words_read"]: babylm_name(line["words_read"]) for line in lines}
     if len(lines) != _NUM_ACQUISITION * len(steps):
         problems.append(

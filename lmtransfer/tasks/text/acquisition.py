@@ -16,7 +16,7 @@ from typing_extensions import TypedDict, override
 
 from lmtransfer.errors import DataError
 from lmtransfer.system.safe_files import read_json
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, Scorer
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
 
 #: The file in the run directory with a JSON line for each word in each context at each revision.
@@ -87,16 +87,18 @@ class AgeOfAcquisition(CompletionTask):
         return f"surprisal at each revision, {method}"
 
     @override
-    def evaluate(self, items: Sequence[WordInContext], scores: Sequence[CompletionScores], scorer: Scorer) -> Findings:
-        num_revisions, words = len(scorer.words), np.array([item.word for item in items])
+    def evaluate(
+        self, items: Sequence[WordInContext], scores: Sequence[CompletionScores], model: ModelFacts
+    ) -> Findings:
+        num_revisions, words = len(model.words), np.array([item.word for item in items])
         surprisals = np.array([-part.log_probabilities[0] for part in scores]).reshape(num_revisions, len(items))
         num_tokens = np.array([len(part.ids[0]) for part in scores[: len(items)]])
         ages = self._children()
         pairs = {}
         for word in dict.fromkeys(words.tolist()):
             rows = words == word
-            uniform = float(num_tokens[rows].mean()) * float(np.log(scorer.vocab_size))
-            learned = point_of_learning(np.array(scorer.words), surprisals[:, rows].mean(axis=1), uniform)
+            uniform = float(num_tokens[rows].mean()) * float(np.log(model.vocab_size))
+            learned = point_of_learning(np.array(model.words), surprisals[:, rows].mean(axis=1), uniform)
             if learned is not None and ages.get(word) is not None:
                 pairs[word] = (learned, ages[word])
         found = stats.pearsonr(*zip(*pairs.values(), strict=True)) if len(pairs) >= _FEWEST_WORDS else None
@@ -110,7 +112,7 @@ class AgeOfAcquisition(CompletionTask):
                 "context": item.context,
                 "surprisal": value,
             }
-            for read, row in zip(scorer.words, surprisals.tolist(), strict=True)
+            for read, row in zip(model.words, surprisals.tolist(), strict=True)
             for item, value in zip(items, row, strict=True)
         ]
         return Findings(
@@ -144,8 +146,7 @@ class AgeOfAcquisition(CompletionTask):
         return {word: age_of_half(ages, shares[row]) for word, row in first_row.items()}
 
     def _file(self, name: str) -> Path:
-        names = [self.settings.folder] if isinstance(self.settings.folder, str) else list(self.settings.folder)
-        paths = [folder / name for folder in self.paths(names)]
+        paths = [folder / name for folder in self.paths(self.settings.folder)]
         path = next((path for path in paths if path.is_file()), None)
         if path is None:
             raise DataError(f"task {self.name}: there is no file {' or '.join(map(str, paths))}")

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Count
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Scorer
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, ModelFacts
 from lmtransfer.tasks.file_formats.choices import (
     FORMATS,
     Choice,
@@ -77,8 +77,7 @@ class CompletionChoice(CompletionTask):
         super().__init__(**settings)
         if self.settings.subsets is not None and not self.settings.subsets:
             raise ConfigError("task.subsets=[] is not allowed: list subsets, or set null for all")
-        names = [self.settings.folder] if isinstance(self.settings.folder, str) else list(self.settings.folder)
-        self._folders = self.paths(names)
+        self._folders = self.paths(self.settings.folder)
         self.hidden = self.settings.hidden
 
     @property
@@ -119,7 +118,7 @@ class CompletionChoice(CompletionTask):
         return method.replace(" by ", " per token by ", 1) if self.settings.normalize == "tokens" else method
 
     @override
-    def evaluate(self, items: Sequence[Choice], scores: Sequence[CompletionScores], scorer: Scorer) -> Findings:
+    def evaluate(self, items: Sequence[Choice], scores: Sequence[CompletionScores], model: ModelFacts) -> Findings:
         answers = [self._values(part.tokens) for part in scores]
         metrics, rights = self.score(items, answers), self.rights(items, answers)
         low, high = self.interval(items, rights)
@@ -133,8 +132,8 @@ class CompletionChoice(CompletionTask):
         }
         notes = [f"{len(subsets)} {self.kind.subset}s", f"95 % interval {100 * low:.1f} to {100 * high:.1f} over items"]
         baseline = None
-        if scorer.token_logs_V is not None:
-            logs_V = scorer.token_logs_V
+        if model.token_logs_V is not None:
+            logs_V = model.token_logs_V
             by_frequency = [self._values([logs_V[ids] for ids in part.ids]) for part in scores]
             baseline = self.score(items, by_frequency)
             differences = np.subtract(rights, self.rights(items, by_frequency))

@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 from typing_extensions import override
 
-from lmtransfer.data.files import find_file
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, Scorer
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
 
 _EYE_TRACKING = ("RTfirstfix", "RTfirstpass", "RTgopast", "RTrightbound")
@@ -77,12 +76,7 @@ class Reading(CompletionTask):
     @override
     def examples(self, split: str) -> list[ReadWord]:
         self.check_split(split)
-        names = [self.settings.file] if isinstance(self.settings.file, str) else list(self.settings.file)
-        paths = self.paths(names)
-        path = next((path for path in map(find_file, paths) if path is not None), None)
-        if path is None:
-            raise DataError(f"task.file={self.settings.file}: there is no file {' or '.join(map(str, paths))}")
-        return _read(path)
+        return _read(self.find_file(self.settings.file))
 
     @override
     def completions(self, item: ReadWord) -> list[Completion]:
@@ -93,7 +87,7 @@ class Reading(CompletionTask):
         return f"surprisal, {method}"
 
     @override
-    def evaluate(self, items: Sequence[ReadWord], scores: Sequence[CompletionScores], scorer: Scorer) -> Findings:
+    def evaluate(self, items: Sequence[ReadWord], scores: Sequence[CompletionScores], model: ModelFacts) -> Findings:
         values = [-part.log_probabilities for part in scores]
         surprisal = np.array([value[0] for value in values])
         previous = np.array([value[1] if len(value) > 1 else np.nan for value in values])

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.data.files import find_file, read_lines
+from lmtransfer.data.files import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, Scorer
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 
 _WORD = re.compile(r"\S+")
@@ -67,10 +67,7 @@ class Surprisal(CompletionTask):
     def examples(self, split: str) -> list[Passage]:
         """Read the lines that are not blank."""
         self.check_split(split)
-        paths = self.paths([self.settings.file])
-        path = next((path for path in map(find_file, paths) if path is not None), None)
-        if path is None:
-            raise DataError(f"task.file={self.settings.file}: there is no file {' or '.join(map(str, paths))}")
+        path = self.find_file(self.settings.file)
         passages = [Passage(f"{path.name}:{number}", line) for number, line in read_lines(path) if line.strip()]
         if not passages:
             raise DataError(f"task.file={self.settings.file}: the file has no text")
@@ -85,7 +82,7 @@ class Surprisal(CompletionTask):
         return f"surprisal in bits, {method}"
 
     @override
-    def evaluate(self, items: Sequence[Passage], scores: Sequence[CompletionScores], scorer: Scorer) -> Findings:
+    def evaluate(self, items: Sequence[Passage], scores: Sequence[CompletionScores], model: ModelFacts) -> Findings:
         answers = [
             word_surprisals(item, part.tokens[0], part.spans[0]) for item, part in zip(items, scores, strict=True)
         ]

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict, override
 from lmtransfer.data.files import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.system.safe_files import parse_json
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, Scorer
+from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 from lmtransfer.tasks.file_formats.choices import choice_files
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
 
@@ -63,8 +63,7 @@ class WordFormPreference(CompletionTask):
     @override
     def examples(self, split: str) -> list[WordForms]:
         self.check_split(split)
-        names = [self.settings.folder] if isinstance(self.settings.folder, str) else list(self.settings.folder)
-        paths = self.paths(names)
+        paths = self.paths(self.settings.folder)
         files = next((files for files in map(choice_files, paths) if files), None)
         if files is None:
             raise DataError(f"task {self.name}: no .jsonl files in {' or '.join(map(str, paths))}")
@@ -79,7 +78,7 @@ class WordFormPreference(CompletionTask):
         return [Completion(sentence) for sentence in item.sentences]
 
     @override
-    def evaluate(self, items: Sequence[WordForms], scores: Sequence[CompletionScores], scorer: Scorer) -> Findings:
+    def evaluate(self, items: Sequence[WordForms], scores: Sequence[CompletionScores], model: ModelFacts) -> Findings:
         logs = np.array([part.log_probabilities for part in scores])
         preferences = expit(logs[:, 0] - logs[:, 1])
         ratios, subsets = np.array([item.ratio for item in items]), np.array([item.subset for item in items])
