@@ -55,10 +55,9 @@ def run(cfg: DictConfig) -> Path:
     check(cfg, primary="evaluate", nodes={group: data for group in ("task", "corpus") if cfg.get(group) is not None})
     if cfg.get("task") is not None and issubclass(resolve(cfg.task["_target_"], key="task"), TaskWithoutHead):
         return evaluate_zero_shot(cfg)
-    if cfg.revisions is not None:
-        raise ConfigError(
-            f"revisions={cfg.revisions}: is only for tasks without training, such as task=blimp; leave it out"
-        )
+    for key in ("revisions", "control"):
+        if cfg[key]:
+            raise ConfigError(f"{key}={cfg[key]}: is only for tasks without training, such as task=blimp; leave it out")
     return _evaluate_pretraining(cfg) if is_pretrained(cfg.run) else _evaluate_trained(cfg)
 
 

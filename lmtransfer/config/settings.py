@@ -410,6 +410,11 @@ class EvaluateSettings(_OfARun, _WithRuns):
         "all: score each revision of a pretraining run on a task without training, each in a run directory "
         "<name>/<tokens>; null: only run"
     )
+    control: bool = _doc(
+        "true: score a task without training with random weights of the same model, too; a task's run is always "
+        "scored with its control",
+        False,
+    )
     overwrite: bool = _doc("true: replace an existing evaluation with this name", False)
     hardware: HardwareSettings = HardwareSettings()
     task: Component = None

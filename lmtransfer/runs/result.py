@@ -60,6 +60,7 @@ class _AnyResult(TypedDict, total=False):
     chance: float | None
     interval: _Bounds
     minus_token_frequencies: _Gain
+    minus_random_weights: _Gain
 
 
 class _OneSeed(TypedDict):

@@ -173,8 +173,8 @@ def folders_with_checkpoints(path: Path) -> list[Path]:
     return [folder for folder in seed_folders(path) if (folder / "checkpoints").is_dir()]
 
 
-def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
-    """Return the run itself, or its seeds in order if it was pretrained with several seeds."""
+def pretraining_seeds(run: SavedRun, *, key: str = "init") -> list[SavedRun]:
+    """Return the run itself, or its seeds in order if it was pretrained with several; messages name it by ``key``."""
     folders = seed_folders(run.path)
     if not folders or "task" in run.config or (run.path / "checkpoints").is_dir():
         return [run]
@@ -185,7 +185,7 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
             f"choose a seed, such as {folders[0]}"
         )
     seeds = [
-        read_saved(RunDirectory.open(folder), reference=folder, key="init", revision=run.revision) for folder in folders
+        read_saved(RunDirectory.open(folder), reference=folder, key=key, revision=run.revision) for folder in folders
     ]
     for seed in seeds:
         seed.checkpoint()
