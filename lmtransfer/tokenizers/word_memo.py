@@ -1,0 +1,121 @@
+"""Encoding of text word by word, with the ids of each distinct word computed only once.
+
+A corpus repeats its words so often that looking up their ids is several times as fast as computing them. The result is
+the same only if a tokenizer never looks across white space; see the callers of ``WordMemo``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from threading import Lock
+from typing import Final
+
+import numpy as np
+import tokenizers
+
+from lmtransfer.tokenizers.base import replace_surrogates
+
+#: The memo is cleared when it has this many words or characters, so that it takes up to 50 MB.
+_MOST_WORDS: Final = 1 << 17
+_MOST_CHARACTERS: Final = 1 << 22
+_TEXTS_AT_ONCE: Final = 2048
+_MOST_PARTS: Final = 1 << 16
+
+
+class _Places(dict[str, int]):
+    """The place of each word in the memo; a word that is looked up for the first time is added to ``new``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new: list[str] = []
+
+    def __missing__(self, word: str) -> int:
+        self.new.append(word)
+        place = self[word] = len(self)
+        return place
+
+
+class WordMemo:
+    """The ids of the words seen so far.
+
+    Args:
+        split: cuts a text into words. A text that must not be cut is a single word.
+        encode_words: yields the ids of each word.
+    """
+
+    def __init__(
+        self, *, split: Callable[[str], list[str]], encode_words: Callable[[list[str]], Iterable[Sequence[int]]]
+    ) -> None:
+        self._split, self._encode_words = split, encode_words
+        self._lock = Lock()
+        self._clear()
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all texts as one int32 array, and the number of ids of each text, int64."""
+        starts = range(0, max(1, len(texts)), _TEXTS_AT_ONCE)
+        tokens, lengths = zip(*(self._encode(texts[start : start + _TEXTS_AT_ONCE]) for start in starts), strict=True)
+        return np.concatenate(tokens), np.concatenate(lengths)
+
+    def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        words = [self._split(text) for text in texts]
+        with self._lock:
+            ids, ends, places = self._look_up(chain.from_iterable(words))
+        starts = ends[places]
+        sizes = ends[places + 1] - starts
+        stops = np.append(0, np.cumsum(sizes))
+        tokens = ids[np.arange(stops[-1]) + np.repeat(starts - stops[:-1], sizes)]
+        num_words = np.fromiter(map(len, words), np.int64, len(words))
+        return tokens, np.diff(stops[np.cumsum(num_words)], prepend=0)
+
+    def _look_up(self, words: Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the ids of all words in the memo, where those of each word end, and the places of ``words``."""
+        is_partial = len(self._places) >= len(self._ends)  # the last call ended early, with an exception
+        if is_partial or len(self._places) > _MOST_WORDS or self._num_characters > _MOST_CHARACTERS:
+            self._clear()
+        places = np.fromiter(map(self._places.__getitem__, words), np.int64)
+        if new := self._places.new:
+            encoded = list(self._encode_words(new))
+            self._ids = np.append(self._ids, np.fromiter(chain.from_iterable(encoded), np.int32))
+            ends = self._ends[-1] + np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+            self._ends = np.append(self._ends, ends)
+            self._num_characters += sum(map(len, new))
+            self._places.new = []
+        return self._ids, self._ends, places
+
+    def _clear(self) -> None:
+        self._places = _Places()
+        self._ids, self._ends = np.zeros(0, np.int32), np.zeros(1, np.int64)
+        self._num_characters = 0
+
+
+def word_encoder(
+    library: tokenizers.Tokenizer, cut: Callable[[str], list[str]] | None
+) -> Callable[[Sequence[str]], Iterator[Sequence[int]]]:
+    """Return a function that yields the library's ids of short texts.
+
+    The library's normalizer takes most of the time. Printable ASCII text is therefore normalized and cut here, and the
+    ids of frequent parts are cached.
+
+    Args:
+        cut: returns the parts of a text of printable ASCII characters that the library passes to its model; None if
+            the library's rules are unknown.
+    """
+    model = library.model
+
+    @lru_cache(_MOST_PARTS)
+    def part_ids(part: str) -> list[int]:
+        return [token.id for token in model.tokenize(part)]
+
+    def encode(texts: Sequence[str]) -> Iterator[Sequence[int]]:
+        is_plain = [cut is not None and text.isascii() and text.isprintable() for text in texts]
+        others = [replace_surrogates(text) for text, plain in zip(texts, is_plain, strict=True) if not plain]
+        encodings = iter(library.encode_batch_fast(others, add_special_tokens=False))
+        for text, plain in zip(texts, is_plain, strict=True):
+            if cut is not None and plain:
+                yield list(chain.from_iterable(map(part_ids, cut(text))))
+            else:
+                yield next(encodings).ids
+
+    return encode
