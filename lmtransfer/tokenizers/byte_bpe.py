@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -27,19 +27,15 @@ from typing_extensions import override
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, special_flags, split_flat
 from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
-from lmtransfer.tokenizers.word_memo import WordMemo, word_encoder
+from lmtransfer.tokenizers.word_memo import WordMemo, part_memo
 
 #: Displayed in place of the space at the beginning of a word.
 META: Final = "\u2581"
 
 _VERSION = 1  # increase it when the same model would give other ids or word starts
 _SURROGATES = re.compile("[\ud800-\udfff]")
-#: The letter of a space in the library's vocabularies.
-_SPACE: Final = "\u0120"
-#: GPT-2's division of text into parts, for printable ASCII characters.
-_ASCII_PARTS = re.compile(
-    "'s|'t|'re|'ve|'m|'ll|'d|_?[A-Za-z]+|_?[0-9]+|_?[^_A-Za-z0-9]+|_+(?![^_])|_+".replace("_", _SPACE)
-)
+#: GPT-2's division of printable ASCII text into parts.
+_ASCII_PARTS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+| +(?![^ ])| +")
 
 
 class ByteBpeTokenizer(Tokenizer):
@@ -77,8 +73,8 @@ class ByteBpeTokenizer(Tokenizer):
         self.starts_word[: len(SPECIALS)] = True
         self.starts_word[len(SPECIALS) : self.num_pieces] = [piece.startswith(b" ") for piece in self._bytes]
         self.fingerprint: str = sha256(b"%s %d " % (self.kind.encode(), _VERSION) + model).hexdigest()
-        encode_words = byte_encoder(self._library) or word_encoder(self._library, None)
-        self._memo = WordMemo(split=str.split, encode_words=lambda words: encode_words([" " + word for word in words]))
+        parts = byte_memo(self._library) or part_memo(self._library, None)
+        self._memo = WordMemo(split=str.split, encode_words=lambda words: parts.encode([" " + word for word in words]))
 
     def __reduce__(self) -> tuple[type[ByteBpeTokenizer], tuple[bytes, dict[str, Any]]]:
         return type(self), (self._model, self.training)
@@ -147,8 +143,8 @@ def _words(text: str) -> list[str]:
     return replace_surrogates(text).split()
 
 
-def byte_encoder(library: tokenizers.Tokenizer) -> Callable[[Sequence[str]], Iterator[Sequence[int]]] | None:
-    """Return a function that yields the library's ids of short texts; None if it does not split text as GPT-2 does."""
+def byte_memo(library: tokenizers.Tokenizer) -> WordMemo | None:
+    """Return a memo for a byte-level library tokenizer; None if it does not cut text as GPT-2 does."""
     normalizer, splitter, model = library.normalizer, library.pre_tokenizer, library.model
     lowercase = isinstance(normalizer, normalizers.Lowercase)
     is_gpt2 = (
@@ -159,11 +155,13 @@ def byte_encoder(library: tokenizers.Tokenizer) -> Callable[[Sequence[str]], Ite
         and isinstance(model, models.BPE)
         and not model.dropout
     )
-
-    def cut(text: str) -> list[str]:
-        return _ASCII_PARTS.findall((text.lower() if lowercase else text).replace(" ", _SPACE))
-
-    return word_encoder(library, cut) if is_gpt2 else None
+    if not is_gpt2:
+        return None
+    return part_memo(
+        library,
+        lambda text: _ASCII_PARTS.findall(text.lower() if lowercase else text),
+        spell=lambda part: part.replace(" ", "\u0120"),
+    )
 
 
 def byte_letters() -> dict[str, int]:

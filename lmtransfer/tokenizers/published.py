@@ -31,7 +31,7 @@ from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer, extend_spans, replace_surrogates, split_flat, trim_spans
-from lmtransfer.tokenizers.byte_bpe import META, byte_encoder, byte_letters, format_piece
+from lmtransfer.tokenizers.byte_bpe import META, byte_letters, byte_memo, format_piece
 from lmtransfer.tokenizers.model_files import read_model
 from lmtransfer.tokenizers.word_memo import WordMemo
 from lmtransfer.tokenizers.wordpiece import bert_memo
@@ -257,12 +257,12 @@ def _word_memo(model: PublishedModel) -> WordMemo | None:
     if model.piece_kind in ("wordpiece", "words"):
         is_bert = isinstance(normalizer, BertNormalizer) and isinstance(splitter, BertPreTokenizer)
         return bert_memo(model.library, lowercase=normalizer.lowercase) if is_bert else None
-    encode = byte_encoder(model.library)
-    if encode is None:
+    parts = byte_memo(model.library)
+    if parts is None:
         return None
     return WordMemo(
         split=_split_at_spaces,
-        encode_words=lambda words: encode([word[1:] if word.startswith("\n") else " " + word for word in words]),
+        encode_words=lambda words: parts.encode([w[1:] if w.startswith("\n") else " " + w for w in words]),
     )
 
 

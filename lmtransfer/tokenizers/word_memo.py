@@ -6,8 +6,7 @@ the same only if a tokenizer never looks across white space; see the callers of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from threading import Lock
 from typing import Final
@@ -21,7 +20,6 @@ from lmtransfer.tokenizers.base import replace_surrogates
 _MOST_WORDS: Final = 1 << 17
 _MOST_CHARACTERS: Final = 1 << 22
 _TEXTS_AT_ONCE: Final = 2048
-_MOST_PARTS: Final = 1 << 16
 
 
 class _Places(dict[str, int]):
@@ -42,11 +40,14 @@ class WordMemo:
 
     Args:
         split: cuts a text into words. A text that must not be cut is a single word.
-        encode_words: yields the ids of each word.
+        encode_words: returns the ids of words, as ``Tokenizer.encode_flat`` does.
     """
 
     def __init__(
-        self, *, split: Callable[[str], list[str]], encode_words: Callable[[list[str]], Iterable[Sequence[int]]]
+        self,
+        *,
+        split: Callable[[str], list[str]],
+        encode_words: Callable[[list[str]], tuple[np.ndarray, np.ndarray]],
     ) -> None:
         self._split, self._encode_words = split, encode_words
         self._lock = Lock()
@@ -76,10 +77,9 @@ class WordMemo:
             self._clear()
         places = np.fromiter(map(self._places.__getitem__, words), np.int64)
         if new := self._places.new:
-            encoded = list(self._encode_words(new))
-            self._ids = np.append(self._ids, np.fromiter(chain.from_iterable(encoded), np.int32))
-            ends = self._ends[-1] + np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-            self._ends = np.append(self._ends, ends)
+            ids, lengths = self._encode_words(new)
+            self._ids = np.append(self._ids, ids)
+            self._ends = np.append(self._ends, self._ends[-1] + np.cumsum(lengths))
             self._num_characters += sum(map(len, new))
             self._places.new = []
         return self._ids, self._ends, places
@@ -90,32 +90,37 @@ class WordMemo:
         self._num_characters = 0
 
 
-def word_encoder(
-    library: tokenizers.Tokenizer, cut: Callable[[str], list[str]] | None
-) -> Callable[[Sequence[str]], Iterator[Sequence[int]]]:
-    """Return a function that yields the library's ids of short texts.
+def part_memo(
+    library: tokenizers.Tokenizer,
+    cut: Callable[[str], list[str]] | None,
+    *,
+    spell: Callable[[str], str] = str,
+) -> WordMemo:
+    """Return a memo for a library tokenizer, of the parts of printable ASCII texts and of whole other texts.
 
-    The library's normalizer takes most of the time. Printable ASCII text is therefore normalized and cut here, and the
-    ids of frequent parts are cached.
+    The library's normalizer takes most of the time. It does little to printable ASCII text, so this text is normalized
+    and cut here, and its parts are passed to the library's model.
 
     Args:
-        cut: returns the parts of a text of printable ASCII characters that the library passes to its model; None if
-            the library's rules are unknown.
+        cut: returns the parts of a printable ASCII text, normalized; None if the library's rules are unknown.
+        spell: how a part is spelled in the vocabulary.
     """
     model = library.model
 
-    @lru_cache(_MOST_PARTS)
-    def part_ids(part: str) -> list[int]:
-        return [token.id for token in model.tokenize(part)]
+    def is_plain(text: str) -> bool:
+        return cut is not None and text.isascii() and text.isprintable()
 
-    def encode(texts: Sequence[str]) -> Iterator[Sequence[int]]:
-        is_plain = [cut is not None and text.isascii() and text.isprintable() for text in texts]
-        others = [replace_surrogates(text) for text, plain in zip(texts, is_plain, strict=True) if not plain]
+    def split(text: str) -> list[str]:
+        return cut(text) if cut is not None and is_plain(text) else [text]
+
+    def encode_parts(parts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        others = [replace_surrogates(part) for part in parts if not is_plain(part)]
         encodings = iter(library.encode_batch_fast(others, add_special_tokens=False))
-        for text, plain in zip(texts, is_plain, strict=True):
-            if cut is not None and plain:
-                yield list(chain.from_iterable(map(part_ids, cut(text))))
-            else:
-                yield next(encodings).ids
+        ids = [
+            [token.id for token in model.tokenize(spell(part))] if is_plain(part) else next(encodings).ids
+            for part in parts
+        ]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
 
-    return encode
+    return WordMemo(split=split, encode_words=encode_parts)

@@ -31,7 +31,7 @@ from typing_extensions import override
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, split_flat
 from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
-from lmtransfer.tokenizers.word_memo import WordMemo, word_encoder
+from lmtransfer.tokenizers.word_memo import WordMemo, part_memo
 
 _VERSION = 2  # increase it when the same pieces would give other ids or word starts
 #: Prefix of a piece inside a word.
@@ -179,9 +179,9 @@ def library_of(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokeni
 
 def bert_memo(library: tokenizers.Tokenizer, *, lowercase: bool) -> WordMemo:
     """Return a memo for a library tokenizer that cleans and splits text as BERT does."""
+    parts = part_memo(library, lambda word: _ASCII_PARTS.findall(word.lower() if lowercase else word))
     return WordMemo(
-        split=lambda text: [text] if _JOINING_SPACE.search(text) else text.split(),
-        encode_words=word_encoder(library, lambda word: _ASCII_PARTS.findall(word.lower() if lowercase else word)),
+        split=lambda text: [text] if _JOINING_SPACE.search(text) else text.split(), encode_words=parts.encode
     )
 
 
