@@ -16,14 +16,14 @@ import tokenizers
 
 from lmtransfer.tokenizers.base import replace_surrogates
 
-#: The memo is cleared when it has this many words or characters, so that it takes up to 50 MB.
+#: A memo with this many words or characters is cleared, so that it takes about 25 MB at most.
 _MOST_WORDS: Final = 1 << 17
 _MOST_CHARACTERS: Final = 1 << 22
 _TEXTS_AT_ONCE: Final = 2048
 
 
 class _Places(dict[str, int]):
-    """The place of each word in the memo; a word that is looked up for the first time is added to ``new``."""
+    """The place of each word in a memo; a word without one gets the next place and is listed in ``new``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ class WordMemo:
 
     def _look_up(self, words: Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the ids of all words in the memo, where those of each word end, and the places of ``words``."""
-        is_partial = len(self._places) >= len(self._ends)  # the last call ended early, with an exception
-        if is_partial or len(self._places) > _MOST_WORDS or self._num_characters > _MOST_CHARACTERS:
+        was_interrupted = bool(self._places.new)
+        if was_interrupted or len(self._places) > _MOST_WORDS or self._num_characters > _MOST_CHARACTERS:
             self._clear()
         places = np.fromiter(map(self._places.__getitem__, words), np.int64)
         if new := self._places.new:
@@ -81,7 +81,7 @@ class WordMemo:
             self._ids = np.append(self._ids, ids)
             self._ends = np.append(self._ends, self._ends[-1] + np.cumsum(lengths))
             self._num_characters += sum(map(len, new))
-            self._places.new = []
+            self._places.new = []  # last, see was_interrupted
         return self._ids, self._ends, places
 
     def _clear(self) -> None:

@@ -1,14 +1,17 @@
-"""Compares how long a corpus takes to become token ids, here and with the usual other ways, in seconds.
+"""Measures how long it takes to turn a corpus into token ids, here and with two common alternatives.
 
 Each side runs in a fresh process, in alternating turns, with the same text, the same vocabulary and the same number of
-worker processes; the time of imports is left out. ``prepare`` reads the file, splits sentences, counts, and writes
-its cache. The other side is ``datasets.map`` with the fast tokenizer of ``transformers`` for the vocabularies of the
-``tokenizers`` library, on a data set of the file's lines that was built before, and the threads of sentencepiece, on
-lines in memory, for its vocabularies.
+processes. The time of imports is left out.
 
-    python -m scripts.bench.prepare_speed                        100 MB of made-up text, 2 processes
-    python -m scripts.bench.prepare_speed my/corpus.txt          a text file of your own, with a blank line between texts
-    python -m scripts.bench.prepare_speed --kinds wordpiece --rounds 3
+- ``prepare`` reads the file, splits it into sentences, starts its workers and writes its cache.
+- ``datasets.map`` runs the fast tokenizer of ``transformers`` on the lines of the file, for the vocabularies of the
+  ``tokenizers`` library. Its data set is built beforehand.
+- sentencepiece encodes the lines of the file with its own threads, for its own vocabularies. The lines are in memory,
+  and nothing is written.
+
+    python -m scripts.bench.prepare_speed                  100 MB of made-up text, 2 processes
+    python -m scripts.bench.prepare_speed my/corpus.txt    a text file of your own, with blank lines between documents
+    python -m scripts.bench.prepare_speed --kinds wordpiece byte_bpe --rounds 3
 """
 
 from __future__ import annotations
