@@ -53,6 +53,12 @@ class WordMemo:
         self._lock = Lock()
         self._clear()
 
+    def _clear(self) -> None:
+        self._places = _Places()
+        self._ids: np.ndarray = np.zeros(0, np.int32)
+        self._ends: np.ndarray = np.zeros(1, np.int64)
+        self._num_characters: int = 0
+
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all texts as one int32 array, and the number of ids of each text, int64."""
         starts = range(0, max(1, len(texts)), _TEXTS_AT_ONCE)
@@ -83,11 +89,6 @@ class WordMemo:
             self._num_characters += sum(map(len, new))
             self._places.new = []  # last, see was_interrupted
         return self._ids, self._ends, places
-
-    def _clear(self) -> None:
-        self._places = _Places()
-        self._ids, self._ends = np.zeros(0, np.int32), np.zeros(1, np.int64)
-        self._num_characters = 0
 
 
 def part_memo(
