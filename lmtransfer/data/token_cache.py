@@ -122,18 +122,20 @@ def blocks(corpus: Corpus) -> Iterator[DocumentBlock]:
         yield block
 
 
-def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the non-empty sentences of ``texts`` as token ids, and the number of sentences in each text."""
+def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the tokens of ``texts``, the lengths of their sentences with tokens, and the sentences of each text."""
     sentences: list[str] = []
-    counts = np.zeros(len(texts), dtype=np.int64)
-    encoded: list[np.ndarray] = []
     owners: list[int] = []
+    counts = np.zeros(len(texts), dtype=np.int64)
+    tokens: list[np.ndarray] = []
+    lengths: list[np.ndarray] = []
 
     def flush() -> None:
-        for owner, ids in zip(owners, tokenizer.encode_ids(sentences), strict=True):
-            if len(ids):
-                encoded.append(ids)
-                counts[owner] += 1
+        batch_tokens, batch_lengths = tokenizer.encode_flat(sentences)
+        has_tokens = batch_lengths > 0
+        np.add.at(counts, np.array(owners, dtype=np.int64)[has_tokens], 1)
+        tokens.append(batch_tokens)
+        lengths.append(batch_lengths[has_tokens])
         sentences.clear()
         owners.clear()
 
@@ -149,7 +151,7 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray
         if len(sentences) >= _BATCH_SENTENCES:
             flush()
     flush()
-    return encoded, counts
+    return np.concatenate(tokens), np.concatenate(lengths), counts
 
 
 def tokenize_block(block: DocumentBlock, folder: Path, tokenizer: Tokenizer) -> BlockRecord:
@@ -160,16 +162,14 @@ def tokenize_block(block: DocumentBlock, folder: Path, tokenizer: Tokenizer) -> 
         texts = [
             text for text, held_out in zip(block.texts, block.held_out, strict=True) if held_out == (side == SIDES[1])
         ]
-        encoded, counts = _encode(texts, tokenizer)
+        tokens, lengths, counts = _encode(texts, tokenizer)
         part = CorpusStatistics(
             documents=int(np.count_nonzero(counts)),
             words=sum(len(text.split()) for text in texts),
             text_bytes=sum(len(text.encode()) for text in texts),
         )
-        if encoded:
-            tokens = np.concatenate(encoded)
-            lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-            part.sentences, part.tokens = len(encoded), len(tokens)
+        if len(tokens):
+            part.sentences, part.tokens = len(lengths), len(tokens)
             part.unknown_tokens = int(np.count_nonzero(tokens == tokenizer.unk_id))
             part.longest_sentence_tokens = int(lengths.max())
             shards[side] = write_shard(

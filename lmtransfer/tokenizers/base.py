@@ -85,7 +85,14 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32); the fast path for corpora."""
+        """Encode many texts, ids only (int32)."""
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode many texts; return all ids as one int32 array, and the number of ids of each text, int64.
+
+        This is the fastest way to encode a corpus.
+        """
+        return join_flat(self.encode_ids(texts))
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -158,6 +165,18 @@ class CharacterTokenizer(Tokenizer):
 def characters_of(tokenizer: Tokenizer) -> np.ndarray | None:
     """Return the character ids of each id, int16, shape (vocab_size, 50), or None if the tokenizer provides none."""
     return tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
+
+
+def join_flat(encoded: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Join the ids of several texts, as ``encode_flat`` returns them."""
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    return np.concatenate([np.zeros(0, np.int32), *encoded]), lengths
+
+
+def split_flat(ids: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    """Split the ids of ``encode_flat`` into those of each text; the arrays are views."""
+    ends = np.cumsum(lengths).tolist()
+    return [ids[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def special_flags(num_pieces: int, vocab_size: int) -> np.ndarray:

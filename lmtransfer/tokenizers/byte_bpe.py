@@ -16,24 +16,26 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, special_flags
+from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, special_flags, split_flat
 from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.word_memo import WordMemo, part_memo
 
 #: Displayed in place of the space at the beginning of a word.
 META: Final = "\u2581"
 
 _VERSION = 1  # increase it when the same model would give other ids or word starts
-_MOST_CACHED_WORDS = 1 << 17  # words whose ids are cached; about 30 MB
 _SURROGATES = re.compile("[\ud800-\udfff]")
+#: GPT-2's division of printable ASCII text into parts.
+_ASCII_PARTS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+| +(?![^ ])| +")
 
 
 class ByteBpeTokenizer(Tokenizer):
@@ -71,7 +73,8 @@ class ByteBpeTokenizer(Tokenizer):
         self.starts_word[: len(SPECIALS)] = True
         self.starts_word[len(SPECIALS) : self.num_pieces] = [piece.startswith(b" ") for piece in self._bytes]
         self.fingerprint: str = sha256(b"%s %d " % (self.kind.encode(), _VERSION) + model).hexdigest()
-        self._word_ids: dict[str, list[int]] = {}
+        parts = byte_memo(self._library) or part_memo(self._library, None)
+        self._memo = WordMemo(split=str.split, encode_words=lambda words: parts.encode([" " + word for word in words]))
 
     def __reduce__(self) -> tuple[type[ByteBpeTokenizer], tuple[bytes, dict[str, Any]]]:
         return type(self), (self._model, self.training)
@@ -101,15 +104,13 @@ class ByteBpeTokenizer(Tokenizer):
         ends = np.where(first < last, place_of_letter[last - 1] + 1, starts)
         return Encoding(ids, np.stack([starts, ends], axis=1).astype(np.int32), self.starts_word[ids])
 
+    @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32); each distinct word is encoded once, which is several times as fast."""
-        words = [_words(text) for text in texts]
-        if len(self._word_ids) > _MOST_CACHED_WORDS:
-            self._word_ids.clear()
-        new = list(dict.fromkeys(word for text in words for word in text if word not in self._word_ids))
-        encodings = self._library.encode_batch_fast([" " + word for word in new])
-        self._word_ids.update((word, encoding.ids) for word, encoding in zip(new, encodings, strict=True))
-        return [np.fromiter(chain.from_iterable(map(self._word_ids.__getitem__, text)), np.int32) for text in words]
+        return split_flat(*self.encode_flat(texts))
+
+    @override
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return self._memo.encode(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids, with one space between words, special tokens in brackets, and U+FFFD for invalid bytes."""
@@ -140,6 +141,27 @@ def space_words(text: str) -> str:
 
 def _words(text: str) -> list[str]:
     return replace_surrogates(text).split()
+
+
+def byte_memo(library: tokenizers.Tokenizer) -> WordMemo | None:
+    """Return a memo for a byte-level library tokenizer; None if it does not cut text as GPT-2 does."""
+    normalizer, splitter, model = library.normalizer, library.pre_tokenizer, library.model
+    lowercase = isinstance(normalizer, normalizers.Lowercase)
+    is_gpt2 = (
+        (normalizer is None or lowercase)
+        and isinstance(splitter, pre_tokenizers.ByteLevel)
+        and splitter.use_regex
+        and not splitter.add_prefix_space
+        and isinstance(model, models.BPE)
+        and not model.dropout
+    )
+    if not is_gpt2:
+        return None
+    return part_memo(
+        library,
+        lambda text: _ASCII_PARTS.findall(text.lower() if lowercase else text),
+        spell=lambda part: part.replace(" ", "\u0120"),
+    )
 
 
 def byte_letters() -> dict[str, int]:

@@ -25,12 +25,16 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import tokenizers
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, extend_spans, replace_surrogates, trim_spans
-from lmtransfer.tokenizers.byte_bpe import META, byte_letters, format_piece
+from lmtransfer.tokenizers.base import Encoding, Tokenizer, extend_spans, replace_surrogates, split_flat, trim_spans
+from lmtransfer.tokenizers.byte_bpe import META, byte_letters, byte_memo, format_piece
 from lmtransfer.tokenizers.model_files import read_model
+from lmtransfer.tokenizers.word_memo import WordMemo
+from lmtransfer.tokenizers.wordpiece import bert_memo
 
 #: The kind of pieces: ``##`` inside words, whole words, bytes as characters, or U+2581 at the beginning of words.
 PieceKind = Literal["wordpiece", "words", "bytes", "meta"]
@@ -245,6 +249,36 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}" if isinstance(error, (KeyError, TypeError)) else lines[0][:200]
 
 
+def _word_memo(model: PublishedModel) -> WordMemo | None:
+    """Return a memo if the tokenizer encodes each word on its own, as those of BERT, GPT-2 and RoBERTa do."""
+    if model.added_ids:  # such a token may contain white space
+        return None
+    normalizer, splitter = model.library.normalizer, model.library.pre_tokenizer
+    if model.piece_kind in ("wordpiece", "words"):
+        is_bert = isinstance(normalizer, BertNormalizer) and isinstance(splitter, BertPreTokenizer)
+        return bert_memo(model.library, lowercase=normalizer.lowercase) if is_bert else None
+    parts = byte_memo(model.library)
+    if parts is None:
+        return None
+    return WordMemo(
+        split=_split_at_spaces,
+        encode_words=lambda words: parts.encode([w[1:] if w.startswith("\n") else " " + w for w in words]),
+    )
+
+
+def _split_at_spaces(text: str) -> list[str]:
+    """Split a text into words with a space before each, except for the first, which is marked by a line feed.
+
+    A text with other white space is a single word.
+    """
+    words = text.split()
+    if not words or " ".join(words) != text.removeprefix(" "):
+        return ["\n" + text]
+    if not text.startswith(" "):
+        words[0] = "\n" + words[0]
+    return words
+
+
 class PublishedTokenizer(Tokenizer):
     """A tokenizer of the ``tokenizers`` library as a ``Tokenizer``.
 
@@ -301,6 +335,7 @@ class PublishedTokenizer(Tokenizer):
         )
         described = b"%s %d %d %r " % (self.kind.encode(), _VERSION, self.vocab_size, sorted(self.specials.items()))
         self.fingerprint: str = sha256(described + model).hexdigest()
+        self._memo = _word_memo(model_parts)
         self._has_normalizer = model_parts.has_normalizer
         self._blank: dict[str, bool] = {META: model_parts.piece_kind == "meta"}
 
@@ -359,9 +394,15 @@ class PublishedTokenizer(Tokenizer):
 
     @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        if self._memo is not None:
+            return split_flat(*self._memo.encode(texts))
         clean = [replace_surrogates(text) for text in texts]
         encodings = self._library.encode_batch_fast(clean, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    @override
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return super().encode_flat(texts) if self._memo is None else self._memo.encode(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids; special tokens are written as in the vocabulary, invalid bytes as U+FFFD."""

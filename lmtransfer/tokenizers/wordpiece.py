@@ -29,8 +29,9 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates
+from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, split_flat
 from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.word_memo import WordMemo, part_memo
 
 _VERSION = 2  # increase it when the same pieces would give other ids or word starts
 #: Prefix of a piece inside a word.
@@ -38,6 +39,10 @@ INSIDE: Final = "##"
 _LONGEST_WORD = 100
 #: Accents in decomposed text whose base is not a letter of a script without case.
 _ACCENTS: Final = Regex(r"(?<![\p{Lo}\p{M}])\p{Mn}+")
+#: White space in Python that BERT's cleaning drops without separating words.
+_JOINING_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+#: What BERT's pre-tokenizer makes of printable ASCII characters.
+_ASCII_PARTS = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9]")
 _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 
 
@@ -80,6 +85,7 @@ class WordPieceTokenizer(Tokenizer):
         self.fingerprint = sha256(described + self.model_bytes()).hexdigest()
         model = models.WordPiece(ids, unk_token=SPECIALS[0], max_input_chars_per_word=_LONGEST_WORD)
         self._library = library_of(model, lowercase=lowercase)
+        self._memo = bert_memo(self._library, lowercase=lowercase)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), lowercase=self.lowercase, training=self.training), (self.pieces,)
@@ -106,8 +112,11 @@ class WordPieceTokenizer(Tokenizer):
 
     @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        encodings = self._library.encode_batch_fast([replace_surrogates(text) for text in texts])
-        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+        return split_flat(*self.encode_flat(texts))
+
+    @override
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return self._memo.encode(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to words with one space between them; special tokens are written in brackets."""
@@ -166,6 +175,14 @@ def library_of(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokeni
     library.normalizer = normalizers.Sequence([cleaning, *folding]) if lowercase else cleaning
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return library
+
+
+def bert_memo(library: tokenizers.Tokenizer, *, lowercase: bool) -> WordMemo:
+    """Return a memo for a library tokenizer that cleans and splits text as BERT does."""
+    parts = part_memo(library, lambda word: _ASCII_PARTS.findall(word.lower() if lowercase else word))
+    return WordMemo(
+        split=lambda text: [text] if _JOINING_SPACE.search(text) else text.split(), encode_words=parts.encode
+    )
 
 
 def _take_accents(text: str, spans: np.ndarray) -> None:

@@ -423,3 +423,15 @@ def test_ten_times_the_corpus_needs_no_more_memory() -> None:
     command = [sys.executable, "-m", "scripts.bench.prepare_memory", "--megabytes", "6"]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+@pytest.mark.slow
+def test_the_speed_of_preparing_is_compared(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    path = write_text(tmp_path / "a.txt", made_up_documents(100))
+    command = [sys.executable, "-m", "scripts.bench.prepare_speed", str(path), "--rounds", "1", "--vocab-size", "400"]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    rows = {row.split()[0]: row.split() for row in finished.stdout.splitlines()[2:]}
+    assert list(rows) == ["wordpiece", "byte_bpe", "unigram", "bpe"]
+    assert all(row[4] == row[5] for kind, row in rows.items() if kind != "byte_bpe")

@@ -17,7 +17,7 @@ from support.refusals import refuses
 from lmtransfer.data.token_cache import _encode
 from lmtransfer.errors import CheckpointError
 from lmtransfer.inference.fill_mask import encode_with_masks
-from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.base import Tokenizer, split_flat
 from lmtransfer.tokenizers.published import PublishedTokenizer
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
@@ -145,10 +145,10 @@ def test_later_sentences_of_a_document_begin_with_a_space() -> None:
     document = "The old man said. The sea was calm.\nA boat went out."
     tokenizer = toys.published("gpt2")
     library = toys.library_of("gpt2")
-    encoded, counts = _encode([document, "\n The boat.", ""], tokenizer)
+    tokens, lengths, counts = _encode([document, "\n The boat.", ""], tokenizer)
     assert counts.tolist() == [3, 1, 0]
     expected = ["The old man said.", " The sea was calm.", " A boat went out.", "The boat."]
-    assert [ids.tolist() for ids in encoded] == [library.encode(text).ids for text in expected]
+    assert [ids.tolist() for ids in split_flat(tokens, lengths)] == [library.encode(text).ids for text in expected]
 
 
 def test_text_after_a_mask_goes_on() -> None:
