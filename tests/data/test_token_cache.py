@@ -233,6 +233,71 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path) -> None:
     assert files_of(resumed.folder) == files_of(fresh.folder)
 
 
+SHARE_JOB = """
+import sys
+from pathlib import Path
+from fakes.texts import WordTokenizer
+from lmtransfer.data import token_cache
+from lmtransfer.data.corpora.corpus import FileCorpus
+token_cache.BLOCK_CHARACTERS = 5000
+text, cache, share = sys.argv[1:]
+corpus = FileCorpus(path=text, name="made up", validation_fraction=0.1)
+token_cache.prepare_share(
+    corpus, WordTokenizer(), token_cache.ShareOfBlocks.of(share), cache_dir=Path(cache), num_workers=0
+)
+"""
+
+
+def share_job(text: Path, cache: Path, share: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    return subprocess.Popen([sys.executable, "-c", SHARE_JOB, str(text), str(cache), share], env=environment)
+
+
+def test_jobs_that_share_a_corpus_are_one_preparation(tmp_path: Path) -> None:
+    """Four processes at once, one of them killed and begun again, and one that never ran; then the join."""
+    text = write_text(tmp_path / "a.txt", made_up_documents(400))
+    jobs = [share_job(text, tmp_path / "cache", f"{number}/4") for number in (1, 2, 3)]
+    wait_for(lambda: len(list(tmp_path.glob("cache/corpora/*/blocks/*.json"))) >= 2)
+    jobs[0].send_signal(signal.SIGKILL)
+    jobs[0].wait()
+    jobs[0] = share_job(text, tmp_path / "cache", "1/4")
+    assert [job.wait() for job in jobs] == [0, 0, 0]
+    done = {int(path.stem) for path in tmp_path.glob("cache/corpora/*/blocks/*.json")}
+    assert {number % 4 for number in done} == {0, 1, 2}
+    assert not list(tmp_path.glob("cache/corpora/*/manifest.json"))
+    kept = []
+    joined = prepare(
+        corpus(text),
+        WordTokenizer(),
+        cache_dir=tmp_path / "cache",
+        num_workers=0,
+        on_progress=lambda state: kept.append(state.num_reused_blocks),
+    )
+    assert kept[-1] == len(done)
+    fresh = prepare(corpus(text), WordTokenizer(), cache_dir=tmp_path / "fresh", num_workers=0)
+    assert files_of(joined.folder) == files_of(fresh.folder)
+
+
+def test_a_preparation_waits_for_the_shares_of_others(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "a.txt", made_up_documents(40))
+    folder = prepare(corpus(text), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0).folder
+    order = []
+    with token_cache.lock_folder(folder, share="1-of-2"):
+        with token_cache.lock_folder(folder, share="2-of-2"):
+            order.append("both shares")
+        whole = threading.Thread(target=lambda: _note(folder, order))
+        whole.start()
+        time.sleep(0.3)
+        order.append("still the share")
+    whole.join(timeout=30)
+    assert order == ["both shares", "still the share", "the whole"]
+
+
+def _note(folder: Path, order: list[str]) -> None:
+    with token_cache.lock_folder(folder):
+        order.append("the whole")
+
+
 def test_a_damaged_or_foreign_block_is_done_again(tmp_path: Path) -> None:
     source = corpus(write_text(tmp_path / "a.txt", made_up_documents(150)))
     first = prepare(source, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
