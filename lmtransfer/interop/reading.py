@@ -21,11 +21,18 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from lmtransfer.errors import CheckpointError, ConfigError, list_problems
-from lmtransfer.interop import generator
+from lmtransfer.interop.families.electra import GENERATOR_FOLDER, GENERATOR_PREFIXES, RTD, join_generator
 from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
-from lmtransfer.interop.families.family import Family, PretrainingHead, TaskKind, target_of
+from lmtransfer.interop.families.family import (
+    Family,
+    PretrainingHead,
+    TaskKind,
+    check_tensors,
+    expected_tensors,
+    target_of,
+    to_ours,
+)
 from lmtransfer.interop.families.index import family_of_config
-from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
@@ -82,11 +89,11 @@ def _read_heads(
         with torch.device("meta"):
             objective = head.objective(**arguments)
             objective.bind(encoder)
-        without = generator.PREFIXES if head.loss == generator.LOSS else ()
+        without = GENERATOR_PREFIXES if head.loss == RTD else ()
         shapes = expected_tensors(objective, head.key_map, num_heads=None, prefix=f"{head.loss}.", without=without)
         check_tensors(own, shapes, source=source)
         tensors.update(to_ours(own, head.key_map))
-        if head.loss != generator.LOSS:
+        if head.loss != RTD:
             nodes[head.loss] = {"_target_": target_of(head.objective), **arguments}
     if rest:
         more = f" and {len(rest) - _MAX_NAMES} more" if len(rest) > _MAX_NAMES else ""
@@ -265,22 +272,22 @@ def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
         config=config,
         notes=tuple(notes),
     )
-    if generators and any(name.startswith(f"{generator.LOSS}.") for name in tensors):
+    if generators and any(name.startswith(f"{RTD}.") for name in tensors):
         return _with_generator(published, folder)
     return published
 
 
 def _with_generator(published: PublishedCheckpoint, folder: Path) -> PublishedCheckpoint:
     """Add the generator from its subfolder; if it is missing or does not fit, add a note."""
-    loss, place = generator.LOSS, folder / generator.FOLDER
+    loss, place = RTD, folder / GENERATOR_FOLDER
     warning = f"the head of {loss} is incomplete without its generator"
     if not (place / "config.json").is_file():
-        note = f"{warning}: put the generator into the subfolder {generator.FOLDER} to continue pretraining with {loss}"
+        note = f"{warning}: put the generator into the subfolder {GENERATOR_FOLDER} to continue pretraining with {loss}"
         return replace(published, notes=(*published.notes, note))
     other = _read(place, generators=False)
-    result = generator.join_generator(published.model, published.encoder, other.model, other.encoder, other.objectives)
+    result = join_generator(published.model, published.encoder, other.model, other.encoder, other.objectives)
     if isinstance(result, str):
-        note = f"{warning}, and the generator in {generator.FOLDER} does not fit: {result}"
+        note = f"{warning}, and the generator in {GENERATOR_FOLDER} does not fit: {result}"
         return replace(published, notes=(*published.notes, note))
     tensors, size = result
     mlm = other.loss_arguments["mlm"]
@@ -290,7 +297,7 @@ def _with_generator(published: PublishedCheckpoint, folder: Path) -> PublishedCh
         objectives=published.objectives | tensors,
         losses=(*published.losses, loss),
         loss_arguments=published.loss_arguments | {loss: node | {"generator_size": size}},
-        notes=(*published.notes, *(f"{generator.FOLDER}: {note}" for note in other.notes)),
+        notes=(*published.notes, *(f"{GENERATOR_FOLDER}: {note}" for note in other.notes)),
     )
 
 

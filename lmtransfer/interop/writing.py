@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.family import Family, PretrainingArchitecture, PretrainingHead, TaskKind
+from lmtransfer.interop.families.electra import GENERATOR_FOLDER, RTD, split_generator
+from lmtransfer.interop.families.family import Family, PretrainingArchitecture, PretrainingHead, TaskKind, to_theirs
 from lmtransfer.interop.families.index import family_of_model
-from lmtransfer.interop.families.key_map import to_theirs
-from lmtransfer.interop.generator import FOLDER, LOSS, split_generator
 
 _TASK_NAMES = {
     "classification": "classification",
@@ -155,11 +154,11 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
     for head in heads:
         if head.loss in choice.losses:
             own = {name: tensor for name, tensor in run.head.items() if name.startswith(f"{head.loss}.")}
-            if head.loss == LOSS:
-                node = run.loss_arguments.get(LOSS, {})
+            if head.loss == RTD:
+                node = run.loss_arguments.get(RTD, {})
                 own, small = split_generator(own, encoder=run.encoder, model=run.model, arguments=arguments, node=node)
                 if small:
-                    more[FOLDER] = to_published_files(replace(run, **small))
+                    more[GENERATOR_FOLDER] = to_published_files(replace(run, **small))
             own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_tensors if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
     return _ChosenClass(choice.name, choice.pooler or not choice.losses, tensors, {}, choice.losses, more)

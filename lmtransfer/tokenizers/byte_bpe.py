@@ -25,8 +25,15 @@ import tokenizers
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, special_flags
-from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.base import (
+    SPECIALS,
+    Encoding,
+    Tokenizer,
+    padded_size,
+    read_model,
+    replace_surrogates,
+    special_flags,
+)
 
 #: Displayed in place of the space at the beginning of a word.
 META: Final = "\u2581"

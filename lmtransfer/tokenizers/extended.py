@@ -20,8 +20,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError, DataError
-from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
-from lmtransfer.tokenizers.model_files import padded_size, read_model
+from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer, padded_size, read_model
 
 _SHOWN = 5
 _UNIT = re.compile(r"\w+|[^\w\s]")

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.base import DESCRIPTION_FILE, Tokenizer, read_description
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.extended import BASE_FOLDER, ExtendedTokenizer
-from lmtransfer.tokenizers.model_files import DESCRIPTION_FILE, read_description
 from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer

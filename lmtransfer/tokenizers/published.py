@@ -28,9 +28,8 @@ import tokenizers
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, extend_spans, replace_surrogates, trim_spans
+from lmtransfer.tokenizers.base import Encoding, Tokenizer, extend_spans, read_model, replace_surrogates, trim_spans
 from lmtransfer.tokenizers.byte_bpe import META, byte_letters, format_piece
-from lmtransfer.tokenizers.model_files import read_model
 
 #: The kind of pieces: ``##`` inside words, whole words, bytes as characters, or U+2581 at the beginning of words.
 PieceKind = Literal["wordpiece", "words", "bytes", "meta"]

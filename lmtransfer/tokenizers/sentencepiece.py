@@ -20,8 +20,16 @@ import sentencepiece
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, special_flags, trim_spans
-from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.base import (
+    SPECIALS,
+    Encoding,
+    Tokenizer,
+    padded_size,
+    read_model,
+    replace_surrogates,
+    special_flags,
+    trim_spans,
+)
 
 META: Final = "\u2581"
 

@@ -23,9 +23,8 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import generator
-from lmtransfer.tokenizers.base import Tokenizer, replace_surrogates
+from lmtransfer.tokenizers.base import SPECIALS, Tokenizer, replace_surrogates
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer, space_words
-from lmtransfer.tokenizers.model_files import SPECIALS
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import INSIDE, WordPieceTokenizer, library_of
 from lmtransfer.tokenizers.words import WordTokenizer, split_words

@@ -29,8 +29,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates
-from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.base import SPECIALS, Encoding, Tokenizer, padded_size, read_model, replace_surrogates
 
 _VERSION = 2  # increase it when the same pieces would give other ids or word starts
 #: Prefix of a piece inside a word.

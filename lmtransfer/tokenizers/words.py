@@ -19,8 +19,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, special_flags
-from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.base import SPECIALS, CharacterTokenizer, Encoding, padded_size, read_model, special_flags
 
 MAX_CHARACTERS: Final = 50
 _SENTENCE_BEGIN, _SENTENCE_END, _WORD_BEGIN, _WORD_END, _FILLING = 257, 258, 259, 260, 261

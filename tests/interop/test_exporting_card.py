@@ -10,7 +10,7 @@ import yaml
 from fakes.runs import pretraining, transfer
 
 from lmtransfer.interop.exporting.card import metadata, write_card
-from lmtransfer.interop.exporting.transformers_check import auto_class, pipeline_of
+from lmtransfer.interop.exporting.comparison import auto_class, pipeline_of
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 

@@ -29,7 +29,7 @@ from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.exporting.onnx import TOLERANCE, OnnxFile, export_onnx, pad_rows
 from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD
-from lmtransfer.interop.families.key_map import to_ours
+from lmtransfer.interop.families.family import to_ours
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published_files
 from lmtransfer.models.bert import BertEncoder

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.families.key_map import to_ours
+from lmtransfer.interop.families.family import to_ours
 from lmtransfer.interop.families.xlnet import XLNET
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.xlnet import XlnetEncoder

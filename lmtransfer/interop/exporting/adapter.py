@@ -18,8 +18,7 @@ from torch import Tensor
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.interop.exporting.folder import check_head, run_to_publish, write_published
 from lmtransfer.interop.exporting.run import OpenRun
-from lmtransfer.interop.families.family import Family, TaskArchitecture, TaskKind
-from lmtransfer.interop.families.key_map import Rewrite, rewrite_of
+from lmtransfer.interop.families.family import Family, Rewrite, TaskArchitecture, TaskKind, rewrite_of
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import PublishedFiles, to_published_files
 from lmtransfer.models.layers.lora import SavedUpdate, split_updates

@@ -20,8 +20,8 @@ from lmtransfer.config.component import resolve
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.exporting.adapter import BASE
+from lmtransfer.interop.exporting.comparison import auto_class, pipeline_of
 from lmtransfer.interop.exporting.run import OpenRun
-from lmtransfer.interop.exporting.transformers_check import auto_class, pipeline_of
 from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
 from lmtransfer.reporting.runs.entries import Entry, make_entries

@@ -25,10 +25,9 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.sentencepiece_model import Prefix, library_tokenizer
-from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.base import SPECIALS, Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer, is_between_chinese
-from lmtransfer.tokenizers.model_files import SPECIALS
 from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer, library_of
