@@ -1,4 +1,7 @@
-"""The comparison of an export with its run, head by head, by the logits of the same texts."""
+"""The comparison of an export with its run, head by head, by their logits on the same texts.
+
+Shape legend: T real tokens of a packed batch, B sequences, D width, n tokens in a text, K logits.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import importlib
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -18,9 +22,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from lmtransfer.config.component import build
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.exporting.run import BareEncoder, ExportLearner
+from lmtransfer.data.files import find_file
+from lmtransfer.errors import CheckpointError, LmtransferError
+from lmtransfer.interop.exporting.run import BareEncoder, ExportLearner, OpenRun
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.system.optional import install_hint
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -28,13 +34,13 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.transfer.experiment.part_run import task_of
 from lmtransfer.transfer.learner import TaskLearner
 
-#: Number of texts in a batch. The logits of all texts at once would need too much memory, as vocabularies are large.
+#: Number of texts in a batch; with large vocabularies, the logits of all texts at once would need too much memory.
 TEXTS_AT_ONCE = 8
 
-#: A single text (its second part is None), or a pair of texts.
-TextInput = tuple[str, str | None]
+TextInput = tuple[str, str | None]  #: a single text and None, or a pair of texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +48,10 @@ class TextLogits:
     """Token ids and logits of some texts.
 
     Attributes:
-        logits: for each head one float32 array per text: (n, K) if the head reads tokens, (1, K) if it reads the text.
+        logits: for each head, one float32 array per text: (n, K) if the head reads tokens, (1, K) if it reads texts.
     """
 
-    ids: list[np.ndarray]  #: token ids of each text with its special tokens, int64, (n,)
+    ids: list[np.ndarray]  #: token ids of each text, with special tokens, int64, (n,)
     logits: dict[str, list[np.ndarray]]
 
 
@@ -53,12 +59,12 @@ class LogitModel(Protocol):
     """A model in any form, with its tokenizer."""
 
     def __call__(self, texts: Sequence[TextInput]) -> TextLogits:
-        """Compute the ids and logits of texts, which are either all single texts or all pairs."""
+        """Compute the token ids and logits of texts, which are either all single texts or all pairs."""
         ...
 
 
 class OurModel(LogitModel):
-    """A model of this package, on packed batches."""
+    """Our model, on packed batches."""
 
     def __init__(self, learner: ExportLearner, tokenizer: Tokenizer, *, max_length: int | None = None) -> None:
         self._learner, self._tokenizer = learner, tokenizer
@@ -66,7 +72,7 @@ class OurModel(LogitModel):
 
     @property
     def cancellation(self) -> dict[str, float]:
-        """For each head the largest sum of magnitudes that cancel in a logit."""
+        """For each head, the largest sum of magnitudes that cancel in a logit."""
         return {"task": self._learner.head.cancellation} if isinstance(self._learner, TaskLearner) else {}
 
     def encode(self, texts: Sequence[TextInput]) -> EncodedExamples:
@@ -96,7 +102,7 @@ class OurModel(LogitModel):
 
 
 def _pretrained_logits(learner: PretrainingLearner | BareEncoder, packed: PackedBatch) -> dict[str, Tensor]:
-    """Compute the last layer, and the logits of each objective that can predict from uncorrupted text."""
+    """Compute the last layer, and the logits of each objective that can predict on uncorrupted text."""
     encoder, num_tokens = learner.encoder, packed.num_tokens
     hidden_TD = encoder(packed).last[:num_tokens]
     outputs = {"hidden": hidden_TD}
@@ -113,7 +119,7 @@ def _pretrained_logits(learner: PretrainingLearner | BareEncoder, packed: Packed
 
 
 def _split(values: Tensor, lengths: Sequence[int]) -> list[np.ndarray]:
-    """Split values into one array per text, with one row per token, or a single row if there is one row per text."""
+    """Split values into one array per text: with one row per token, or with a single row if values has one per text."""
     sizes = lengths if len(values) == sum(lengths) else [1] * len(lengths)
     return [part.float().numpy() for part in values.view(len(values), -1).split(list(sizes))]
 
@@ -136,8 +142,8 @@ class LogitComparison:
     def tolerance(self, head: str) -> float:
         """Compute the largest difference of a head's logits that float32 rounding explains.
 
-        This is 1e-5 times the largest logit, or 1e-5 if all logits are below 1. Some models amplify rounding errors;
-        where the rounding error of one form was measured, twice the error is added, because both forms round.
+        The tolerance is 1e-5 times the largest logit, or 1e-5 if all logits are below 1. Some models amplify rounding
+        errors; if the rounding error of one form was measured, twice this error is added, because both forms round.
         """
         return 1e-5 * max(1.0, self.largest[head]) + 2 * self.rounding.get(head, 0.0)
 
@@ -158,8 +164,8 @@ class LogitComparison:
 def compare(ours: LogitModel, theirs: LogitModel, texts: Sequence[TextInput]) -> LogitComparison:
     """Compare the logits of two models on the same texts.
 
-    Only heads that both models have are compared. If one head has more columns (a row of the vocabulary that was
-    added for padding), only the columns that both have are compared.
+    Only heads that both models have are compared. If a padding token was added to one model's vocabulary, its logits
+    are not compared.
     """
     result = LogitComparison(largest=ours.cancellation if isinstance(ours, OurModel) else {})
     for batch in _batches(texts):
@@ -176,14 +182,14 @@ def compare(ours: LogitModel, theirs: LogitModel, texts: Sequence[TextInput]) ->
 
 
 def _batches(texts: Sequence[TextInput]) -> Iterator[Sequence[TextInput]]:
-    """Yield batches of a few texts; single texts and pairs are not mixed."""
+    """Yield small batches, each either of single texts or of pairs."""
     for group in ([text for text in texts if text[1] is None], [text for text in texts if text[1] is not None]):
         for start in range(0, len(group), TEXTS_AT_ONCE):
             yield group[start : start + TEXTS_AT_ONCE]
 
 
-#: The automatic class that loads an architecture, and the hub's ``pipeline_tag``, by the end of the architecture's
-#: name; the first match counts.
+#: For each ending of an architecture's name: the auto class that loads the architecture, and the hub's
+#: ``pipeline_tag``. The first ending that matches counts.
 _CLASSES = {
     "ElectraForPreTraining": ("AutoModelForPreTraining", "feature-extraction"),
     "ForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
@@ -206,7 +212,7 @@ def installed_version(package: str = "transformers") -> str | None:
 
 
 def auto_class(architecture: str) -> str:
-    """Return the automatic class of transformers that loads an architecture, such as ``AutoModelForMaskedLM``."""
+    """Return the auto class of transformers that loads an architecture, such as ``AutoModelForMaskedLM``."""
     return next(names for ending, names in _CLASSES.items() if architecture.endswith(ending))[0]
 
 
@@ -216,14 +222,15 @@ def pipeline_of(architecture: str) -> str:
 
 
 class TransformersModel(LogitModel):
-    """The exported folder, loaded by AutoModel... and AutoTokenizer, on padded batches.
+    """An exported folder, loaded by AutoModel... and AutoTokenizer, on padded batches.
 
     Args:
-        has_pooler: whether the encoder has a pooler; if it has none, transformers creates a random pooler.
-        heads: for each pretraining head by our name, the attribute of the class's output that holds its logits, and
+        has_pooler: whether the encoder has a pooler; if not, transformers creates a random pooler.
+        heads: for each pretraining head by our name: the attribute of the class's output that holds its logits, and
             whether there is one row of logits per text, as opposed to one per token.
-        adapter: folder of an adapter to load onto ``folder`` with its tokenizer; None if that holds the whole model.
-        num_labels: outputs of the adapter's head, which replaces a new head of the base of this size.
+        adapter: folder of an adapter and its tokenizer, to be loaded onto ``folder``; None if ``folder`` holds the
+            whole model.
+        num_labels: number of outputs of the adapter's head.
     """
 
     def __init__(
@@ -257,7 +264,9 @@ class TransformersModel(LogitModel):
         wrong = [str(name) for key in ("missing_keys", "mismatched_keys") for name in loading[key]]
         wrong = [name for name in wrong if has_pooler or not re.fullmatch(r"(\w+\.)?pooler\..*", name)]
         if wrong and adapter is None:
-            raise CheckpointError(f"transformers does not find these tensors of {architecture}: {', '.join(wrong)}")
+            raise CheckpointError(
+                f"these tensors of {architecture} are missing or have another shape in transformers: {', '.join(wrong)}"
+            )
         if adapter is not None:
             model = _load_adapter(model, adapter)
         self._model = model.float().eval()
@@ -295,7 +304,7 @@ class TransformersModel(LogitModel):
             return {}
 
     def _head_values(self, output: Any) -> dict[str, torch.Tensor]:
-        """Return the outputs of the class by our names of its heads: (B, n, K) for tokens, (B, K) for texts."""
+        """Return the outputs of the class by our names for its heads: (B, n, K) for tokens, (B, K) for texts."""
         if hasattr(output, "start_logits"):
             return {"task": torch.stack([output.start_logits, output.end_logits], dim=-1)}
         if self._heads:
@@ -311,7 +320,7 @@ def _load_adapter(model: Any, folder: Path) -> Any:
     peft: Any = importlib.import_module("peft")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # transformers warns about names that peft uses
+            warnings.simplefilter("ignore")  # transformers warns about the names that peft uses
             return peft.PeftModel.from_pretrained(model, str(folder))
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
         raise CheckpointError(f"peft {peft.__version__} cannot load the adapter: {error}") from error
@@ -319,7 +328,7 @@ def _load_adapter(model: Any, folder: Path) -> Any:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Silence the progress bars and messages from transformers inside the block; transformers must be installed."""
+    """Silence progress bars and messages of transformers inside the block; transformers must be installed."""
     transformers: Any = importlib.import_module("transformers")
     logging = transformers.utils.logging
     before = logging.get_verbosity()
@@ -330,3 +339,115 @@ def silence_transformers() -> Iterator[None]:
     finally:
         logging.set_verbosity(before)
         logging.enable_progress_bar()
+
+
+#: Maximum number of texts from the run's corpus or task, and maximum number of characters in each text.
+OWN_TEXTS, OWN_CHARACTERS = 40, 400
+
+_STORY = (
+    "the river carried old paper boats past a red mill while seven children counted slowly and nobody asked why it was "
+    "so quiet until the bell rang again over the wet roofs of that small town where we had once been young"
+)
+_WORDS = _STORY.split()
+
+SENTENCES = (
+    "Yes.",
+    "A quiet street.",
+    "It was not bad at all!",
+    "Who wrote this, and why?",
+    "Numbers: 3.14, 1,000,000 and 2026-11-21.",
+    "He said: \"It's fine, isn't it?\" (It was not.)",
+    "e-mail me at nobody@example.org; see https://example.org/a?b=c#d",
+    "Na\u00efve fa\u00e7ade, \u00c5ngstr\u00f6m, stra\u00dfe, \u0130stanbul.",
+    "Cafe\u0301 with an accent of its own",
+    "\u65e5\u672c\u8a9e\u306e\u6587\u3067\u3059\u3002",
+    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
+    "\ud55c\uad6d\uc5b4 \ubb38\uc7a5",
+    "smile \U0001f642 and go",
+    "two  spaces,\ta tab and a\u00a0no-break space",
+    "zero\u200bwidth",
+    "UPPER lower MiXeD",
+    "x",
+    "...",
+    "pneumonoultramicroscopicsilicovolcanoconiosis",
+    *(" ".join(_WORDS[:size]).capitalize() + "." for size in range(4, len(_WORDS), 3)),
+    " ".join([*_WORDS, *reversed(_WORDS)] * 2),
+)
+
+PAIRS = (
+    ("Is it raining?", "No."),
+    ("A man plays a guitar.", "Somebody makes music."),
+    ("Short", " ".join(_WORDS[:17])),
+    (" ".join(_WORDS[:11]), "Nothing follows from that."),
+    ("Which river?", "The river carried old paper boats past a red mill."),
+)
+
+
+def texts_to_compare(run: OpenRun, *, data_root: str | None) -> list[TextInput]:
+    """Return the built-in texts and pairs, and texts of the run's data if the data is on this machine.
+
+    Pairs that need truncation are left out, because tokenizers truncate pairs differently.
+    """
+    texts: list[TextInput] = [*((text, None) for text in SENTENCES), *PAIRS]
+    if run.saved.trusted:  # files that an untrusted run names must not be read
+        own_texts = _task_texts if "task" in run.saved.config else _corpus_texts
+        with suppress(LmtransferError, OSError):  # the files may be missing
+            texts.extend(islice(own_texts(run, data_root or run.saved.data_root), OWN_TEXTS))
+    ours = OurModel(run.learner, run.saved.tokenizer)
+    pairs = [text for text in texts if text[1] is not None]
+    lengths = ours.encode(pairs).lengths if ours.max_length > 4 else [ours.max_length] * len(pairs)
+    short_pairs = [pair for pair, length in zip(pairs, lengths, strict=True) if length < ours.max_length]
+    return [*(text for text in texts if text[1] is None), *short_pairs]
+
+
+def _corpus_texts(run: OpenRun, data_root: str | None) -> Iterator[TextInput]:
+    """Yield lines of local documents, at most three from each document."""
+    node = run.saved.config.get("corpus")
+    if not isinstance(node, Mapping):
+        return
+    parts = node.get("parts")
+    for part in parts.values() if isinstance(parts, Mapping) else (node,):
+        if "path" not in part and "files" not in part:  # a hub corpus, or generated text
+            continue
+        settings = {**part, "hub_dataset": None} if "hub_dataset" in part else part
+        for document in build(settings, data_root=data_root, cache_dir=None).documents():
+            lines = [line for line in document.text.split("\n") if line.strip()]
+            yield from ((line[:OWN_CHARACTERS], None) for line in lines[:3])
+
+
+def _task_texts(run: OpenRun, data_root: str | None) -> Iterator[TextInput]:
+    files = run.saved.config["task"].get("files")
+    if not isinstance(files, Mapping):
+        return
+    folders = [*([Path(data_root)] if data_root else []), Path.cwd()]
+    for split in sorted(files, key=lambda split: split != "dev"):  # training files are long
+        names: Sequence[str] = [files[split]] if isinstance(files[split], str) else files[split] or []
+        if any(find_file(folder / name) for folder in folders for name in names):
+            task = task_of(run.saved, data_root=data_root)
+            for example in task.examples(split):
+                first, *more = (" ".join(example.content),) if run.kind == "tagging" else example.content
+                yield first[:OWN_CHARACTERS], more[0][:OWN_CHARACTERS] if more else None
+            return
+
+
+def check_agreement(what: str, ours: LogitModel, theirs: LogitModel, texts: Sequence[TextInput]) -> str:
+    """Compare two forms of a model, raise if their logits differ, and return the result as a line for the user."""
+    comparison = compare(ours, theirs, texts)
+    if comparison.differing_text is not None:
+        raise CheckpointError(
+            f"{what}: the token ids of {comparison.differing_text[:60]!r} differ; nothing was exported"
+        )
+    if not comparison.differences:
+        raise CheckpointError(f"{what}: the two forms have no head in common to compare; nothing was exported")
+    if comparison.differing_heads and isinstance(theirs, TransformersModel):
+        comparison.rounding = theirs.rounding(texts)
+    for head in comparison.differing_heads:
+        raise CheckpointError(
+            f"{what}: {head} differs by {comparison.differences[head]:.1e}, but rounding explains at most "
+            f"{comparison.tolerance(head):.0e}; nothing was exported"
+        )
+    largest = max(comparison.differences.values())
+    difference = f"{largest:.0e}" if largest else "0"
+    return (
+        f"{what}: {comparison.num_texts} texts, largest difference {difference} ({', '.join(comparison.differences)})"
+    )
