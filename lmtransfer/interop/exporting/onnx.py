@@ -201,9 +201,7 @@ def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
     first = exportable[0] if exportable else None
     rest = [objective.name for objective in run.objectives if objective is not first]
     if rest:
-        notes.append(
-            f"the head of {', '.join(rest)} is left out: an ONNX file has a single head, which predicts tokens"
-        )
+        notes.append(f"the head of {', '.join(rest)} is left out: an ONNX file holds only one head for tokens")
     return export_onnx(encoder=run.encoder, folder=folder, objective=first)
 
 
