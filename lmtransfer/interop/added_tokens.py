@@ -16,10 +16,10 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer, read_words
 
 
-def add_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, ...]]:
+def add_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, list[str]]:
     """Return a tokenizer with the words of a file, one per line, as additional tokens, and notes for the user."""
-    word_list = read_words(file, tokenizer)
-    return ExtendedTokenizer(tokenizer, word_list.words), word_list.notes
+    words, notes = read_words(file, tokenizer)
+    return ExtendedTokenizer(tokenizer, words), notes
 
 
 def extend_weights(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
@@ -80,13 +80,11 @@ _NEW_NAMES: Final = {
 _OTHER_FRAME: Final = ("gpt2", "openai-gpt", "xlnet", "transfo-xl")
 
 
-def build_objective_node(
-    losses: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], *, max_length: int
-) -> dict[str, Any] | None:
+def build_objective_node(losses: Mapping[str, Mapping[str, Any]], *, max_length: int) -> dict[str, Any] | None:
     """Build the ``objective`` node of an imported run from the file in conf/objective that has exactly these losses.
 
     Args:
-        arguments: values for each loss that override those of the file.
+        losses: for each loss, the values that override those of the file.
 
     Returns:
         The node, or None if there is no such file.
@@ -97,11 +95,11 @@ def build_objective_node(
     composed = compose_files(None, [f"+objective={file}"])
     composed.objective.max_length = min(int(composed.objective.max_length), max_length)
     node = cast("dict[str, Any]", OmegaConf.to_container(composed.objective, resolve=True))
-    node["losses"] = {name: {**node["losses"].get(name, {}), **dict(arguments.get(name, {}))} for name in losses}
+    node["losses"] = {name: {**node["losses"].get(name, {}), **own} for name, own in losses.items()}
     return node
 
 
-def _file_of(losses: Sequence[str]) -> str | None:
+def _file_of(losses: Iterable[str]) -> str | None:
     """Return the file in conf/objective that lists exactly these losses; variants of other files do not count."""
     for name in paths.group_options("objective", [paths.conf_dir()]):
         content = OmegaConf.load(paths.conf_dir() / "objective" / f"{name}.yaml")
@@ -158,7 +156,7 @@ class ImportedModel:
 def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -> ImportedModel:
     """Read a published model, and check the shape of every tensor."""
     published = read_published(folder.path)
-    for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}):
+    for key, value in interpolations({"model": published.model, "losses": published.losses}):
         raise CheckpointError(
             f"{folder.path}: {key} is {value[:60]!r}: interpolations are not allowed in published files, because they "
             "could read values from this machine"
@@ -175,7 +173,7 @@ def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -
         folder.path, tokenizer, max_length=max_length, model_type=str(published.config.get("model_type"))
     )
     notes += vector_notes
-    objective = build_objective_node(published.losses, published.loss_arguments, max_length=max_length)
+    objective = build_objective_node(published.losses, max_length=max_length)
     if published.losses and objective is None:
         notes.append(
             f"the heads of {', '.join(published.losses)} are left out, because no objective of lmtransfer combines them"

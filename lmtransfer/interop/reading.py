@@ -224,8 +224,7 @@ class PublishedCheckpoint:
     vocab_size: int  #: number of rows of the token embedding; 0 if the encoder reads characters
     encoder: dict[str, Tensor]  #: the encoder's tensors by our names; a tensor that layers share occurs once
     objectives: dict[str, Tensor]
-    losses: tuple[str, ...]  #: the objectives whose heads are complete
-    loss_arguments: dict[str, dict[str, Any]]
+    losses: dict[str, dict[str, Any]]  #: the component nodes of the objectives whose heads are complete
     config: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -266,8 +265,7 @@ def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
         vocab_size=vocab_size,
         encoder=to_ours(body, family.key_map),
         objectives=tensors,
-        losses=tuple(nodes),
-        loss_arguments=nodes,
+        losses=nodes,
         config=config,
         notes=tuple(notes),
     )
@@ -289,13 +287,12 @@ def _with_generator(published: PublishedCheckpoint, folder: Path) -> PublishedCh
         note = f"{warning}, and the model in {GENERATOR_FOLDER} is not the generator of this encoder: {result}"
         return replace(published, notes=(*published.notes, note))
     tensors, size = result
-    mlm = other.loss_arguments["mlm"]
+    mlm = other.losses["mlm"]
     node = {"_target_": target_of(ReplacedTokenDetection), **{key: mlm[key] for key in ("activation", "norm_eps")}}
     return replace(
         published,
         objectives=published.objectives | tensors,
-        losses=(*published.losses, RTD),
-        loss_arguments=published.loss_arguments | {RTD: node | {"generator_size": size}},
+        losses=published.losses | {RTD: node | {"generator_size": size}},
         notes=(*published.notes, *(f"{GENERATOR_FOLDER}: {note}" for note in other.notes)),
     )
 
@@ -312,8 +309,7 @@ def _read_elmo(folder: Path) -> PublishedCheckpoint:
         vocab_size=0,
         encoder=tensors,
         objectives={},
-        losses=(),
-        loss_arguments={},
+        losses={},
         config=options,
         notes=("only the encoder is imported, because the published files lack the softmax over words",),
     )

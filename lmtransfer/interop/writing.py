@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.electra import GENERATOR_FOLDER, RTD, split_generator
-from lmtransfer.interop.families.family import Family, PretrainingArchitecture, PretrainingHead, TaskKind, to_theirs
+from lmtransfer.interop.families.family import (
+    Family,
+    HeadKind,
+    PretrainingArchitecture,
+    PretrainingHead,
+    TaskKind,
+    to_theirs,
+)
 from lmtransfer.interop.families.index import family_of_model
 
 _TASK_NAMES = {
@@ -48,7 +55,7 @@ class RunToPublish:
     model: Mapping[str, Any]
     vocab_size: int
     encoder: Mapping[str, Tensor]
-    kind: Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
+    kind: HeadKind
     head: Mapping[str, Tensor]
     labels: tuple[str, ...]
     head_dropout: float

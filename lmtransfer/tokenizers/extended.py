@@ -11,7 +11,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -146,18 +145,13 @@ def _joins(character: str) -> bool:
     return character.isalnum() or character in _JOINERS or unicodedata.category(character) in ("Mn", "Mc", "Me", "Pc")
 
 
-@dataclass(frozen=True, slots=True)
-class WordList:
-    """Words to add to a tokenizer."""
-
-    words: tuple[str, ...]  #: without duplicates and without words that are already single tokens
-    notes: tuple[str, ...]
-
-
-def read_words(path: Path, base: Tokenizer) -> WordList:
+def read_words(path: Path, base: Tokenizer) -> tuple[list[str], list[str]]:
     """Read words from a UTF-8 file, one per line; blank lines are ignored.
 
     Words that the tokenizer does not distinguish count as one word, such as "Covid" and "covid" if it lower-cases text.
+
+    Returns:
+        The words, without duplicates and without words that are already single tokens, and notes for the user.
     """
     lines = _lines(Path(path))
     specials = {base.piece(int(i)) for i in np.flatnonzero(base.is_special)}
@@ -187,7 +181,7 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
             "list other words, or leave out tokenizer.add"
         )
     notes = (_count(repeated, "repeated in the file"), _count(single_tokens, "already one token"))
-    return WordList(tuple(new_words), tuple(f"{path}: left out: {note}" for note in notes if note))
+    return new_words, [f"{path}: left out: {note}" for note in notes if note]
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

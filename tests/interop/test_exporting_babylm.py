@@ -1,4 +1,4 @@
-"""The BabyLM submission: what evaluations found, in the challenge's form, and what is missing."""
+"""The BabyLM submission: results in the challenge's format, and a list of missing results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model cards: front matter that the hub can read, only what is known, and scores with their controls."""
+"""Model cards: front matter that the hub can read, only known facts, and scores with their controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentencepiece tokenizer: specials, saving and loading, decoding, faults."""
+"""The sentencepiece tokenizer: special tokens, saving and loading, decoding, errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT = [
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenizer]:
     folder = tmp_path_factory.mktemp("tokenizer")
-    # The text is full of spelt-out specials: they may become pieces of letters, never the specials themselves.
+    # The text contains names of special tokens: they may become pieces of letters, but never the special tokens.
     lines = [SPELT, *TEXT] * 5
     trainer = SentencePieceTrainer(kind=request.param, vocab_size=60, lowercase=True, character_coverage=1.0)
     return folder, trainer.train(iter(lines), folder)

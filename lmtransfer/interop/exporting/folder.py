@@ -193,7 +193,7 @@ def _learner(run: OpenRun, encoder: Encoder, published: PublishedCheckpoint, fol
     if run.kind == "encoder" or (run.kind == "pretraining" and not published.losses):
         return BareEncoder(encoder)
     if run.kind == "pretraining":
-        learner = PretrainingLearner(encoder, [build(published.loss_arguments[loss]) for loss in published.losses])
+        learner = PretrainingLearner(encoder, [build(node) for node in published.losses.values()])
         load_weights(learner.objectives, published.objectives, source=str(folder))
         return learner
     task_learner = build_learner(run.saved, encoder)

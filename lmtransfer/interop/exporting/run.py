@@ -6,14 +6,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from huggingface_hub import ModelCardData
 from torch import Tensor, nn
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.interop.families.family import Family
+from lmtransfer.interop.families.family import Family, HeadKind
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.open_run import open_saved, task_run_folders
 from lmtransfer.interop.tokenizers.tokenizer_files import read_object
@@ -34,8 +34,6 @@ from lmtransfer.transfer.method import TransferMethod
 #: Folders inside a run that hold the output of other commands.
 _OUTPUT_FOLDERS = frozenset({"onnx", "report", "figures", "tensorboard"})
 
-#: The heads on the encoder: none ("encoder"), those of pretraining objectives, or the head of a kind of task.
-HeadKind = Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
 #: Path of an imported run's original config.json, relative to the run directory.
 PUBLISHED_CONFIG = Path("published", "config.json")
 

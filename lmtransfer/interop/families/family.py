@@ -322,6 +322,8 @@ def _as_json(value: Any) -> str:
 
 
 TaskKind = Literal["classification", "multi_label", "choice", "regression", "tagging", "span"]
+#: The heads on an encoder: none ("encoder"), those of pretraining objectives, or the head of a task.
+HeadKind = Literal["encoder", "pretraining"] | TaskKind
 
 
 class NotInTransformers(CheckpointError):

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -246,26 +246,8 @@ def _check_ids(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDifference:
-    """A text for which two tokenizers give different ids."""
-
-    line: str
-    ours: tuple[int, ...]
-    file_ids: tuple[int, ...]
-
-    def __str__(self) -> str:
-        place = next((i for i, (a, b) in enumerate(zip(self.ours, self.file_ids, strict=False)) if a != b), None)
-        place = min(len(self.ours), len(self.file_ids)) if place is None else place
-        around = slice(max(0, place - 2), place + 4)
-        return (
-            f"{self.line[:80]!r}: token {place} differs: the run's tokenizer gives {list(self.ours[around])}, "
-            f"{TOKENIZER_FILE} gives {list(self.file_ids[around])}"
-        )
-
-
-def find_token_difference(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> TokenDifference | None:
-    """Find the first text for which the written files give other ids than our tokenizer; None if there is none.
+def find_token_difference(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> str | None:
+    """Describe the first text for which the written files give other ids than our tokenizer; None if there is none.
 
     Texts that contain a special token or cannot be encoded as UTF-8 are skipped. With a unigram vocabulary, a different
     split of a text is accepted if it is equally likely up to float32 rounding.
@@ -286,8 +268,18 @@ def find_token_difference(tokenizer: Tokenizer, folder: Path, lines: Iterable[st
         for line, ids, encoding in zip(block, tokenizer.encode_ids(block), encodings, strict=True):
             ours, theirs = (tokenizer.cls_id, *ids.tolist(), tokenizer.sep_id), tuple(encoding.ids)
             if ours != theirs and not (scores and _are_tied(library, scores, ours, theirs)):
-                return TokenDifference(line, ours, theirs)
+                return _describe_difference(line, ours, theirs)
     return None
+
+
+def _describe_difference(line: str, ours: Sequence[int], theirs: Sequence[int]) -> str:
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))
+    place = sum(1 for _ in same)
+    around = slice(max(0, place - 2), place + 4)
+    return (
+        f"{line[:80]!r}: token {place} differs: the run's tokenizer gives {list(ours[around])}, "
+        f"{TOKENIZER_FILE} gives {list(theirs[around])}"
+    )
 
 
 def _is_comparable(line: str, specials: Iterable[str]) -> bool:
