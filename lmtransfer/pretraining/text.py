@@ -156,7 +156,7 @@ class Text:
     corpus: Corpus
     tokenizer: Tokenizer
     prepared: PreparedCorpus
-    notes: list[str] = []
+    notes: tuple[str, ...] = ()
 
     def tokens_per_word(self, stream: PlannedStream) -> float:
         """Return the number of training tokens per word of the training text; special tokens count, as in the loop."""
