@@ -29,58 +29,6 @@ from lmtransfer.system.safe_files import LARGEST_BYTES, read_bytes, read_json
 SPECIALS: Final = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 DESCRIPTION_FILE: Final = "tokenizer.json"
 
-_MULTIPLE = 64  # embedding rows: matrix products are faster if sizes are multiples of 64
-
-
-class Description(TypedDict, total=False):
-    """The content of ``tokenizer.json``."""
-
-    kind: Required[str]
-    sha256: str
-    fingerprint: str
-    base: str
-    num_pieces: LargeCount
-    vocab_size: LargeCount
-    lowercase: bool
-    specials: dict[str, str]
-    training: dict[str, Any] | None
-
-
-def padded_size(num_pieces: int) -> int:
-    """Round a number of pieces up to a multiple of 64, the number of embedding rows."""
-    return -(-num_pieces // _MULTIPLE) * _MULTIPLE
-
-
-def write_model(folder: Path, file: str, model: bytes, description: Mapping[str, Any]) -> None:
-    """Write ``file`` and ``tokenizer.json`` to ``folder`` (created if missing)."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / file).write_bytes(model)
-    described = {"kind": description["kind"], "sha256": sha256(model).hexdigest(), **description}
-    (folder / DESCRIPTION_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-
-
-def read_model(folder: Path, file: str) -> tuple[bytes, Description]:
-    """Read the model file and the description written by ``write_model``."""
-    description = read_description(folder)
-    path = Path(folder) / file
-    model = read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)
-    checksum = sha256(model).hexdigest()
-    if checksum != description.get("sha256"):
-        raise CheckpointError(
-            f"{path}: the sha256 is {checksum}, but {DESCRIPTION_FILE} has {description.get('sha256')}; the file is "
-            "damaged or belongs to another tokenizer: copy both files again"
-        )
-    return model, description
-
-
-def read_description(folder: Path) -> Description:
-    """Read ``tokenizer.json`` in ``folder``."""
-    path = Path(folder) / DESCRIPTION_FILE
-    if not path.exists():
-        raise CheckpointError(f"{path}: is missing, so this folder holds no tokenizer; copy the whole folder again")
-    return read_json(path, Description, error=CheckpointError)
-
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
@@ -103,8 +51,8 @@ class Encoding:
 class Tokenizer(ABC):
     """A converter of text to ids and back.
 
-    A text with a leading space continues another text. This matters only for vocabularies in which the first word of a
-    text has a different id than the same word later in the text (GPT-2 and RoBERTa).
+    A text with a leading space continues another text. This matters only for vocabularies in which the id of a word
+    depends on whether a space precedes the word (GPT-2 and RoBERTa).
 
     Attributes:
         kind: name of the kind in ``tokenizer.json``.
@@ -280,3 +228,56 @@ def _is_visible(character: str, is_blank: Callable[[str], bool]) -> bool:
         return True
     category = unicodedata.category(character)
     return category == "Mn" or (category[0] not in "CZ" and not is_blank(character))
+
+
+_MULTIPLE = 64  # embedding rows: matrix products are faster if sizes are multiples of 64
+
+
+class Description(TypedDict, total=False):
+    """The content of ``tokenizer.json``."""
+
+    kind: Required[str]
+    sha256: str
+    fingerprint: str
+    base: str
+    num_pieces: LargeCount
+    vocab_size: LargeCount
+    lowercase: bool
+    specials: dict[str, str]
+    training: dict[str, Any] | None
+
+
+def padded_size(num_pieces: int) -> int:
+    """Round a number of pieces up to a multiple of 64, the number of embedding rows."""
+    return -(-num_pieces // _MULTIPLE) * _MULTIPLE
+
+
+def write_model(folder: Path, file: str, model: bytes, description: Mapping[str, Any]) -> None:
+    """Write ``file`` and ``tokenizer.json`` to ``folder`` (created if missing)."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_bytes(model)
+    described = {"kind": description["kind"], "sha256": sha256(model).hexdigest(), **description}
+    (folder / DESCRIPTION_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+
+
+def read_model(folder: Path, file: str) -> tuple[bytes, Description]:
+    """Read the model file and the description written by ``write_model``."""
+    description = read_description(folder)
+    path = Path(folder) / file
+    model = read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)
+    checksum = sha256(model).hexdigest()
+    if checksum != description.get("sha256"):
+        raise CheckpointError(
+            f"{path}: the sha256 is {checksum}, but {DESCRIPTION_FILE} has {description.get('sha256')}; the file is "
+            "damaged or belongs to another tokenizer: copy both files again"
+        )
+    return model, description
+
+
+def read_description(folder: Path) -> Description:
+    """Read ``tokenizer.json`` in ``folder``."""
+    path = Path(folder) / DESCRIPTION_FILE
+    if not path.exists():
+        raise CheckpointError(f"{path}: is missing, so this folder holds no tokenizer; copy the whole folder again")
+    return read_json(path, Description, error=CheckpointError)

@@ -1,4 +1,4 @@
-"""The beginning of a long text is encoded as in the whole text."""
+"""``text_prefix``: the beginning of a long text is encoded as in the whole text."""
 
 from __future__ import annotations
 
