@@ -73,7 +73,8 @@ def _read_heads(
         names = [name for rewrite in head.key_map for name in rewrite.theirs]
         own = {name: rest.pop(name) for name in names if name in rest}
         repeats = {name: rest.pop(name) for name in head.repeats if name in rest}
-        if not own and not repeats and not any(name in head.architectures for name in architectures):
+        named = any(choice.name in architectures for choice in family.pretraining if head.loss in choice.losses)
+        if not own and not repeats and (head.key_map or not named):  # a head without tensors has only a name
             continue
         problem = _why_not(head, own, repeats, body, encoder)
         if problem is not None:
@@ -246,7 +247,7 @@ def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
     settings = family.quirks.read_config(config)
     arguments, vocab_size = _arguments(family, settings, source, notes)
     body, heads = _split(family, _unwrap(family, _rename(read_weight_files(folder)), folder, notes))
-    if family.pooler:
+    if family.pooler_names:
         arguments["pooler"] = any(name in body for name in family.pooler_names)
     body = family.quirks.read_tensors(body, arguments, settings, notes)
     heads = family.quirks.read_heads(heads, settings)
@@ -261,7 +262,7 @@ def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
         family, settings, encoder=encoder, body=body, heads=heads, source=str(folder), notes=notes
     )
     published = PublishedCheckpoint(
-        model={"_target_": family.target, **arguments},
+        model={"_target_": target_of(family.encoder), **arguments},
         vocab_size=vocab_size,
         encoder=to_ours(body, family.key_map),
         objectives=tensors,

@@ -93,7 +93,7 @@ def to_published_files(run: RunToPublish) -> PublishedFiles:
     family, arguments = family_of_model(run.model)
     notes: list[str] = []
     if run.kind == "encoder":
-        chosen = _ChosenClass(family.body, family.pooler, {}, {})
+        chosen = _ChosenClass(family.body, bool(family.pooler_names), {}, {})
     elif run.kind == "pretraining":
         chosen = _pretraining(family, arguments, run, notes)
     else:
@@ -139,7 +139,7 @@ def _body(
     own = {name: tensor for name, tensor in run.encoder.items() if name not in aliases}
     own[family.token] = _with_padding_row(own[family.token], run)
     published = to_theirs(own, family.key_map, num_heads=arguments.get("num_heads"))
-    if family.pooler and arguments["pooler"] and not chosen.pooler:
+    if family.pooler_names and arguments["pooler"] and not chosen.pooler:
         notes.append(f"the encoder's pooler is left out, because {chosen.architecture} has none")
         published = {name: tensor for name, tensor in published.items() if name not in family.pooler_names}
     elif chosen.pooler and chosen.architecture == family.body and not arguments.get("pooler"):
@@ -169,7 +169,8 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
                 own, small = split_generator(own, encoder=run.encoder, model=run.model, arguments=arguments, node=node)
                 if small:
                     more[GENERATOR_FOLDER] = to_published_files(replace(run, **small))
-            own |= {name: _with_padding_row(own[name], run) for name in head.vocabulary_tensors if name in own}
+            per_token = [f"{head.loss}.{name}" for name in head.objective.vocabulary_tensors]
+            own |= {name: _with_padding_row(own[name], run) for name in per_token if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
     return _ChosenClass(choice.name, choice.pooler or not choice.losses, tensors, {}, choice.losses, more)
 

@@ -84,7 +84,6 @@ ALBERT_FAMILY = Family(
     key_map=ALBERT,
     ignored_patterns=IGNORED,
     alias_patterns=(r"stack\.layers\.[1-9]\d*\..*",),
-    pooler=True,
     body="AlbertModel",
     heads=(
         PretrainingHead(

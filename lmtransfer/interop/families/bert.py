@@ -165,7 +165,6 @@ def _family(kind: str, model_type: str, norm: str, key_map: list[Rewrite]) -> Fa
         config=ConfigTable(_SETTINGS, FIXED, implied_values={"norm": norm}),
         key_map=key_map,
         ignored_patterns=IGNORED,
-        pooler=True,
         body=f"{kind}Model",
         heads=(MLM_HEAD, NSP_HEAD),
         pretraining=(

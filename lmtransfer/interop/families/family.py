@@ -337,7 +337,6 @@ class PretrainingHead:
     Attributes:
         repeats: published tensors that old files store twice: the name of the copy and the name of the original, which
             is in the encoder (without prefix) or in this head. Reading checks that both are equal; no copy is written.
-        architectures: for a head without tensors, the architectures in config.json that have this head.
     """
 
     objective: type[Objective]
@@ -345,17 +344,11 @@ class PretrainingHead:
     repeats: Mapping[str, str] = field(default_factory=dict)
     settings: Sequence[ConfigSetting] = ()  #: arguments of the objective that config.json contains
     implied_values: Mapping[str, Any] = field(default_factory=dict)  #: arguments that are the same in all checkpoints
-    architectures: tuple[str, ...] = ()
 
     @property
     def loss(self) -> str:
         """The objective's name."""
         return self.objective.name
-
-    @property
-    def vocabulary_tensors(self) -> list[str]:
-        """Our names for the tensors that have one entry or row per token of the vocabulary."""
-        return [f"{self.loss}.{name}" for name in self.objective.vocabulary_tensors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +434,6 @@ class Family:
         model_types: the family's values of ``model_type`` in config.json; the first one is written.
         token: our name for the token embedding.
         alias_patterns: regular expressions for our names that are aliases, because layers share the tensor.
-        pooler: whether the encoder has an argument ``pooler``; checkpoints are published with and without a pooler.
         tasks: for each kind of task, the class with its head, or the reason why there is none; see ``task``.
         specials: keys of config.json that hold ids of special tokens, each with the role of the token.
         continues_text: whether the models continue text; if so, tokenizer files name the tokens that begin and end a
@@ -457,7 +449,6 @@ class Family:
     ignored_patterns: tuple[str, ...] = ()  #: regular expressions for published tensors that hold no weights
     token: str = "embeddings.token.weight"
     alias_patterns: tuple[str, ...] = ()
-    pooler: bool = False
     body: str  #: the transformers class of the encoder alone
     heads: Sequence[PretrainingHead] = ()
     pretraining: Sequence[PretrainingArchitecture] = ()
@@ -468,11 +459,6 @@ class Family:
     no_class: str = ""  #: the reason why transformers has no class for the family; empty if there is a class
     quirks: Quirks = field(default_factory=Quirks)
 
-    @property
-    def target(self) -> str:
-        """The ``_target_`` of the encoder."""
-        return target_of(self.encoder)
-
     def task(self, kind: TaskKind) -> TaskArchitecture | str:
         """Return the class for a kind of task, or the reason why there is none.
 
@@ -482,7 +468,10 @@ class Family:
 
     @property
     def pooler_names(self) -> list[str]:
-        """The published tensor names of the pooler, without prefix."""
+        """The published tensor names of the pooler, without prefix; empty if the family has none.
+
+        In families with a pooler, checkpoints are published with and without it.
+        """
         groups = [rewrite.theirs for rewrite in self.key_map if rewrite.ours.startswith("pooler.")]
         return [name for names in groups for name in names]
 

@@ -85,7 +85,6 @@ GPT2_FAMILY = Family(
         PretrainingHead(
             objective=LanguageModel,
             repeats={"lm_head.weight": "wte.weight"},
-            architectures=("GPT2LMHeadModel",),
         ),
     ),
     pretraining=(PretrainingArchitecture("GPT2LMHeadModel", {"lm": "logits"}),),
@@ -131,7 +130,6 @@ GPT_FAMILY = Family(
         PretrainingHead(
             objective=LanguageModel,
             repeats={"lm_head.weight": "tokens_embed.weight"},
-            architectures=("OpenAIGPTLMHeadModel",),
         ),
     ),
     pretraining=(PretrainingArchitecture("OpenAIGPTLMHeadModel", {"lm": "logits"}),),

@@ -10,7 +10,7 @@ from lmtransfer.interop.families.albert import ALBERT_FAMILY
 from lmtransfer.interop.families.bert import BERT_FAMILY, MEGATRON_BERT_FAMILY
 from lmtransfer.interop.families.distilbert import DISTILBERT_FAMILY
 from lmtransfer.interop.families.electra import ELECTRA_FAMILY
-from lmtransfer.interop.families.family import Family, NotInTransformers, defaults_of
+from lmtransfer.interop.families.family import Family, NotInTransformers, defaults_of, target_of
 from lmtransfer.interop.families.gpt import GPT2_FAMILY, GPT_FAMILY
 from lmtransfer.interop.families.modern import MODERN_FAMILY
 from lmtransfer.interop.families.roberta import ROBERTA_FAMILY, ROBERTA_PRE_NORM_FAMILY
@@ -55,7 +55,7 @@ def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
         NotInTransformers: transformers has no such model.
     """
     target = str(model.get("_target_"))
-    families = [family for family in FAMILIES if family.target == target]
+    families = [family for family in FAMILIES if target_of(family.encoder) == target]
     name = target.rpartition(".")[2]
     if not families:
         raise NotInTransformers(f"{name} has no counterpart in transformers")

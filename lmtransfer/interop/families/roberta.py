@@ -152,7 +152,6 @@ def _family(kind: str, model_types: tuple[str, ...], prefix: str, norm: str, key
         config=ConfigTable(_SETTINGS, _FIXED, implied_values={"norm": norm}),
         key_map=[*key_map, *POOLER],
         ignored_patterns=IGNORED,
-        pooler=True,
         body=f"{kind}Model",
         heads=(_MLM,),
         pretraining=(PretrainingArchitecture(f"{kind}ForMaskedLM", {"mlm": "logits"}),),
