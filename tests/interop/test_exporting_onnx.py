@@ -261,7 +261,7 @@ def test_a_graph_that_differs_from_the_model_is_not_left_behind(tmp_path: Path) 
 
 def test_what_has_no_graph_over_padded_rows_is_refused_by_name(tmp_path: Path) -> None:
     xlnet = XlnetEncoder(vocab_size=VOCABULARY, memory_length=8, **OURS)
-    with refuses(CheckpointError, "ONNX", "XlnetEncoder", "safetensors"):
+    with refuses(CheckpointError, "ONNX", "XlnetEncoder", "format=auto"):
         export_onnx(encoder=xlnet, folder=tmp_path)
     for kind in ("classification", "tagging"):
         with refuses(CheckpointError, "BiLstm", "transfer.pooling", "transfer.pairs"):
@@ -269,7 +269,7 @@ def test_what_has_no_graph_over_padded_rows_is_refused_by_name(tmp_path: Path) -
     normed = _learner("classification", pooling="mean", layers="mix", mix_layer_norm=True)
     with refuses(CheckpointError, "transfer.mix_layer_norm=true", "transfer.mix_layer_norm=false"):
         export_onnx(folder=tmp_path, **_of_task(normed))
-    with refuses(CheckpointError, "yes, no, unknown"):
+    with refuses(CheckpointError, "yes, no or unknown"):
         export_onnx(folder=tmp_path, **_of_task(_learner("span")))
     assert not list(tmp_path.iterdir())
 

@@ -201,14 +201,10 @@ def test_a_transfer_starts_from_a_pushed_run(hub: FakeHub) -> None:
     assert json.loads(Path("runs/probe/one/versions.json").read_text())["data"]["init"] == f"me/kept@{first}"
     changed = hub.repositories["me/kept"].files() | {"note.txt": b"newer"}
     second = hub.repositories["me/kept"].commit(changed)
-    assert (
-        lmtransfer("probe", *LABELS, "init=hf:me/kept", "name=two") == 0
-    )  # reads the newest state instead of the copy
+    assert lmtransfer("probe", *LABELS, "init=hf:me/kept", "name=two") == 0  # reads the newest state, not the copy
     assert json.loads(Path("runs/probe/two/versions.json").read_text())["data"]["init"] == f"me/kept@{second}"
     hub.close()
-    assert (
-        lmtransfer("probe", *LABELS, "init=hf:me/kept", "name=three") == 0
-    )  # reads the copy, because the hub is unreachable
+    assert lmtransfer("probe", *LABELS, "init=hf:me/kept", "name=three") == 0  # reads the copy, without the hub
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def test_what_is_no_json_or_has_other_tokens_is_refused() -> None:
             PublishedTokenizer(broken, specials=toys.BERT)
     with refuses(CheckpointError, "cls '[BOS]'"):
         PublishedTokenizer(model, specials={**toys.BERT, "cls": "[BOS]"})
-    with refuses(CheckpointError, "20 tokens"):
+    with refuses(CheckpointError, "20 embedding rows"):
         PublishedTokenizer(model, specials=toys.BERT, vocab_size=20)
     with refuses(CheckpointError, "begin='x'"):
         PublishedTokenizer(model, specials={"begin": "x"})

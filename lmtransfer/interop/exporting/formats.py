@@ -291,7 +291,7 @@ def _problem(folder: Path, *, overwrite: bool) -> str | None:
         return None
     names = _names_on_card(folder)
     if names is None:
-        return "is not empty and not an export with a list of its files; give a new folder"
+        return "is not empty and holds no complete export; give a new folder"
     others = [path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
     others = [path for path in others if path.relative_to(folder).as_posix() not in names]
     if others:
