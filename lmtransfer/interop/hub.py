@@ -26,7 +26,7 @@ _MODELS_PREFIX = "models--"
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that the hub's client raises, including those of its HTTP library."""
+    """Return the classes of errors that the hub's client and its HTTP library raise."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return cast("tuple[type[Exception], ...]", (*HfHubHTTPError.__bases__, OSError, ValueError, RuntimeError))
@@ -110,7 +110,7 @@ def _first_line(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A repository to upload to."""
+    """A repository on the hub that receives an export."""
 
     name: str
     private: bool  #: visibility of a new repository; that of an existing repository does not change

@@ -312,8 +312,9 @@ def read_vectors(
         if longest == max_length:
             return None, notes
         note = (
-            f"tokenizer_config.json: model_max_length={longest}: embed and load(...).vectors cut texts to {longest} "
-            f"tokens; the encoder can read {max_length} (embed: max_length={max_length}; tasks: task.max_length)"
+            f"tokenizer_config.json: model_max_length={longest}: embed and load(...).vectors truncate texts to "
+            f"{longest} tokens; the encoder can read {max_length} (embed: max_length={max_length}; tasks: "
+            f"task.max_length={max_length})"
         )
         return {"pooling": "mean", "max_length": longest, "normalise": False}, [*notes, note]
     modules = read_json(folder / MODULES, list[dict[str, Any]], error=CheckpointError, finite=False)
@@ -353,8 +354,8 @@ def read_vectors(
     longest = min(length for length in (*lengths, max_length) if length)
     normalise = "Normalize" in kinds
     notes.append(
-        f"{MODULES}: embed and load(...).vectors use the publisher's settings: pooling={poolings[0]}, texts cut to "
-        f"{longest} tokens{', vectors of length 1' if normalise else ''}; for tasks set transfer.pooling={poolings[0]} "
+        f"{MODULES}: embed and load(...).vectors use the publisher's settings: pooling={poolings[0]}, at most {longest} "
+        f"tokens{', vectors of length 1' if normalise else ''}; for tasks, set transfer.pooling={poolings[0]} "
         f"task.max_length={longest}"
     )
     return {"pooling": poolings[0], "max_length": longest, "normalise": normalise}, notes

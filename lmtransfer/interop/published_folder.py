@@ -1,4 +1,4 @@
-"""The location of a published model or someone else's run: a local folder, or a repository on the Hugging Face hub."""
+"""Finds a published model or someone else's run: in a local folder, or in a repository on the Hugging Face hub."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _is_publishable(head: PretrainingHead, arguments: Mapping[str, Any], run: Ru
     epsilon = other.pop("norm_eps", None)
     if other:
         differ = ", ".join(f"{name}={value} (published: {published[name]})" for name, value in other.items())
-        notes.append(f"the head of {head.loss} has no counterpart in transformers with {differ}")
+        notes.append(f"the head of {head.loss} with {differ} has no counterpart in transformers")
     elif epsilon is not None:
         notes.append(
             f"the head of {head.loss} was trained with norm_eps={epsilon}; the published head uses the encoder's "
@@ -217,7 +217,8 @@ def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes
     elif ("hidden.weight" in run.head) != ("hidden.weight" in ours):
         own, published = ("a", "none") if "hidden.weight" in run.head else ("no", "one")
         raise CheckpointError(
-            f"this head has {own} hidden layer, but {task.name} has {published}: it has no counterpart in transformers"
+            f"this head has {own} hidden layer, but {task.name} has {published}: the head has no counterpart in "
+            "transformers"
         )
     if "hidden.weight" in run.head and run.head["hidden.weight"].shape[0] != arguments["dim"]:
         raise CheckpointError(

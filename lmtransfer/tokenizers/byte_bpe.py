@@ -43,7 +43,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class ByteBpeTokenizer(Tokenizer):
-    """A byte-level model of the ``tokenizers`` library as a ``Tokenizer``."""
+    """A byte-level tokenizer, which the ``tokenizers`` library runs."""
 
     kind = "byte_bpe"
     model_file = "byte_bpe.json"

@@ -37,7 +37,7 @@ _VERSION = 1  # increase it when the same spm.model would give other ids or word
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A sentencepiece model as a ``Tokenizer``."""
+    """A tokenizer that runs a sentencepiece model."""
 
     kind = "sentencepiece"
     model_file = "spm.model"

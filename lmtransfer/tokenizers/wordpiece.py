@@ -41,7 +41,7 @@ _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 
 
 class WordPieceTokenizer(Tokenizer):
-    """A WordPiece vocabulary as a ``Tokenizer``.
+    """A tokenizer with a WordPiece vocabulary.
 
     ``starts_word`` follows BERT's definition of words: each punctuation mark is a separate word.
 

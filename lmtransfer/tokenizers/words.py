@@ -48,7 +48,7 @@ _ASCII_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class WordTokenizer(CharacterTokenizer):
-    """A vocabulary of words as a ``CharacterTokenizer``.
+    """A tokenizer with a vocabulary of whole words.
 
     In ``characters``, ``[CLS]`` and ``[SEP]`` are ELMo's marks for the beginning and end of a sentence. The other
     special tokens have the characters of their names.

@@ -166,7 +166,9 @@ def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: Publishe
     for name, tensor in whole.tensors.items():
         difference = float((merged[name] - tensor).abs().max()) if name in merged else float("inf")
         if not difference <= _ROUNDING:
-            raise CheckpointError(f"{WEIGHT_FILE}: {name} differs by {difference:.1e}; nothing was exported")
+            raise CheckpointError(
+                f"{WEIGHT_FILE}: {name} differs from the run's weight by {difference:.1e}; nothing was exported"
+            )
         largest = max(largest, difference)
     rounded = f"{largest:.0e}" if largest else "0"
     modules = len(config["target_modules"])

@@ -60,7 +60,7 @@ class Submission:
     backend: Literal["mlm", "causal"]
 
     def write(self, folder: Path) -> None:
-        """Write the submission and the form into a folder."""
+        """Write the submission and the form to a folder."""
         name = f"all_full_preds_and_fast_scores_{self.backend}.json"
         write_text(folder / name, json.dumps(self.content, ensure_ascii=False) + "\n")
         write_text(folder / "README.md", self.form)
@@ -171,7 +171,7 @@ def _reading(run: Run | None, problems: list[str]) -> dict[str, Any] | None:
         for line in _lines(run.path / READING_FILE, _ReadingLine)
     ]
     if len(rows) != _NUM_READING:
-        problems.append(f"reading: {len(rows):,} words; the challenge has {_NUM_READING:,}")
+        problems.append(f"reading: {len(rows):,} words; the challenge has {_NUM_READING:,} words")
     return {"reading": {"predictions": rows}}
 
 
@@ -212,7 +212,7 @@ def _glue(runs: Mapping[tuple[str, int | None], Run], problems: list[str]) -> di
         answers = read_predictions(path).examples.predicted.astype(int).tolist()
         content[task] = {"predictions": [{"id": f"{task}_{row}", "pred": answer} for row, answer in enumerate(answers)]}
         if len(answers) != size:
-            problems.append(f"{task}: {len(answers):,} answers; the challenge has {size:,}")
+            problems.append(f"{task}: {len(answers):,} predictions; the challenge has {size:,}")
     return content
 
 

@@ -56,7 +56,7 @@ class TextLogits:
 
 
 class LogitModel(Protocol):
-    """A model in any form, with its tokenizer."""
+    """A model and its tokenizer, either in lmtransfer or as loaded from an export."""
 
     def __call__(self, texts: Sequence[TextInput]) -> TextLogits:
         """Compute the token ids and logits of texts, which are either all single texts or all pairs."""

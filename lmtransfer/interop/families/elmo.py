@@ -90,7 +90,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             if item.nbytes > max_bytes:
-                raise ValueError(f"{name} needs {item.nbytes:,} bytes, but the file has only {path.stat().st_size:,}")
+                raise ValueError(f"{name} takes {item.nbytes:,} bytes, but the file has only {path.stat().st_size:,}")
             tensors[name] = torch.from_numpy(item[...])
 
     try:
@@ -104,7 +104,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
 
 
 def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Convert the tensors of ``weights.hdf5`` to the state of ``ElmoEncoder(**elmo_arguments(options), ...)``.
+    """Convert the tensors of ``weights.hdf5`` to a state_dict of ``ElmoEncoder``.
 
     Args:
         tensors: the file's tensors by name, such as ``RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0``.

@@ -95,7 +95,7 @@ def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[s
                 raise CheckpointError(f"the checkpoint has {name} but not {', '.join(missing)}")
             ours[rewrite.ours.replace("{i}", layer)] = rewrite.join([rest.pop(part) for part in parts])
     if rest:
-        raise CheckpointError(f"the checkpoint has tensors that its family does not have: {', '.join(sorted(rest))}")
+        raise CheckpointError(f"the checkpoint has tensors that its model family lacks: {', '.join(sorted(rest))}")
     return ours
 
 
@@ -275,7 +275,7 @@ class ConfigTable:
                 continue
             if not setting.is_used:
                 if value:
-                    notes.append(f"{setting.theirs}={value} is ignored: lmtransfer's models have no such setting")
+                    notes.append(f"{setting.theirs}={value} is ignored, because lmtransfer has no such setting")
                 continue
             arguments[setting.ours] = value
             for key in setting.copies:
