@@ -354,8 +354,8 @@ def read_vectors(
     longest = min(length for length in (*lengths, max_length) if length)
     normalise = "Normalize" in kinds
     notes.append(
-        f"{MODULES}: embed and load(...).vectors use the publisher's settings: pooling={poolings[0]}, at most {longest} "
-        f"tokens{', vectors of length 1' if normalise else ''}; for tasks, set transfer.pooling={poolings[0]} "
+        f"{MODULES}: embed and load(...).vectors use the publisher's settings: pooling={poolings[0]}, at most "
+        f"{longest} tokens{', vectors of length 1' if normalise else ''}; for tasks, set transfer.pooling={poolings[0]} "
         f"task.max_length={longest}"
     )
     return {"pooling": poolings[0], "max_length": longest, "normalise": normalise}, notes
