@@ -355,8 +355,8 @@ def read_vectors(
     normalise = "Normalize" in kinds
     notes.append(
         f"{MODULES}: embed and load(...).vectors use the publisher's settings: pooling={poolings[0]}, at most "
-        f"{longest} tokens{', vectors of length 1' if normalise else ''}; for tasks, set transfer.pooling={poolings[0]} "
-        f"task.max_length={longest}"
+        f"{longest} tokens{', vectors of length 1' if normalise else ''}; for tasks, set "
+        f"transfer.pooling={poolings[0]} task.max_length={longest}"
     )
     return {"pooling": poolings[0], "max_length": longest, "normalise": normalise}, notes
 
