@@ -209,10 +209,12 @@ def _glue(runs: Mapping[tuple[str, int | None], Run], problems: list[str]) -> di
         if run is None or path is None:
             problems.append(f"{task}: no finetuning run with predictions (task=babylm_{task} experiment=babylm_glue)")
             continue
-        answers = read_predictions(path).examples.predicted.astype(int).tolist()
-        content[task] = {"predictions": [{"id": f"{task}_{row}", "pred": answer} for row, answer in enumerate(answers)]}
-        if len(answers) != size:
-            problems.append(f"{task}: {len(answers):,} predictions; the challenge has {size:,}")
+        predictions = read_predictions(path).examples.predicted.astype(int).tolist()
+        content[task] = {
+            "predictions": [{"id": f"{task}_{row}", "pred": prediction} for row, prediction in enumerate(predictions)]
+        }
+        if len(predictions) != size:
+            problems.append(f"{task}: {len(predictions):,} predictions; the challenge has {size:,}")
     return content
 
 
