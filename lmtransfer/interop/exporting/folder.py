@@ -81,10 +81,10 @@ def check_head(run: OpenRun) -> None:
         together = isinstance(run.learner, TaskLearner) and isinstance(run.learner.composition, PairComparison)
         settings = "transfer.pooling=family transfer.layers=last" + (" transfer.pairs=together" if together else "")
         # The export as ONNX does not support separately encoded pairs either.
-        onnx = "" if together else "export the run with format=onnx, or "
+        onnx = "" if together else "export the run with format=onnx, "
         raise CheckpointError(
             f"run={run.run_path}: transformers has no class for this head: {problem}. Train the head with {settings}, "
-            f"or {onnx}write the tensors with format=tensors"
+            f"{onnx}or write the tensors with format=tensors"
         )
 
 
