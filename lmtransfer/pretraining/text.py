@@ -179,7 +179,7 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
     else:
         trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
         tokenizer = tokenizer_for(corpus, build(OmegaConf.create(trainer)), cache_dir=cache_dir)
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     if words is not None:
         tokenizer, notes = add_words(tokenizer, Path(str(words)).expanduser().absolute())
     prepared = prepare(

@@ -1,8 +1,7 @@
-"""Text to ids by byte-pair encoding of UTF-8 bytes, as in GPT-2 and RoBERTa.
+"""A byte-level BPE tokenizer, as in GPT-2 and RoBERTa.
 
 Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.2. All 256 bytes are pieces, so
-no text is unknown. Ids 0 to 3 are ``[UNK]`` (which never occurs), ``[CLS]``, ``[SEP]`` and ``[MASK]``; text never
-encodes to them.
+no text is unknown. Ids 0 to 3 are ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; text is never encoded as them.
 
 Words are separated by white space; a word starts at a piece that begins with a space. Where we differ from GPT-2: the
 first word of a text gets a space too, and any white space becomes one space, so that the id alone shows whether a token
@@ -25,11 +24,19 @@ from tokenizers import models, normalizers, pre_tokenizers
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, special_flags, split_flat
-from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.base import (
+    SPECIALS,
+    Encoding,
+    Tokenizer,
+    padded_size,
+    read_model,
+    replace_surrogates,
+    special_flags,
+    split_flat,
+)
 from lmtransfer.tokenizers.word_memo import WordMemo, part_memo
 
-#: Displayed in place of the space at the beginning of a word.
+#: Displayed instead of the space at the beginning of a word.
 META: Final = "\u2581"
 
 _VERSION = 1  # increase it when the same model would give other ids or word starts
@@ -39,7 +46,7 @@ _ASCII_PARTS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^ A-
 
 
 class ByteBpeTokenizer(Tokenizer):
-    """A byte-level model of the ``tokenizers`` library as a ``Tokenizer``."""
+    """A byte-level tokenizer, which the ``tokenizers`` library runs."""
 
     kind = "byte_bpe"
     model_file = "byte_bpe.json"
@@ -55,14 +62,16 @@ class ByteBpeTokenizer(Tokenizer):
             if described["pre_tokenizer"]["type"] != "ByteLevel" or described["added_tokens"]:
                 raise ValueError("it is not byte-level, or has added tokens")
             self._library = tokenizers.Tokenizer.from_buffer(model)
-        except Exception as error:  # the library raises Exception itself
-            raise CheckpointError(f"not a byte-level tokenizer ({error}); train or copy it again") from None
+        except Exception as error:  # the library raises plain Exception
+            raise CheckpointError(
+                f"the byte-level tokenizer is damaged ({error}); copy it again, or train a new one"
+            ) from None
         by_id = {token_id: piece for piece, token_id in vocabulary.items()}
         first = tuple(by_id.get(i, "") for i in range(len(SPECIALS)))
         if first != SPECIALS or sorted(by_id) != list(range(len(by_id))):
             raise CheckpointError(
                 f"the tokenizer begins with the pieces {', '.join(first)}, but lmtransfer needs {', '.join(SPECIALS)} "
-                "as ids 0 to 3: train one with `lmtransfer prepare`"
+                "as ids 0 to 3: train a vocabulary with `lmtransfer prepare`"
             )
         self.num_pieces = len(by_id)
         self.vocab_size = padded_size(self.num_pieces)
@@ -88,20 +97,20 @@ class ByteBpeTokenizer(Tokenizer):
     def encode(self, text: str) -> Encoding:
         """Encode one text, with offsets.
 
-        If a character's bytes are split into several tokens, each token has the span of the whole character. A token
-        that is only a space has an empty span at the start of the next word.
+        If the bytes of a character are in several tokens, each of these tokens has the span of the whole character. A
+        token that is only a space has an empty span at the start of the next word.
         """
         clean = space_words(text)
         encoding = self._library.encode(clean)
         ids = np.array(encoding.ids, dtype=np.int32)
         spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-        # Both texts have the same non-space characters in the same order, so their indices map back to the original.
+        # Both texts have the same visible characters in the same order, so counting them gives the original positions.
         is_letter = np.array([not character.isspace() for character in clean], dtype=bool)
         letters_before = np.append(0, np.cumsum(is_letter))
-        place_of_letter = np.array([i for i, character in enumerate(text) if not character.isspace()], dtype=np.int32)
+        letter_places = np.array([i for i, character in enumerate(text) if not character.isspace()], dtype=np.int32)
         first, last = letters_before[spans[:, 0]], letters_before[spans[:, 1]]
-        starts = place_of_letter[first]
-        ends = np.where(first < last, place_of_letter[last - 1] + 1, starts)
+        starts = letter_places[first]
+        ends = np.where(first < last, letter_places[last - 1] + 1, starts)
         return Encoding(ids, np.stack([starts, ends], axis=1).astype(np.int32), self.starts_word[ids])
 
     @override
@@ -120,8 +129,8 @@ class ByteBpeTokenizer(Tokenizer):
         joined = b"".join(self._bytes[token_id - len(SPECIALS)] for token_id in ids)
         return joined.decode(errors="replace").removeprefix(" ")
 
+    @override
     def _piece(self, token_id: int) -> str:
-        """Return the piece with U+2581 for a leading space and ``<0xE2>`` for bytes that are not a character."""
         if token_id < len(SPECIALS):
             return SPECIALS[token_id]
         return format_piece(self._bytes[token_id - len(SPECIALS)])
@@ -132,10 +141,7 @@ class ByteBpeTokenizer(Tokenizer):
 
 
 def space_words(text: str) -> str:
-    """Put one space before each word of a text and drop other white space, as the library expects.
-
-    Lone surrogates, which have no UTF-8 form, become U+FFFD.
-    """
+    """Put one space before each word of a text, drop other white space, and replace lone surrogates."""
     return "".join(" " + word for word in _words(text))
 
 
@@ -165,14 +171,17 @@ def byte_memo(library: tokenizers.Tokenizer) -> WordMemo | None:
 
 
 def byte_letters() -> dict[str, int]:
-    """Return the byte of each character in the library's vocabularies: visible bytes as is, others U+0100 and up."""
+    """Return the byte of each character in byte-level vocabularies: visible bytes stand for themselves.
+
+    The other bytes are written as the characters from U+0100 on.
+    """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = sorted(set(range(256)) - set(visible))
     return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
 def format_piece(piece: bytes) -> str:
-    """Format bytes for display: U+2581 for a leading space, ``<0xE2>`` for bytes that are not a character."""
+    """Format a piece for display, with U+2581 for a leading space and ``<0xE2>`` for bytes that form no character."""
     text = piece.decode(errors="surrogateescape")
     text = _SURROGATES.sub(lambda match: f"<0x{ord(match[0]) - 0xDC00:02X}>", text)
     return META + text[1:] if text.startswith(" ") else text

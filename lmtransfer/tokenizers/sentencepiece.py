@@ -1,8 +1,8 @@
-"""Text to ids with a vocabulary trained by sentencepiece (unigram or BPE).
+"""A tokenizer with a vocabulary trained by sentencepiece (unigram or BPE).
 
 Kudo and Richardson, "SentencePiece: A simple and language independent subword tokenizer and detokenizer for Neural
 Text Processing", EMNLP 2018. Ids 0 to 3 are ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``. The last three are
-control symbols, and text never encodes to them: ``"[MASK]"`` in a document becomes about five ordinary pieces.
+control symbols; text is never encoded as them: ``"[MASK]"`` in a document becomes about five ordinary pieces.
 
 Words are separated by white space. A word starts at a piece with the meta symbol (U+2581). If the meta symbol is a
 separate piece, that piece starts the word after it.
@@ -22,15 +22,17 @@ from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import (
+    SPECIALS,
     Encoding,
     Tokenizer,
     join_flat,
+    padded_size,
+    read_model,
     replace_surrogates,
     special_flags,
     split_flat,
     trim_spans,
 )
-from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
 from lmtransfer.tokenizers.word_memo import WordMemo
 
 META: Final = "\u2581"
@@ -39,7 +41,7 @@ _VERSION = 1  # increase it when the same spm.model would give other ids or word
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A sentencepiece model as a ``Tokenizer``."""
+    """A tokenizer that runs a sentencepiece model."""
 
     kind = "sentencepiece"
     model_file = "spm.model"
@@ -50,14 +52,16 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
-            raise CheckpointError(f"not a sentencepiece model ({error}); train or copy the tokenizer again") from None
+            raise CheckpointError(
+                f"the sentencepiece model is damaged ({error}); copy the tokenizer again, or train a new one"
+            ) from None
         processor = self._processor
         self.num_pieces: int = processor.get_piece_size()
         first = tuple(processor.id_to_piece(i) for i in range(min(len(SPECIALS), self.num_pieces)))
         if first != SPECIALS:
             raise CheckpointError(
                 f"the sentencepiece model begins with the pieces {', '.join(first)}, but lmtransfer needs "
-                f"{', '.join(SPECIALS)} as ids 0 to 3: train one with `lmtransfer prepare`"
+                f"{', '.join(SPECIALS)} as ids 0 to 3: train a vocabulary with `lmtransfer prepare`"
             )
         self.vocab_size = padded_size(self.num_pieces)
         self.is_special = special_flags(self.num_pieces, self.vocab_size)
@@ -84,8 +88,8 @@ class SentencePieceTokenizer(Tokenizer):
 
         Characters that normalization drops or turns into white space (no-break and zero-width spaces, control
         characters) count as white space: spans never begin or end with them. A meta symbol that is a separate piece has
-        an empty span. If a character is split into several byte pieces (``byte_fallback``), the last piece has its
-        span.
+        an empty span. If a character is split into several byte pieces (``byte_fallback``), the last of these pieces
+        has the character's span.
         """
         mapping = self._processor.encode(replace_surrogates(text), return_type="offset_mapping")
         spans = trim_spans(text, mapping["offsets"], is_blank=self._is_blank)
@@ -141,7 +145,7 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     @override
     def unknown_advice(self) -> str:
-        return "raise tokenizer.character_coverage, or set tokenizer.byte_fallback=true"
+        return "increase tokenizer.character_coverage, or set tokenizer.byte_fallback=true"
 
     @override
     def model_bytes(self) -> bytes:

@@ -1,6 +1,7 @@
-"""Folders of published families in and out, against transformers with random weights.
+"""Published families, read and written: against transformers with random weights.
 
-ELMo and Transformer-XL, which transformers does not have, are in files of their own.
+ELMo and Transformer-XL, which transformers lacks, are tested in ``tests/parity/test_elmo.py`` and
+``test_families_transformer_xl.py``.
 """
 
 from __future__ import annotations
@@ -78,19 +79,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
 PAIRED = ("Bert", "MegatronBert", "Albert", "Electra", "XLNet")
 MLM = {"Model": {}, "ForMaskedLM": {"mlm": "logits"}}
 PAIRS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits"}
-#: The classes of each family, and where their outputs have the logits of an objective.
+#: The classes of each family, and for each objective the attribute of the output that holds its logits.
 CLASSES: dict[str, dict[str, dict[str, str]]] = {
     **dict.fromkeys(
         ("Bert", "MegatronBert"), MLM | {"ForPreTraining": PAIRS, "ForNextSentencePrediction": {"nsp": "logits"}}
     ),
     **dict.fromkeys(("Roberta", "RobertaPreLayerNorm", "DistilBert", "ModernBert"), MLM),
     "Albert": MLM | {"ForPreTraining": {"mlm": "prediction_logits", "sop": "sop_logits"}},
-    "Electra": MLM | {"ForPreTraining": {}},  # without its generator it is no objective
+    "Electra": MLM | {"ForPreTraining": {}},  # without a generator there is no objective
     **dict.fromkeys(("GPT2", "OpenAIGPT"), {"Model": {}, "LMHeadModel": {"lm": "logits"}}),
     "XLNet": {"Model": {}, "LMHeadModel": {"plm": "logits"}},
 }
 BIASES = {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True}
-#: Other settings of a family, and what ours are then.
+#: Other settings of a family, and the matching arguments of our encoder.
 SETTINGS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "Roberta": [({}, {"max_length": 27})],
     "Electra": [({}, {}), ({"embedding_size": 24}, {"embedding_dim": 24})],
@@ -112,7 +113,7 @@ def peer_of(family: str, architecture: str = "Model", *, seed: int = 0, **change
 
 
 def inputs_of(family: str) -> tuple[Any, dict[str, Tensor], int]:
-    """A batch, the same rows as the peer reads them, and its padding id."""
+    """Return a batch, the same rows as inputs for transformers, and their padding id."""
     batch, pad = batch_of(segments=family in PAIRED), CONFIGS[family].get("pad_token_id", 0)
     return batch, padded(batch, pad=pad, segments=family in PAIRED, left=family == "XLNet"), pad
 
@@ -138,7 +139,7 @@ def test_every_architecture_computes_the_same_and_goes_back_to_the_byte(
     batch, inputs, pad = inputs_of(family)
     published, loaded = there_and_back(peer, tmp_path, pad=pad)
     assert published.model.items() >= ours.items()
-    assert published.losses == tuple(heads)
+    assert list(published.losses) == list(heads)
     encoder, real = encoder_of(published), inputs["attention_mask"].bool()
     last = assert_same_layers(encoder, peer.base_model, batch, inputs)
     with torch.no_grad():
@@ -230,12 +231,12 @@ def test_our_task_heads_answer_the_same_there(tmp_path: Path, family: str, chang
         assert (files.config["id2label"], files.config["label2id"]) == (labels, {"a": 0, "b": 1, "c": 2})
     if family in ("Bert", "ModernBert") and kind != "span":
         assert files.config["classifier_dropout"] == 0.25
-    published = read_published(tmp_path)  # what we wrote, we read, and write again
-    assert published.losses == ()
+    published = read_published(tmp_path)
+    assert not published.losses
     assert published.model.get("max_length") == (512 if family == "XLNet" else model["max_length"])
     again = to_published_files(run_of(published, pad=pad)).tensors
     body = [name for name in files.tensors if any(name.endswith(f".{other}") for other in again)]
-    assert len(body) >= len(again) - 2  # but for a pooler, which the class may not have
+    assert len(body) >= len(again) - 2  # except a pooler, which the class may lack
     assert all(torch.equal(again[name.partition(".")[2]], files.tensors[name]) for name in body)
 
 
@@ -252,7 +253,7 @@ PRETRAINED = [
 def test_our_pretrained_run_answers_the_same_there(
     tmp_path: Path, family: str, changes: dict[str, Any], head: dict[str, Any], pad: int
 ) -> None:
-    """With an id of its own for padding, which adds a row, or with norms whose biases are zero there."""
+    """Either with a new id for padding, which adds a row, or with norms whose biases are zero in transformers."""
     model = OURS[family] | changes
     node = {"_target_": "lmtransfer.objectives.masked_lm.MaskedLanguageModel", **head}
     learner = perturbed(PretrainingLearner(build(model, vocab_size=VOCABULARY), [build(node)]))
@@ -285,7 +286,7 @@ def pretrained_run(learner: PretrainingLearner, model: dict[str, Any], nodes: di
 
 
 def loaded(auto: Any, folder: Path) -> Any:
-    """The model, which found all its tensors and no others."""
+    """Load a model that must find exactly its own tensors."""
     peer, told = auto.from_pretrained(folder, output_loading_info=True)
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
@@ -315,7 +316,7 @@ def test_discriminator_and_generator_together_are_the_objective(tmp_path: Path) 
     discriminator.save_pretrained(tmp_path)
     generator.save_pretrained(tmp_path / "generator")
     published = read_published(tmp_path)
-    assert published.losses == ("rtd",)
+    assert list(published.losses) == ["rtd"]
     assert_both_answer(learner_of(published), discriminator, generator)
     files = to_published_files(run_of(published))
     assert_same_tensors(files.tensors, load_file(tmp_path / "model.safetensors"))
@@ -324,7 +325,7 @@ def test_discriminator_and_generator_together_are_the_objective(tmp_path: Path) 
     assert_same_tensors(small.tensors, load_file(tmp_path / "generator" / "model.safetensors"))
     perturbed(generator).save_pretrained(tmp_path / "generator")
     read = read_published(tmp_path)
-    assert read.losses == ()
+    assert not read.losses
     assert any("generator" in note and "embeddings" in note for note in read.notes)
 
 
@@ -336,18 +337,18 @@ def test_our_run_with_a_generator_answers_the_same_there(tmp_path: Path) -> None
     discriminator = loaded(transformers.AutoModelForPreTraining, tmp_path)
     generator = loaded(transformers.AutoModelForMaskedLM, tmp_path / "generator")
     assert_both_answer(learner, discriminator, generator, pad=VOCABULARY)
-    assert read_published(tmp_path).losses == ("rtd",)
+    assert list(read_published(tmp_path).losses) == ["rtd"]
 
 
 def test_a_subfolder_that_leads_back_is_no_generator(tmp_path: Path) -> None:
     peer_of("Electra", "ForPreTraining").save_pretrained(tmp_path)
     (tmp_path / "generator").symlink_to(tmp_path, target_is_directory=True)
     read = read_published(tmp_path)
-    assert read.losses == ()
+    assert not read.losses
     assert any("generator" in note and "mlm" in note for note in read.notes)
 
 
-# Names, prefixes and forms of files.
+# Names, prefixes and file formats.
 
 
 def saved(folder: Path, architecture: str = "ForPreTraining", **changes: Any) -> dict[str, Tensor]:
@@ -390,7 +391,7 @@ def test_old_names_prefixes_and_repeated_tensors_read_the_same(tmp_path: Path) -
         read = read_published(tmp_path)
         assert_same_tensors(read.encoder, expected.encoder)
         assert_same_tensors(read.objectives, expected.objectives)
-        assert (read.losses, read.notes) == (("mlm", "nsp"), expected.notes)
+        assert (list(read.losses), read.notes) == (["mlm", "nsp"], expected.notes)
 
 
 def test_sizes_left_out_and_tensors_of_old_files(tmp_path: Path) -> None:
@@ -402,7 +403,7 @@ def test_sizes_left_out_and_tensors_of_old_files(tmp_path: Path) -> None:
     save_file(old, tmp_path / "model.safetensors")
     read = read_published(tmp_path)
     assert read.model["hidden_dim"] == 96
-    assert read.losses == ("lm",)
+    assert list(read.losses) == ["lm"]
     assert any("attn_pdrop=0.1" in note for note in read.notes)
 
 
@@ -426,7 +427,7 @@ def test_shards_and_half_precision_read_the_same(tmp_path: Path, form: str) -> N
 def test_a_prefix_of_all_names_is_removed(prefix: str, architecture: str, tmp_path: Path) -> None:
     tensors = saved(tmp_path, architecture)
     expected = read_published(tmp_path)
-    for part in ("embeddings.", "layer.0."):  # compiled apart
+    for part in ("embeddings.", "layer.0."):  # compiled separately
         tensors = {name.replace(part, f"{part}_orig_mod."): tensor for name, tensor in tensors.items()}
     renamed = {f"_orig_mod.{prefix}{name}": tensor for name, tensor in tensors.items()}
     save_file(renamed, tmp_path / "model.safetensors")
@@ -461,11 +462,11 @@ def test_a_head_with_another_activation_is_left_out_and_told(tmp_path: Path) -> 
     peer_of("ModernBert", "ForMaskedLM").save_pretrained(tmp_path)
     edit_config(tmp_path, {"classifier_activation": "silu"})
     read = read_published(tmp_path)
-    assert read.losses == ()
+    assert not read.losses
     assert any("mlm" in note and "classifier_activation=silu" in note for note in read.notes)
 
 
-# What is refused.
+# Rejected folders and models.
 
 
 def test_untied_outputs_and_unknown_heads_are_left_out_and_told(tmp_path: Path) -> None:
@@ -474,7 +475,7 @@ def test_untied_outputs_and_unknown_heads_are_left_out_and_told(tmp_path: Path) 
     tensors["qa_outputs.weight"] = torch.zeros(2, 24)
     save_file(tensors, tmp_path / "model.safetensors")
     read = read_published(tmp_path)
-    assert read.losses == ("nsp",)
+    assert list(read.losses) == ["nsp"]
     assert any("mlm" in note and "decoder.weight" in note for note in read.notes)
     assert any("qa_outputs.weight" in note for note in read.notes)
 
@@ -554,7 +555,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
         read_published(tmp_path)
     saved(tmp_path)
     edit_config(tmp_path, {"architectures": 3})
-    assert read_published(tmp_path).losses == ("mlm", "nsp")
+    assert list(read_published(tmp_path).losses) == ["mlm", "nsp"]
     (tmp_path / "model.safetensors").write_bytes(b"")
     with refuses(CheckpointError, str(tmp_path / "model.safetensors")):
         read_published(tmp_path)

@@ -1,16 +1,16 @@
-"""Our tokenizers as ``transformers.AutoTokenizer`` reads what was written of them."""
+"""Our tokenizers, written and then loaded by ``transformers.AutoTokenizer``."""
 
 from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fakes.published_tokenizers import train_wordpiece
 from support.refusals import refuses
 from transformers import AutoTokenizer, BertTokenizer, pipeline
 from transformers.models.bert import BertConfig, BertForMaskedLM
@@ -23,15 +23,9 @@ from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.published import PublishedTokenizer
-from lmtransfer.tokenizers.trainers import ByteBpeTrainer, LineCounts, SentencePieceTrainer, WordPieceTrainer
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 from lmtransfer.tokenizers.words import WordTokenizer
-
-
-def train_wordpiece(lines: Iterable[str], **settings: Any) -> WordPieceTokenizer:
-    """A vocabulary of all these lines, of as many pieces as they support."""
-    return WordPieceTrainer(allow_fewer=True, **settings).train_on(list(lines), LineCounts())
-
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog, and the dog doesn't mind; it's 12.5 metres away (or 13)!",
@@ -40,7 +34,7 @@ CORPUS = [
     "\u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d\u0924\u0947 \u041f\u0440\u0438\u0432\u0435\u0442",
 ]
 
-#: Texts that tokenizers stumble over, as issue trackers know them.
+#: Texts that are known to cause errors in tokenizers.
 NASTY = [
     "",
     " ",
@@ -78,7 +72,7 @@ def _byte_bpe(folder: Path, *, lowercase: bool) -> Tokenizer:
 
 
 def _published(folder: Path) -> Tokenizer:
-    """RoBERTa's kind: a vocabulary with its own names, a frame and a truncation of its own."""
+    """A tokenizer like RoBERTa's, with its own names for special tokens, its own frame and its own truncation."""
     import tokenizers
     from tokenizers import AddedToken, pre_tokenizers, processors, trainers
 
@@ -118,7 +112,7 @@ ADDED = ["quickest", "B\u00e4rin", "C++", "\u4e2d\u65e5", "covid-19", "Zq"]
 
 @pytest.fixture(scope="module", params=KINDS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Path]:
-    """A tokenizer, and the folder it was written to as a BERT's."""
+    """A tokenizer, and the folder to which it was written like that of a BERT."""
     tokenizer = KINDS[request.param](tmp_path_factory.mktemp("trained"))
     folder = tmp_path_factory.mktemp("written")
     _write(tokenizer, folder)
@@ -142,7 +136,7 @@ def test_ids_of_nasty_texts(made: tuple[Tokenizer, Path]) -> None:
     tokenizer, folder = made
     theirs = AutoTokenizer.from_pretrained(folder)
     texts = NASTY
-    if isinstance(tokenizer, PublishedTokenizer):  # the one that has these as its specials
+    if isinstance(tokenizer, PublishedTokenizer):  # these are its special tokens
         texts = [text.replace("<unk> <s> </s>", "") for text in NASTY]
     for text, ours in zip(texts, tokenizer.encode_ids(texts), strict=True):
         assert theirs(text, add_special_tokens=False)["input_ids"] == ours.tolist(), text
@@ -173,7 +167,7 @@ def test_special_tokens_of_a_text(made: tuple[Tokenizer, Path]) -> None:
     dot = next(i for i in range(tokenizer.num_pieces) if tokenizer.piece(i) == ".")
     for before, after in (("the quick", " fox"), ("the quick", "."), ("", " fox"), ("the", "")):
         if after == "." and isinstance(tokenizer, PublishedTokenizer):
-            continue  # this one's own rule begins a word after each special token
+            continue  # its own rule begins a word after each special token
         got = theirs(f"{before} {mask}{after}", add_special_tokens=False)["input_ids"]
         left, right = (ids.tolist() for ids in tokenizer.encode_ids([before, after]))
         assert got == [*left, tokenizer.mask_id, *([dot] if after == "." else right)], (before, after)
@@ -282,7 +276,7 @@ def test_what_a_family_asks_for(model_type: str, num_segments: int, side: str, t
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_wordpiece_is_read_by_berts_own_tokenizer(lowercase: bool, tmp_path: Path) -> None:
-    """Also by programs that know ``vocab.txt`` alone, unless BERT's lower-casing would lose marks."""
+    """Programs that read only ``vocab.txt`` also agree, unless BERT's lower-casing would lose marks."""
     corpus = CORPUS[:2] if lowercase else CORPUS
     tokenizer = train_wordpiece(corpus * 4, vocab_size=300, lowercase=lowercase)
     written = _write(tokenizer, tmp_path)
@@ -337,8 +331,7 @@ def test_a_difference_is_shown(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     found = find_token_difference(tokenizer, tmp_path, ["the fox", "the Fox"])
     assert found is not None
-    assert found.line == "the Fox"
-    assert "token 2" in str(found)
+    assert found.startswith("'the Fox': token 2")
     path.write_text("{")
     with refuses(CheckpointError, str(path)):
         find_token_difference(tokenizer, tmp_path, ["the fox"])

@@ -1,4 +1,4 @@
-"""Folders of Transformer-XL in, against the published layout's computation written out token by token.
+"""Published Transformer-XL folders, against a computation in the published layout, written out token by token.
 
 The layout is that of TransfoXL of transformers 4; transformers 5 has no such class to compare with.
 """
@@ -75,7 +75,7 @@ def saved(folder: Path, **changes: Any) -> dict[str, Tensor]:
 
 
 def computed(w: dict[str, Tensor], tokens: Tensor) -> list[Tensor]:
-    """All layers, one query at a time: scores (q + u) k + (q + v) W_r R(distance) over what is not after it."""
+    """All layers, one query at a time: scores (q + u) k + (q + v) W_r R(distance) over no later keys."""
     hidden = w["word_emb.emb_layers.0.weight"][tokens] * math.sqrt(DIM)
     layers = [hidden]
     frequencies = 1 / 10000 ** (torch.arange(0, DIM, 2) / DIM)

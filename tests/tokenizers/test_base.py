@@ -1,4 +1,4 @@
-"""Offsets into the original text, whatever normalisation does to it."""
+"""Offsets in the original text, for all kinds of normalization."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 )  # fmt: skip
 def test_words_are_exact(tokenizer: Tokenizer, text: str, words: list[str]) -> None:
     if isinstance(tokenizer, ByteBpeTokenizer):
-        words = text.split()  # nothing is normalised
+        words = text.split()  # there is no normalization
     assert toys.words_by_offsets(tokenizer, text) == words
 
 
@@ -102,7 +102,7 @@ def test_offsets_of_other_kinds(kind: str) -> None:
 
 
 def assert_offsets(tokenizer: Tokenizer, blank: set[str]) -> None:
-    """They are monotone and cover everything but white space; and the fast path gives the same ids."""
+    """Spans are monotone and cover everything except white space, and the fast path gives the same ids."""
     rng = random.Random(0)
     texts = ["".join(rng.choices(toys.ALPHABET, k=rng.randint(0, 30))) for _ in range(800)] + TEXT
     for text, ids in zip(texts, tokenizer.encode_ids(texts), strict=True):
@@ -123,5 +123,5 @@ def test_word_starts_are_the_white_space_words(tokenizer: Tokenizer, tmp_path: P
     encoding = tokenizer.encode(text)
     assert encoding.word_starts.sum() == len(text.split())
     assert toys.words_by_offsets(tokenizer, text) == text.split()
-    # The same by id, which is all that a tokenised corpus has.
+    # The same follows from the ids, which are all that a tokenized corpus holds.
     np.testing.assert_array_equal(tokenizer.starts_word[encoding.ids], encoding.word_starts)

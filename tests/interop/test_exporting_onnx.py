@@ -1,4 +1,4 @@
-"""Our ONNX files in onnxruntime, against transformers with the same weights and padding of its own."""
+"""Our ONNX files in onnxruntime, against transformers with the same weights and its own padding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.exporting.onnx import TOLERANCE, OnnxFile, export_onnx, pad_rows
 from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD
-from lmtransfer.interop.families.key_map import to_ours
+from lmtransfer.interop.families.family import to_ours
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published_files
 from lmtransfer.models.bert import BertEncoder
@@ -47,7 +47,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not inst
 
 SPECS = {spec.kind: spec for spec in (ClassificationSpec, RegressionSpec, TaggingSpec, SpanSpec)}
 MAX_LENGTH = 40
-#: Rows of a batch, one after the other; an export traces two rows of four and three tokens.
+#: Row lengths of successive batches; an export traces two rows, of four and three tokens.
 BATCHES = [[1], [2, 1], [7, MAX_LENGTH, 1, 16, 9], [5]]
 BERT: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -66,7 +66,7 @@ MODERN = {
     **{"num_hidden_layers": 3, "num_attention_heads": 2, "local_attention": 6, "attn_implementation": "eager"},
     **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
 }
-#: Classes and configurations of peers, and whether they tell segments apart.
+#: Classes and configurations of models in transformers, and whether they have segments.
 PEERS: dict[str, tuple[dict[str, Any], bool]] = {
     "Bert": (BERT, True),
     "MegatronBert": (BERT, True),
@@ -93,7 +93,7 @@ def _rows(lengths: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def _run(file: OnnxFile, lengths: list[int], *, filler: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
-    """What the file gives for rows padded with some token, and where real tokens are."""
+    """Return the file's outputs for rows padded with any token, and the mask of real tokens."""
     session = onnxruntime.InferenceSession(str(file.path), providers=["CPUExecutionProvider"])
     fed = pad_rows(*_rows(lengths), filler=filler)
     assert [given.name for given in session.get_inputs()] == list(file.inputs)
@@ -102,7 +102,7 @@ def _run(file: OnnxFile, lengths: list[int], *, filler: int = 0) -> tuple[list[n
 
 
 def _theirs(peer: Any, lengths: list[int], *, segments: bool) -> list[Any]:
-    """The peer's answers, each row by itself: without padding."""
+    """Return the outputs of transformers, for each row alone and thus without padding."""
     answers = []
     for ids, segment in zip(*_rows(lengths), strict=True):
         given = {"input_ids": torch.from_numpy(ids)[None], "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
@@ -249,19 +249,19 @@ def test_the_file_has_free_sizes_and_names_no_path_of_this_machine(tmp_path: Pat
 def test_a_graph_that_differs_from_the_model_is_not_left_behind(tmp_path: Path) -> None:
     class FirstOfRows(Mean):
         def pool_padded(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-            return hidden_BLD.mean(1)  # padding too
+            return hidden_BLD.mean(1)  # includes padding
 
     learner = _learner("classification", pooling="mean")
     learner.composition = FirstOfRows(dim=24)
     with refuses(CheckpointError, "BertEncoder (classification)") as raised:
         export_onnx(folder=tmp_path, **_of_task(learner))
-    assert re.search(r"\d\.\de[-+]\d\d", str(raised.value))  # by how much it differs
+    assert re.search(r"\d\.\de[-+]\d\d", str(raised.value))  # the size of the difference
     assert not list(tmp_path.iterdir())
 
 
 def test_what_has_no_graph_over_padded_rows_is_refused_by_name(tmp_path: Path) -> None:
     xlnet = XlnetEncoder(vocab_size=VOCABULARY, memory_length=8, **OURS)
-    with refuses(CheckpointError, "ONNX", "XlnetEncoder", "safetensors"):
+    with refuses(CheckpointError, "ONNX", "XlnetEncoder", "format=auto"):
         export_onnx(encoder=xlnet, folder=tmp_path)
     for kind in ("classification", "tagging"):
         with refuses(CheckpointError, "BiLstm", "transfer.pooling", "transfer.pairs"):
@@ -269,7 +269,7 @@ def test_what_has_no_graph_over_padded_rows_is_refused_by_name(tmp_path: Path) -
     normed = _learner("classification", pooling="mean", layers="mix", mix_layer_norm=True)
     with refuses(CheckpointError, "transfer.mix_layer_norm=true", "transfer.mix_layer_norm=false"):
         export_onnx(folder=tmp_path, **_of_task(normed))
-    with refuses(CheckpointError, "yes, no, unknown"):
+    with refuses(CheckpointError, "yes, no or unknown"):
         export_onnx(folder=tmp_path, **_of_task(_learner("span")))
     assert not list(tmp_path.iterdir())
 

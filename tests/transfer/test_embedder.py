@@ -1,4 +1,4 @@
-"""The beginning of a long text has the tokens that the whole text begins with."""
+"""``text_prefix``: the beginning of a long text is encoded as in the whole text."""
 
 from __future__ import annotations
 

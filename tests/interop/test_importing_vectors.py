@@ -1,4 +1,4 @@
-"""Vectors of published folders: what the files of sentence-transformers say, computed by hand with transformers."""
+"""Vectors as the sentence-transformers files of a published folder define them, against transformers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "C"]
 
 
 def folder_of(folder: Path, *, cased: bool = False, **files: Any) -> Path:
-    """A BERT with random weights and ``files``, whose names have ``__`` for a dot and ``___`` for a slash."""
+    """Write a BERT with random weights and more files, whose names have ``__`` for a dot and ``___`` for a slash."""
     config = transformers.BertConfig(
         vocab_size=len(PIECES),
         hidden_size=8,
@@ -44,7 +44,7 @@ def folder_of(folder: Path, *, cased: bool = False, **files: Any) -> Path:
 
 
 def modules(*kinds: str) -> list[dict[str, Any]]:
-    """modules.json."""
+    """Return the content of modules.json."""
     places = [("", "Transformer"), *((f"{i}_{kind}", kind) for i, kind in enumerate(kinds, start=1))]
     return [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -53,7 +53,7 @@ def modules(*kinds: str) -> list[dict[str, Any]]:
 
 
 def states(folder: Path, text: str, longest: int) -> np.ndarray:
-    """The last layer of one text by transformers, (tokens, width)."""
+    """Compute the last layer for one text with transformers, (tokens, width)."""
     tokenizer = transformers.BertTokenizer.from_pretrained(folder)
     model = transformers.BertModel.from_pretrained(folder).eval()
     ids = tokenizer(text, truncation=True, max_length=longest, return_tensors="pt")
