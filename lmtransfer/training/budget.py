@@ -38,7 +38,7 @@ class Budget:
             )
         self.lengthening = 1.0
         if epochs is not None:
-            assert steps_per_epoch, "a budget in epochs needs the steps of one"
+            assert steps_per_epoch, "a budget in epochs needs steps_per_epoch"
             in_epochs = math.ceil(epochs * steps_per_epoch - 1e-9)
             self.lengthening = max(1.0, (min_steps or 0) / in_epochs)
             in_epochs = max(in_epochs, min_steps or 0)
@@ -49,7 +49,7 @@ class Budget:
 
     @property
     def by_the_clock(self) -> bool:
-        """Whether the used share depends on the time, so that repeating the run requires a log of the shares."""
+        """Whether the share used depends on the clock, so that reproducing a run requires a log of the shares."""
         return self.seconds is not None
 
     def fraction(self, *, steps: int, tokens: int, seconds: float, prepared: float = 0.0) -> float:

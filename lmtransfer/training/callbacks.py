@@ -1,4 +1,4 @@
-"""Callbacks on the numbers of every step, called in order. They can extend its record and return user messages."""
+"""Callbacks that see the results of every step, add to its log record, and return messages for the user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS, _UNTIMED = 10, 3
 
 
 class Callback:
-    """Called for each step once its numbers are read: on a CPU after each step, on a GPU whenever a line is logged."""
+    """Called once a step's results are read: on a CPU after each step, on a GPU whenever a record is logged."""
 
     name: str  #: the name under which its state is saved
 
@@ -26,7 +26,8 @@ class Callback:
         """Process one step and return messages for the user.
 
         Args:
-            record: its log record, with ``step``, ``tokens`` and ``seconds`` after it; entries may be added.
+            record: the log record, with ``step``, ``tokens`` and ``seconds`` as of the end of the step; callbacks may
+                add entries.
         """
         raise NotImplementedError
 
@@ -113,7 +114,7 @@ class UnigramPlateau(Callback):
     Args:
         margin: margin below the entropy, as a share of the entropy.
         warn_after: share of the budget after which a loss on the plateau triggers a warning.
-        warns: whether to warn at all; pretrained weights may transfer well even before they leave the plateau.
+        warns: whether to warn; a run that starts from pretrained weights may transfer well even on the plateau.
         remedies: changes that the warning recommends first, such as another optimizer.
     """
 

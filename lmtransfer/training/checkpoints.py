@@ -1,7 +1,7 @@
 """The checkpoints of a run: ``<run>/checkpoints/last``, ``best`` and the revisions. They are saved atomically.
 
-A revision, ``tokens-<number>``, holds the model after that many training tokens (``train.save_at``): a ``model`` and a
-``state.json``, but nothing that only resuming needs. Later revisions never replace it.
+A revision, ``tokens-<count>``, holds the model after that many training tokens (``train.save_at``):
+``model.safetensors`` and ``state.json``, but nothing that only resuming needs. Later revisions never replace it.
 
 A save is staged in a folder next to its destination (``.last.new``), flushed to disk, and swapped in with two renames
 (``last`` to ``.last.old``, ``.last.new`` to ``last``). After a crash at any time, one of these folders is complete, and
@@ -120,7 +120,7 @@ def read_state(folder: Path) -> SavedState:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Return what is wrong with the checkpoint in ``folder``, or None if every file is as it was written."""
+    """Return a description of the damage to the checkpoint in ``folder``, or None if every file is intact."""
     if not folder.is_dir():
         return f"there is no checkpoint {folder}"
     if not (folder / MANIFEST).exists():
@@ -186,7 +186,7 @@ class Checkpoints:
         try:
             self._finish_interrupted_save(name)
             write_checkpoint(staged, tensors=tensors, state=state)
-            self._exchange(name)
+            self._swap_in(name)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"cannot save the checkpoint {final}: {error}. The previous checkpoint is unchanged: free some disk "
@@ -198,7 +198,7 @@ class Checkpoints:
         self._check_nothing_missing()
         return final
 
-    def _exchange(self, name: str) -> None:
+    def _swap_in(self, name: str) -> None:
         """Move the complete staged checkpoint to its destination."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         remove(old)
@@ -227,7 +227,7 @@ class Checkpoints:
         """Finish or undo the interrupted save of one name, so that its newest complete checkpoint is in place."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         if staged.exists() and find_damage(staged) is None:
-            self._exchange(name)
+            self._swap_in(name)
         elif old.exists() and not final.exists():
             old.rename(final)
         remove(staged)
@@ -277,16 +277,16 @@ class Checkpoints:
             detail = "\n".join(f"  - {problem}" for problem in problems)
             raise CheckpointError(
                 f"there is no complete checkpoint in {self.folder}:\n{detail}\n"
-                "start the run again with another name=, or restore the folder from a backup"
+                "start a new run with a different name, or restore the folder from a backup"
             )
         return max(checkpoints, key=lambda checkpoint: checkpoint.step, default=None), problems
 
 
 def explain_deletion(path: Path) -> str:
-    """Return the message for a file that was deleted during training."""
+    """Return the error message for a file that was deleted during training."""
     return (
         f"{path} was deleted during training, and without this file the run is useless: restore it from a backup and "
-        "continue with resume=true, or start the run again with another name="
+        "continue with resume=true, or start a new run with a different name"
     )
 
 

@@ -42,7 +42,7 @@ def choose(old: Tensor, before: Any, after: Any) -> Any:
 def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> dict[int, Any]:
     """Redistribute the recurrent states of a step's micro-batches over another split of the same rows.
 
-    The first dimension of each tensor is the sequences.
+    The first dimension of each tensor indexes sequences.
     """
     places = sorted(recurrent_states)
     rows = [_num_rows(recurrent_states[place]) for place in places]

@@ -28,7 +28,7 @@ class CheckpointSaver:
         state: restored in place.
         average: the average of the weights, or None. Once the average has begun, it is saved as the model, and the
             trained weights are saved as "raw".
-        save_at: token counts, ascending, at which the model is kept as a revision.
+        save_at: token counts, ascending, at which the model is saved as a revision.
     """
 
     updater: Updater
@@ -69,7 +69,7 @@ class CheckpointSaver:
         process_group.barrier()
 
     def keep_revisions(self, *, seen: int) -> None:
-        """Save the model for each point of ``save_at`` that was reached after ``seen`` tokens.
+        """Save the model for each token count of ``save_at`` above ``seen`` that training has reached.
 
         This precedes the next save of ``last``, so that a run resumed from there has all earlier revisions.
         """
@@ -105,7 +105,7 @@ class CheckpointSaver:
         return [*notes, f"resuming after step {checkpoint.step:,} from {checkpoint.folder}"]
 
     def drop_later_revisions(self) -> None:
-        """Remove the revisions of steps after the present one, because training will save them again."""
+        """Remove the revisions from after the current step, because training will save them again."""
         if self.checkpoints is not None and process_group.is_main():
             self.checkpoints.drop_revisions(after=self.state.step)
         process_group.barrier()

@@ -59,7 +59,7 @@ class TrainState:
     """The state of a run, saved in every checkpoint.
 
     Attributes:
-        step: number of optimizer steps taken from the stream, and so the number of the next step.
+        step: number of optimizer steps taken from the stream, which is the index of the next step.
         skipped: number of these steps without an update (a non-finite loss, an fp16 overflow), as far as the host has
             read them.
         tokens: number of real tokens in these steps, over all ranks.
@@ -68,8 +68,8 @@ class TrainState:
         finished: why training ended ("budget" or "patience"), or None.
         record: the log record (in ``metrics.jsonl``) of the latest step, as far as it is known.
         evaluation_due: whether the evaluation of the latest step was interrupted; a resumed run evaluates first.
-        shares_used: used shares of a budget in seconds at each step since the last logged line; logged with the next
-            line.
+        shares_used: for a budget in seconds, the share used before each step since the last log record; the next record
+            contains them.
     """
 
     step: int = 0

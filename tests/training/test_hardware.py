@@ -23,7 +23,7 @@ from lmtransfer.system.cores import cpu_quota, usable_cores
 from lmtransfer.system.waiting import SPIN_COUNT
 from lmtransfer.training import flops, hardware, precision
 from lmtransfer.training.hardware import setup
-from lmtransfer.training.precision import Precision, cpu_flags, cpu_format, cuda_format, fastest_format
+from lmtransfer.training.precision import Precision, cpu_flags, cpu_precision, cuda_precision, fastest_precision
 from lmtransfer.training.update import is_out_of_memory
 
 
@@ -208,7 +208,7 @@ def test_hardware_resolves_what_is_automatic() -> None:
         found = hardware.setup(device="cpu", threads=1)
         assert found.device.type == "cpu"
         assert torch.get_num_threads() == found.threads == 1
-        assert found.precision.name == precision.fastest_format(torch.device("cpu")).name
+        assert found.precision.name == precision.fastest_precision(torch.device("cpu")).name
         assert "(1 thread), " in str(found)
         assert not found.compile
         assert hardware.setup(device="cpu", precision="fp32", threads=1, compile=True).compile
@@ -290,7 +290,7 @@ def test_training_flops_of_bert_base() -> None:
 def test_a_cpu_multiplies_in_bfloat16_only_where_it_has_it(
     flags: str, environment: dict[str, str], expected: str
 ) -> None:
-    found = cpu_format(frozenset(flags.split()), environment)
+    found = cpu_precision(frozenset(flags.split()), environment)
     assert found.name == expected
     assert found.reason
 
@@ -300,7 +300,7 @@ def test_a_cpu_multiplies_in_bfloat16_only_where_it_has_it(
     [((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 5), "fp16"), ((7, 0), "fp16"), ((6, 1), "fp32"), ((5, 2), "fp32")],
 )
 def test_a_gpu_by_its_compute_capability(capability: tuple[int, int], expected: str) -> None:
-    assert cuda_format(capability).name == expected
+    assert cuda_precision(capability).name == expected
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_an_override_wins_over_the_table() -> None:
         for name in ("fp32", "bf16"):
             found = hardware.setup(device="cpu", precision=name, threads=1)  # type: ignore[arg-type]
             assert (found.precision.name, found.reason) == (name, "as set")
-        assert hardware.setup(device="cpu", threads=1).reason == fastest_format(torch.device("cpu")).reason
+        assert hardware.setup(device="cpu", threads=1).reason == fastest_precision(torch.device("cpu")).reason
     finally:
         torch.set_num_threads(before)
 

@@ -58,7 +58,7 @@ class Optimizer:
         return None
 
     def multiply_in(self, dtype: torch.dtype) -> None:
-        """Set the dtype of the matrix products in an update, bfloat16 or float32; only Muon has any."""
+        """Set the dtype of Muon's matrix products, bfloat16 or float32; other optimizers have none."""
         for part in self.parts:
             if isinstance(part, MuonUpdate):
                 part.product_dtype = dtype
@@ -156,7 +156,8 @@ class Optimizer:
 
 
 Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
-#: What can have its own learning rate: each kind of encoder parameter, and "head", all parameters outside encoders.
+#: The groups that can have their own learning rate: each kind of encoder parameter, and "head" for all parameters
+#: outside encoders.
 RATE_KEYS = (*get_args(Kind), "head")
 
 

@@ -26,7 +26,7 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import process_group
 from lmtransfer.training.checkpoints import open_checkpoint
 from lmtransfer.training.evaluation import SelectionWithTies, Validation
-from lmtransfer.training.hardware import forget_peak, peak_memory
+from lmtransfer.training.hardware import peak_memory, reset_peak_memory
 from lmtransfer.training.learner import BatchStream
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.progress import ProgressLine
@@ -218,7 +218,7 @@ def train_once(
     """
     setting, seed = part.setting, part.seed
     data, train, hardware = setting.data, setting.train, setting.hardware
-    forget_peak(hardware.device)
+    reset_peak_memory(hardware.device)
     start_time = time.monotonic()
     learner = part.new_learner().to(hardware.device)
     has_choice = not setting.solves and (run is None or setting.checkpoint == "best")
