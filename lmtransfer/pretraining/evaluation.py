@@ -16,7 +16,7 @@ from rich.table import Table
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.open_run import open_saved

@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.component import build
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.config.settings import TrainSettings, VectorSettings
-from lmtransfer.data.stream import RenumberedStream
+from lmtransfer.data.micro_batches import RenumberedStream
 from lmtransfer.errors import CheckpointError
 from lmtransfer.models.word_embeddings import TokenVectors, standardize
 from lmtransfer.objectives.base import selection_metric
@@ -51,7 +51,7 @@ from lmtransfer.training.evaluation import ModelSelection, Validation
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Trainer, TrainerConfig
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import ProgressLine
 from lmtransfer.training.state import PhaseStart, TrainState

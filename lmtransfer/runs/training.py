@@ -12,14 +12,14 @@ from torch import nn
 
 from lmtransfer.config.component import build
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.execution import checkpoint_activations, compile_blocks, keep_residual
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.loop import TrainerConfig
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import PrecisionName
 

@@ -18,11 +18,11 @@ from lmtransfer.training.callbacks import Callback, NonFiniteGuard
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import Validation
 from lmtransfer.training.learner import BatchStream, Learner
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.progress import ProgressLine
-from lmtransfer.training.saving import CheckpointSaver
+from lmtransfer.training.save_and_resume import CheckpointSaver
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, requested_stop, stop_on_signals
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker

@@ -19,7 +19,7 @@ from lmtransfer.randomness import derive_seed
 from lmtransfer.training import process_group
 from lmtransfer.training.data_parallel import Passes, gradient_norm, own_part
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.recurrent_state import choose, redistribute
 

@@ -9,7 +9,7 @@ import pytest
 
 from lmtransfer.cli import main
 from lmtransfer.config import composing
-from lmtransfer.launch import sweep
+from lmtransfer.launch import run_sweep
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         monkeypatch.setattr(owner, name, counting)
 
     count(composing, "compose", "composed")
-    count(sweep.hydra, "main", "by Hydra")
+    count(run_sweep.hydra, "main", "by Hydra")
     return counts
 
 

@@ -13,7 +13,7 @@ from fakes.runs import pretraining
 
 from lmtransfer.config.composing import compose_files
 from lmtransfer.errors import Interrupted, MachineError
-from lmtransfer.launch import sweep
+from lmtransfer.launch import run_sweep
 from lmtransfer.launch.sweep_points import (
     SweepPlan,
     SweepPoint,
@@ -172,7 +172,7 @@ def test_a_point_of_another_process_is_counted_here(tmp_path: Path, capsys: pyte
 
 def test_outcomes_of_an_interrupted_sweep_are_written_nowhere(tmp_path: Path) -> None:
     SweepPoint(0, "seed=1").write(tmp_path / "gone")
-    sweep.stop(tmp_path / "gone")
+    run_sweep.stop(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
     assert read_points(tmp_path / "gone") == []
 

@@ -13,7 +13,7 @@ from fakes.objectives import NumberTokenizer, bert, random_documents, store_of
 from fakes.training import trainer_of
 from support.gpu_device import gpu
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.models.execution import compile_blocks
 from lmtransfer.objectives.corruption.masking import TokenMasking

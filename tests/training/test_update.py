@@ -21,8 +21,7 @@ from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Loss, Step
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon
+from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon, Optimizer
 from lmtransfer.training.optim.schedules import Linear
 from lmtransfer.training.precision import LossScale, Precision
 from lmtransfer.training.recurrent_state import detach, flatten, unflatten

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.config.component import build
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.runs.run_directory import RunDirectory

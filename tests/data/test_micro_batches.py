@@ -15,7 +15,7 @@ import pytest
 import torch
 from support.refusals import refuses
 
-from lmtransfer.data.stream import (
+from lmtransfer.data.micro_batches import (
     MICRO_BATCHES_PER_STEP,
     PlannedStream,
     RenumberedStream,

@@ -24,7 +24,7 @@ from lmtransfer.config.composing import REFUSALS, compose_files, diagnose, quote
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
-from lmtransfer.launch.command import run_as_is, run_once, settings_check, to_user_error
+from lmtransfer.launch.run_once import run_as_is, run_once, settings_check, to_user_error
 from lmtransfer.launch.sweep_points import (
     SweepPlan,
     SweepPoint,

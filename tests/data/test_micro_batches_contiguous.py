@@ -14,7 +14,7 @@ from fakes.training import trainer_of
 from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.stream import PlannedStream, contiguous_streams, evaluation_batches
+from lmtransfer.data.micro_batches import PlannedStream, contiguous_streams, evaluation_batches
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 from lmtransfer.objectives.corruption.masking import NoCorruption

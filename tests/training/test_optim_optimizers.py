@@ -16,8 +16,16 @@ from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.optim.muon import COEFFICIENTS, MuonUpdate, orthogonalize
-from lmtransfer.training.optim.optimizer import RATE_KEYS, Optimizer, build_groups, classify
-from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon
+from lmtransfer.training.optim.optimizers import (
+    RATE_KEYS,
+    Adagrad,
+    AdamW,
+    Lamb,
+    Muon,
+    Optimizer,
+    build_groups,
+    classify,
+)
 from lmtransfer.training.precision import Precision, PrecisionName
 from lmtransfer.training.update import Updater
 

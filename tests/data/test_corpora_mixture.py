@@ -22,7 +22,7 @@ from lmtransfer.cli import main
 from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus, Sampling, smooth
-from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.micro_batches import PlannedStream, evaluation_batches
 from lmtransfer.data.token_cache import prepare, tokenizer_for
 from lmtransfer.data.token_shares import part_shares, token_shares
 from lmtransfer.data.token_store import MixedStore, TokenStore
