@@ -1,4 +1,4 @@
-"""The execution of a command line that uses Hydra's own features: its options, and sweeps."""
+"""Sweeps, and other command lines that use Hydra's own features."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class _StopSweep(BaseException):
 
 
 def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str], *, is_sweep: bool) -> int:
-    """Run a command line that uses Hydra's own features: options, sweeps.
+    """Run a command line that uses Hydra's own features: sweeps, or options such as ``--cfg``.
 
     Args:
         words: the overrides in Hydra's form.
@@ -218,7 +218,7 @@ def _in_points(problem: str, labels: Sequence[str], total: int) -> str:
 
 
 def _perform_or_note(command: str, failure: list[Exception], plan: SweepPlan, cfg: DictConfig) -> float:
-    """Run the command or a sweep's point; Hydra calls this, possibly in another process.
+    """Run the command or a point of the sweep; Hydra calls this, possibly in another process.
 
     Returns:
         The run's main score, for sweepers that search; NaN if there is none.

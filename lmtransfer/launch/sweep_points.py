@@ -36,7 +36,7 @@ _MAX_POINTS = 40
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """The facts about a sweep that are known in advance; sent to the processes of its points.
+    """The facts about a sweep that are known in advance; the processes of its points receive a copy.
 
     Attributes:
         total: number of points; None if only the sweeper knows it.
@@ -85,7 +85,7 @@ def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None
 
 
 def points_of(words: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
-    """Yield the overrides of each point of a sweep by Hydra's own sweeper; nothing if only the sweeper knows them."""
+    """Yield the overrides of each point of a sweep; nothing if only the sweeper, not Hydra's basic one, knows them."""
     if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
         return
     in_force = _in_force([*_of_config(config), *map(overrides.parse, words)])
@@ -134,7 +134,7 @@ class SweepPoint:
 
     Attributes:
         run_dir: the run directory, if any.
-        seconds: how long it took; None if it had finished before the sweep started.
+        seconds: duration of the run; None if the run had finished before the sweep started.
     """
 
     number: int
@@ -266,7 +266,7 @@ def watch_points(plan: SweepPlan, folder: Path, *, every: float = 2.0) -> Iterat
 
 
 def points_table(plan: SweepPlan, points: Sequence[SweepPoint]) -> ReportTable:
-    """Build a table with a row for each point: its label, its state, its main score and its duration."""
+    """Build a table with the label, state, main score and duration of each point."""
     from lmtransfer.reporting.table import plain_table
 
     ended = {point.number: point for point in points}

@@ -46,6 +46,7 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import build_optimizer, prepare_encoders, trainer_config
 from lmtransfer.training.averaging import Average, UpdateWeight
 from lmtransfer.training.callbacks import Callback, PhaseName
+from lmtransfer.training.checkpoints import PhaseStart, TrainState
 from lmtransfer.training.data_parallel import shard
 from lmtransfer.training.evaluation import ModelSelection, Validation
 from lmtransfer.training.flops import peak_flops
@@ -54,7 +55,6 @@ from lmtransfer.training.loop import Trainer, TrainerConfig
 from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import ProgressLine
-from lmtransfer.training.state import PhaseStart, TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import weights
 

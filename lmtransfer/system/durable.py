@@ -75,7 +75,7 @@ def remove(path: Path) -> None:
 
 
 def _staged(path: Path) -> Path:
-    """Return the temporary name of ``path``; it contains the process number and the machine."""
+    """Return the temporary name of ``path``; it contains the machine's name and the process id."""
     return path.with_name(f".{path.name}.{_HERE}-{os.getpid()}.tmp")
 
 

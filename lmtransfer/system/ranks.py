@@ -1,4 +1,4 @@
-"""The rank of this process and the number of processes, from ``torchrun``'s environment, and the end of a rank.
+"""The rank of this process and the number of processes, from ``torchrun``'s environment.
 
 Does not import torch.
 """
@@ -64,8 +64,8 @@ def check() -> None:
 def end_process(code: int) -> None:
     """End a rank immediately, after flushing all output; without ``torchrun``, do nothing.
 
-    In a normal exit, remaining threads of the process group sometimes abort the process, and ``torchrun`` takes a
-    finished run for a failed one.
+    In a normal exit, remaining threads of the process group sometimes abort the process, and ``torchrun`` reports a
+    finished run as failed.
     """
     if are_many():
         sys.stdout.flush()

@@ -4,8 +4,8 @@
 may hold only regular files and folders, and no link may lead out of it. Each file is then read by one of the functions
 below. They check again that it is regular, and its size before its content, and either return plain values of the given
 type or raise one error that names file and field. They reject damaged text, deep nesting, YAML aliases (which can
-expand to any size), YAML's base-60 numbers, and numbers that are not finite or do not fit into 64 bits. No message
-shows the content of a file that could not be parsed.
+expand to any size), YAML's base-60 numbers, and numbers that are not finite or need more than 64 bits. No message shows
+the content of a file that could not be parsed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _BITS = {
 
 
 def irregularity(path: Path) -> str | None:
-    """Return the problem with a file that is not regular, whose reading might never end; None if it is regular."""
+    """Return the problem with a file that is not regular (reading it might never end); None if it is regular."""
     try:
         return _not_regular(path.stat().st_mode)
     except (OSError, ValueError) as fault:
@@ -89,7 +89,7 @@ def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
 
 
 def _entries(folder: Path, *, at_top: bool = True) -> Iterator[os.DirEntry[str]]:
-    """Yield everything in a folder, except below links and in folders that are never read or not readable."""
+    """Yield everything in a folder, except what is below links or in folders that are unreadable or never read."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             yield entry
@@ -273,7 +273,7 @@ def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader)
 
 
 def _check_document(document: Any, annotation: type[T], finite: bool) -> T:
-    """Check that a document consists of plain values and fits the type; return the document itself."""
+    """Check that a document consists of plain values and matches the type; return the document itself."""
     misfit = _not_plain(document, finite, 0)
     try:
         if misfit is None:
@@ -339,12 +339,12 @@ def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
     for name, tensor in tensors.items():
         if tensor["dtype"] not in _BITS:
             raise error(
-                f"{path}: its header: {name[:40]}.dtype: {describe_value(tensor['dtype'])} is not a type of safetensors"
+                f"{path}: its header: {name[:40]}.dtype: {describe_value(tensor['dtype'])} is not a safetensors type"
             )
         begins, *ends = tensor["data_offsets"] or (0,)
         expected = math.prod(tensor["shape"]) * _BITS[tensor["dtype"]] // 8
         if len(ends) != 1 or not begins <= ends[0] <= num_bytes or ends[0] - begins != expected:
             raise error(
-                f"{damaged}: {name[:80]} of shape {str(tensor['shape'])[:80]} ({tensor['dtype']}) does not fit its "
+                f"{damaged}: {name[:80]} of shape {str(tensor['shape'])[:80]} ({tensor['dtype']}) does not match its "
                 f"data_offsets {str(tensor['data_offsets'])[:80]} in {num_bytes:,} bytes"
             )

@@ -12,11 +12,11 @@ from typing_extensions import override
 
 from lmtransfer.errors import TrainingError
 from lmtransfer.training import process_group
+from lmtransfer.training.checkpoints import TrainState
 from lmtransfer.training.data_parallel import is_sharded
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop
-from lmtransfer.training.state import TrainState
 
 
 def _in_step(batches: Iterable[Any], *, repeats: bool) -> Iterator[tuple[Any, bool]]:

@@ -13,9 +13,8 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.training import process_group
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.callbacks import Callback
-from lmtransfer.training.checkpoints import STATE, Checkpoint, Checkpoints, preflight, revision_name
+from lmtransfer.training.checkpoints import STATE, Checkpoint, Checkpoints, TrainState, preflight, revision_name
 from lmtransfer.training.recurrent_state import flatten, map_tensors, unflatten
-from lmtransfer.training.state import TrainState
 from lmtransfer.training.update import Updater
 from lmtransfer.training.weights import aliases, load_weights, num_bytes, weights
 

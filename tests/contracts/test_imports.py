@@ -24,7 +24,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 BATCH, LEARNER, METRICS = "data.batch", "training.learner", "tasks.metrics"
 PLAIN = {"errors", "randomness", "system"}
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"system.waiting", "api"},
+    "__init__": {"system.cores", "api"},
     "errors": set(),
     "randomness": set(),
     "system": {"errors"},

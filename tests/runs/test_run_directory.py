@@ -18,8 +18,7 @@ from support.refusals import refuses
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.create_and_lock import LOCK, release
 from lmtransfer.runs.result import JointResult, RunResult, SeedResult
-from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.versions import versions
+from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.training.trackers.base import Jsonl
 
 RESULT = RunResult(command="pretrain", metrics={"loss": 1.5}, seconds=4.0, tokens=10)

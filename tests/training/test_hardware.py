@@ -19,8 +19,7 @@ from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.training import training_hardware
-from lmtransfer.system.cores import cpu_quota, usable_cores
-from lmtransfer.system.waiting import SPIN_COUNT
+from lmtransfer.system.cores import SPIN_COUNT, cpu_quota, usable_cores
 from lmtransfer.training import flops, hardware, precision
 from lmtransfer.training.hardware import setup
 from lmtransfer.training.precision import Precision, cpu_flags, cpu_precision, cuda_precision, fastest_precision

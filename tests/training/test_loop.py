@@ -18,11 +18,10 @@ from torch import nn
 from lmtransfer.errors import CheckpointError, Interrupted, TrainingError
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import Callback, UnigramPlateau
-from lmtransfer.training.checkpoints import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints, TrainState
 from lmtransfer.training.evaluation import ModelSelection, evaluate_losses
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.precision import LossScale, Precision
-from lmtransfer.training.state import TrainState
 
 
 def test_records_hold_what_people_script_against() -> None:

@@ -18,6 +18,12 @@ from lmtransfer.training.data_parallel import gather_whole, shard_like
 from lmtransfer.training.learner import GivesEmbeddings, HasBlocks, HasSplits
 from lmtransfer.training.optim.muon import MuonUpdate
 
+Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
+#: The groups that can have their own learning rate: each kind of encoder parameter, and "head" for all parameters
+#: outside encoders.
+RATE_KEYS = (*get_args(Kind), "head")
+NO_DECAY: tuple[Kind, ...] = ("norm", "bias", "embedding")
+
 
 class Optimizer:
     """One or several ``torch.optim`` optimizers that together contain each trainable parameter once.
@@ -157,12 +163,6 @@ class Optimizer:
             part.state[parameter][entry] = shard_like(parameter, value) if value.ndim else value
 
 
-Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
-#: The groups that can have their own learning rate: each kind of encoder parameter, and "head" for all parameters
-#: outside encoders.
-RATE_KEYS = (*get_args(Kind), "head")
-
-
 @dataclass(frozen=True, slots=True)
 class NamedParameter:
     """One parameter of a learner.
@@ -281,9 +281,6 @@ def _check_rates(rates: Mapping[str, float]) -> Mapping[str, float]:
     if problems:
         raise ConfigError(problems)
     return rates
-
-
-NO_DECAY: tuple[Kind, ...] = ("norm", "bias", "embedding")
 
 
 class LambUpdate(torch.optim.Optimizer):

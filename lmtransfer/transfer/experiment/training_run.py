@@ -24,13 +24,12 @@ from lmtransfer.runs.training import prepare_encoders, trainer_config
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import process_group
-from lmtransfer.training.checkpoints import open_checkpoint
+from lmtransfer.training.checkpoints import TrainState, open_checkpoint
 from lmtransfer.training.evaluation import SelectionWithTies, Validation
 from lmtransfer.training.hardware import peak_memory, reset_peak_memory
 from lmtransfer.training.learner import BatchStream
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.progress import ProgressLine
-from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import aliases, load_weights, weights
 from lmtransfer.transfer.convex_fit import Optimum, fit_head
