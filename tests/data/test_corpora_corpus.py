@@ -200,7 +200,7 @@ def test_remembered_digests_are_never_stale(tmp_path: Path, monkeypatch: pytest.
     assert calls == []
     stamp = path.stat().st_mtime_ns
     path.write_text("Two.\n\nOne.\n")
-    os.utime(path, ns=(stamp, stamp))  # same size, same modification time, as rsync leaves it
+    os.utime(path, ns=(stamp, stamp))  # same size and modification time, as after rsync
     assert text_files.source_digest(path, memo) == real(path) != first
     (memo / "source_digests.json").write_text("{torn")
     assert text_files.source_digest(path, memo) == real(path)
@@ -227,7 +227,7 @@ def test_notes_and_progress_of_a_pass(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbfOne.\n\nTw\x00o.\n")
     source = corpus(path, split_unit="document")
     assert source.fraction_read() is None
-    for _ in range(2):  # a second pass counts anew
+    for _ in range(2):  # a second pass starts counting again
         assert len(texts(source)) == 2
         assert by_noun(source.notes.counts, "byte order", "NUL") == {"byte order": 1, "NUL": 1}
         assert source.fraction_read() == 1.0

@@ -42,7 +42,7 @@ from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.trackers.base import Jsonl
 
 TOKENIZER = NumberTokenizer()
-#: Each part's tokens, so that a token says which part it is from.
+#: The tokens of each part, disjoint, so that a token identifies its part.
 RANGES = {"large": (4, 30), "middle": (30, 60), "small": (60, 90)}
 
 
@@ -82,7 +82,7 @@ def test_proportions_are_the_closed_form(alpha: float) -> None:
 
 
 def level_filled(shares: np.ndarray, total: float, most: np.ndarray) -> np.ndarray:
-    """The caps' fixed point by bisection: everyone takes ``level * share``, but at most ``most``."""
+    """The fixed point under caps by bisection: each part gets ``level * share``, but at most ``most``."""
     low, high = 0.0, total / shares.min()
     for _ in range(200):
         level = (low + high) / 2
@@ -169,7 +169,7 @@ def test_a_row_is_of_one_part_as_its_key_says(rows: Rows, store: MixedStore) -> 
 
 
 def test_no_row_comes_again_before_all_others_of_its_part(store: MixedStore) -> None:
-    rows = FullSentences(max_length=40, tokenizer=TOKENIZER)  # whose rows are the same in every pass
+    rows = FullSentences(max_length=40, tokenizer=TOKENIZER)  # with the same rows in every pass
     seen: dict[str, list[str]] = {name: [] for name in store.parts}
     for epoch in range(6):
         plan = MixedPlan(rows, store, seed=1, epoch=epoch)

@@ -1,4 +1,4 @@
-"""What is known of a sweep before it begins, the time that is left, the folder of its outcomes, and launchers."""
+"""The plan of a sweep, the remaining time, the folder of its outcomes, and launchers."""
 
 from __future__ import annotations
 

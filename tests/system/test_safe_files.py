@@ -1,4 +1,4 @@
-"""Folders and files of someone else: what may be in them, wherever links lead, and that reading them ends soon."""
+"""Other people's folders and files: allowed content, links, and that reading them takes little time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lmtransfer.system.safe_files import (
 
 
 def link(name: str, target: str) -> Callable[[Path], object]:
-    """Make a link in the folder; its target is relative to the link, or absolute."""
+    """Create a link in the folder; its target is relative to the link, or absolute."""
     return lambda folder: (folder / name).symlink_to(target)
 
 
@@ -141,7 +141,7 @@ def test_a_document_that_does_not_fit_is_refused_by_file_and_field(name: str, tm
     (tmp_path / "a.jsonl").write_bytes(b'\n{"step": 1}\n' + content + b"\n")
     (_, _, value, problem), *rest = read_json_lines(tmp_path / "a.jsonl", State, error=CheckpointError)
     assert (value, problem) == ({"step": 1}, None)
-    for number, line, value, problem in rest:  # an empty line is none
+    for number, line, value, problem in rest:  # an empty line is skipped
         assert (number, line, value) == (3, content + b"\n", None)
         assert all(part in str(problem) for part in named)
 

@@ -1,4 +1,4 @@
-"""The choices for a machine: device, number format, threads, workers, compilation; GPUs are only said to be there."""
+"""The choices for a machine: device, precision, threads, workers, compilation; GPUs are simulated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lmtransfer.training.update import is_out_of_memory
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An H100 with all that is needed to compile."""
+    """Simulate an H100 with everything that compilation needs."""
     said = {"is_available": True, "device_count": 1, "get_device_capability": (9, 0), "get_device_name": "NVIDIA H100"}
     for name, value in {**said, "set_device": None}.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
@@ -100,7 +100,7 @@ def _take(connection: Connection, device: str) -> None:
 def test_processes_that_run_at_the_same_time_take_different_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four processes on three GPUs; one that ends frees its GPU. A numbered device is taken as it is."""
+    """Four processes share three GPUs, and a process that ends frees its GPU. A given index is used as is."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(hardware, "_held", {})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

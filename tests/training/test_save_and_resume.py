@@ -1,4 +1,4 @@
-"""Killed at any moment and resumed twice, a run is the uninterrupted one to the last bit."""
+"""A run that is killed at any moment and resumed twice is bit-identical to an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _kill_after(folder: Path, num_lines: int, workers: int, *options: str) -> None:
-    """Start a run and kill -9 it, workers and all, once its log has that many lines."""
+    """Start a run, and kill it and its workers with SIGKILL once its log has that many lines."""
     process = _start(folder, workers, "slow", *options)
     deadline = time.monotonic() + 100
     while len(_lines(folder)) < num_lines and process.poll() is None and time.monotonic() < deadline:
@@ -81,7 +81,7 @@ def test_killed_and_resumed_twice_is_bit_identical(
     folder = tmp_path / "broken"
     _kill_after(folder, first, workers)
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 99, "lo')  # a line that the kill has torn
+        file.write('{"step": 99, "lo')  # a line cut off by the kill
     _kill_after(folder, second, workers, "resume")
     _finish(_start(folder, workers, "resume"))
     assert len(_records(straight)) == 60
@@ -121,7 +121,7 @@ def test_a_key_that_vanished_or_was_null_is_a_change(old: dict[str, Any], new: d
 
 
 def _in_process(folder: Path, values: Mapping[int, float]) -> Trainer:
-    """A run that is evaluated every other step, with these values, and saved where that is better and at the end."""
+    """A run that is evaluated every other step with these values, and saved at each best value and at the end."""
     learner = ToyLearner(dropout=0.3)
     trainer = toy_trainer(
         learner,
@@ -137,7 +137,7 @@ def _in_process(folder: Path, values: Mapping[int, float]) -> Trainer:
 
 
 def _kept(folder: Path) -> dict[str, Any]:
-    """Of each checkpoint, in place or not, the tensors and the state, times aside; and the log."""
+    """Return the tensors and the state (without times) of each checkpoint, in place or staged, and the log."""
     kept: dict[str, Any] = {"log": _records(folder)}
     for checkpoint in (folder / "checkpoints").iterdir():
         state = json.loads((checkpoint / "state.json").read_text())

@@ -1,4 +1,4 @@
-"""Checkpoints by tokens seen: their names, the points that a user gives, and that they are exact under resume."""
+"""Revisions by token count: their names, the points that a user sets, and that they are exact on resume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmtransfer.training.loop import Trainer
 
 
 class _Watching(Callback):
-    """Keeps weights and tokens after each step."""
+    """Records the weights and the token count after each step."""
 
     name = "watching"
 
@@ -71,7 +71,7 @@ def test_a_revision_of_averaged_weights_is_their_average(tmp_path: Path) -> None
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    """The files of all revisions."""
+    """Return the files of all revisions."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("checkpoints/tokens-*/*")
