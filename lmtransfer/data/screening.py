@@ -358,8 +358,8 @@ class Screening:
     def __post_init__(self) -> None:
         if self.min_jaccard is None and not self.overlap_with:
             raise ConfigError(
-                "screening.min_jaccard=null: without near-duplicates, name evaluation texts to search for, such as "
-                "screening.overlap_with=[sst2]"
+                "screening.min_jaccard=null: without a search for near-duplicates, name evaluation texts to search "
+                "for, such as screening.overlap_with=[sst2]"
             )
         self.texts = dict(self.overlap_with or {})
 

@@ -208,7 +208,7 @@ class TableRecord:
             return ""
         for name, value in self.values.items():
             if isinstance(value, list) and value and isinstance(value[0], dict):
-                return f"The rows seem to be in {name!r}: write that list to a file of its own."
+                return f"The rows seem to be in {name!r}: write that list to a separate file."
         if self.values and all(isinstance(value, (list, dict)) for value in self.values.values()):
             return f"The object looks like a table by columns: write one object per line ({AS_LINES})."
         return ""

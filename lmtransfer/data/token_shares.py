@@ -54,7 +54,7 @@ def unigram_entropy(store: TokenStore | MixedStore) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PartShares:
-    """One part of a mixture.
+    """The shares of one part in the text and the vocabulary of a mixture.
 
     Attributes:
         sampled: share of the tokens that training samples.

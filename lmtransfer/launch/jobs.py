@@ -147,7 +147,7 @@ def run_jobs(
 ) -> dict[str, str]:
     """Run the unfinished jobs; a failed job stops only those that need it.
 
-    On Ctrl-C (even if repeated), SIGTERM or SIGHUP, if a job is interrupted by itself, or if this process dies, each
+    On Ctrl-C (even if repeated), SIGTERM or SIGHUP, if a single job is interrupted, or if this process dies, each
     running job is asked to save and stop, and no other job starts.
 
     Args:

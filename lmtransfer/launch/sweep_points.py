@@ -85,7 +85,7 @@ def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None
 
 
 def points_of(words: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
-    """Yield the overrides of each point of a sweep; nothing if only the sweeper, not Hydra's basic one, knows them."""
+    """Yield the overrides of each point of a sweep by Hydra's basic sweeper; nothing for other sweepers."""
     if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
         return
     in_force = _in_force([*_of_config(config), *map(overrides.parse, words)])
@@ -195,7 +195,7 @@ def _remove(folder: Path) -> None:
 
 
 def launcher_error(plan: SweepPlan, error: BaseException, folder: Path) -> LmtransferError:
-    """Return the error for a launcher that failed, for example because a worker was killed, or that was interrupted."""
+    """Return the error for a launcher that failed (for example, because a worker was killed) or was interrupted."""
     message = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
     if type(error).__name__ == "TerminatedWorkerError":
         message = "a process of the sweep was killed, possibly for lack of memory: lower hydra.launcher.n_jobs"

@@ -1,4 +1,4 @@
-"""The run directory: all files of a run, which can be moved, copied and mailed, but cannot run code.
+"""The run directory: all files of a run. It can be moved, copied and mailed, and nothing in it can run code.
 
 ::
 
@@ -224,7 +224,7 @@ class RunDirectory:
         """Return the number of words that each revision was trained on, rounded to three digits, by token count.
 
         Raises:
-            RunDirectoryError: the run has no revisions, or its result does not have the number of words.
+            RunDirectoryError: the run has no revisions, or its result does not state the number of words.
         """
         revisions = self.checkpoints.revisions()
         if not revisions:
@@ -236,8 +236,8 @@ class RunDirectory:
         words = result.more.get("words")
         if not isinstance(words, int) or words < 1 or not result.tokens:
             raise RunDirectoryError(
-                f"run={self.path}: the number of words is unknown, because the result does not have it: choose a run "
-                "that pretrained on a single corpus"
+                f"run={self.path}: the result does not state the number of words: choose a run that was pretrained on "
+                "a single corpus"
             )
         return {tokens: int(float(f"{tokens * words / result.tokens:.3g}")) for tokens in revisions}
 

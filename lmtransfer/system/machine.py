@@ -1,7 +1,7 @@
 """Machine failures (disk space, permissions, memory, a missing file) and bugs, each reported as a single message.
 
 Other code lets system errors pass. At the end of a command, this module turns them into messages: the setting that
-holds the path, the system's own words, the path, and a remedy. Code that writes a file names it with ``naming``, since
+holds the path, the system's message, the path, and a remedy. Code that writes a file names it with ``naming``, because
 the error of a failed write does not contain the path.
 """
 
@@ -178,5 +178,6 @@ def default_cache_dir() -> Path:
         return Path(place).expanduser()
     except RuntimeError:
         raise DataError(
-            f"{place}: the cache has no home folder, because HOME is not set: set HOME, cache_dir= or LMTRANSFER_CACHE"
+            f"{place}: the folder of the cache is unknown, because HOME is not set: set HOME, cache_dir or "
+            "LMTRANSFER_CACHE"
         ) from None

@@ -10,7 +10,7 @@ import sys
 
 from lmtransfer.errors import ConfigError
 
-#: The variables that a process needs to find the others.
+#: The environment variables with which processes find each other.
 _RENDEZVOUS = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 

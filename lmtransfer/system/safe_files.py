@@ -222,7 +222,7 @@ def _yaml(raw: bytes) -> Any:
 
 
 def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader) -> tuple[int, str] | None:
-    """Find the part of a YAML document that would take forever to read, before reading it; None if there is none.
+    """Find the part of a YAML document that would take too long to read, before reading it; None if there is none.
 
     Args:
         most_repeated: maximum number of values that aliases may repeat; 0 forbids aliases.

@@ -73,7 +73,7 @@ def validate(value: Any, annotation: Any) -> Any:
 
 
 def check(value: Any, annotation: Any) -> None:
-    """Check plain data without conversion: 3.0 is no integer. A TypedDict may have additional keys.
+    """Check plain data without conversion: 3.0 is not an integer. A TypedDict may have additional keys.
 
     Raises:
         Misfit: the value does not match.

@@ -1,6 +1,6 @@
-"""An average of the weights over the updates of a training run, which is validated, saved and transferred.
+"""A running average of the weights, which is validated, saved and transferred in place of the trained weights.
 
-The average does not influence training. While it is read, it is swapped with the trained weights in place.
+The average does not influence training. While the average is read, the parameters hold it instead of the weights.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Average:
 
     @contextmanager
     def swap_in(self) -> Iterator[None]:
-        """Put the average into the parameters inside the block; do nothing before the average has begun."""
+        """Replace the parameters by the average inside the block; do nothing before the average has begun."""
         self._exchange()
         try:
             yield

@@ -74,9 +74,9 @@ class Budget:
     ) -> float:
         """Return the share that will be used up after one more update, for warm-ups given as a fraction.
 
-        It is exact for budgets in steps and epochs. For tokens and seconds, the update is assumed to be like the mean
-        of the updates so far, so the result depends only on ``fraction`` and ``steps``. At the first update there is no
-        mean, so the tokens and seconds of this update are used.
+        The result is exact for budgets in steps and epochs. For tokens and seconds, the update is assumed to be like
+        the mean of the updates so far, so the result depends only on ``fraction`` and ``steps``. At the first update
+        there is no mean, so the tokens and seconds of this update are used.
 
         Args:
             tokens: real tokens trained on, including this update.

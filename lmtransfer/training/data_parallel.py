@@ -1,4 +1,4 @@
-"""A learner on several ranks: replicated (DistributedDataParallel) or, if it does not fit a device, sharded (FSDP2).
+"""A learner on several ranks: replicated (DistributedDataParallel), or sharded if it is too large for one GPU (FSDP2).
 
 Either way, every rank runs the same number of passes in a step, and after the last pass the gradients are the sums over
 all ranks. Both engines average, so each loss is multiplied by the number of ranks.

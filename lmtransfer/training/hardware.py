@@ -177,8 +177,8 @@ def default_threads() -> int:
 def useful_workers(device: torch.device) -> int:
     """Return the default number of processes that build batches for each rank.
 
-    On CUDA, it is at most 4, and one fewer than the rank's cores, because the rank's own process needs one. Elsewhere
-    it is 0: a CPU that computes the step has no core to spare.
+    On CUDA, this is one fewer than the rank's cores, because the rank's own process needs one, and at most 4. Elsewhere
+    it is 0, because a CPU that computes the step has no core to spare.
     """
     if device.type != "cuda":
         return 0
@@ -186,7 +186,7 @@ def useful_workers(device: torch.device) -> int:
 
 
 def missing_to_compile(device: torch.device) -> str:
-    """Return the reason why code cannot be compiled for a GPU; empty if nothing is missing.
+    """Return the reason why code cannot be compiled for a GPU; empty if it can.
 
     The code is written in Triton, which compiles a small C program to launch each kernel.
     """

@@ -18,7 +18,7 @@ class Loss:
         sum: the sum over the counted items, a scalar tensor with gradient.
         count: number of items in the sum (masked tokens, pairs, examples), or their total weight, known before the
             forward pass. For a metric, it may be a scalar tensor that the pass computes; ``counts`` then omits it.
-        weight: its factor in the total; 0 for a metric, which is logged but not trained on.
+        weight: factor of the loss in the total; 0 for a metric, which is logged but not trained on.
     """
 
     sum: Tensor
@@ -30,7 +30,7 @@ class Batch(Protocol):
     """One micro-batch."""
 
     num_tokens: int  #: real tokens, for throughput and budgets
-    keys: Sequence[str]  #: its rows or examples, for error messages
+    keys: Sequence[str]  #: names of the rows or examples, for error messages
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the same batch on ``device``."""
@@ -60,7 +60,7 @@ class Learner(nn.Module):
         """
 
     def parts(self) -> Mapping[str, nn.Module]:
-        """Return the modules to save by file name: ``model``, which other commands read, and any that only train."""
+        """Return the modules to save by file name: ``model``, for all commands, and others, for training only."""
         return {"model": self}
 
 

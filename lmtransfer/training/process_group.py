@@ -128,7 +128,7 @@ def _gather_bytes(content: bytes, *, size: int) -> list[bytes]:
 
 
 def sum_over_ranks(values: dict[str, float]) -> dict[str, float]:
-    """Sum numbers by name, in rank order, so that all ranks get equal sums; a name missing on a rank counts as 0."""
+    """Sum numbers by name, in rank order, so that all ranks get the same sums; a name missing on a rank counts as 0."""
     total: dict[str, float] = {}
     for part in gather(values):
         for name, value in part.items():

@@ -46,7 +46,7 @@ class ProgressLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave the line in its last state on the screen."""
+        """Stop the live line, which stays on the screen."""
         if self.live is not None:
             self.live.stop()
             self.live = None

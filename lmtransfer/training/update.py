@@ -23,7 +23,7 @@ from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.recurrent_state import choose, redistribute
 
-#: Key of the token count, next to the names of the losses, while counts are summed over ranks.
+#: Key of the token count among the counts of the losses, which are summed over ranks together.
 _TOKENS = "real tokens of the step"
 #: Messages of CUDA libraries that run out of memory, for which PyTorch raises a plain ``RuntimeError``.
 _NO_MEMORY = (
@@ -36,7 +36,7 @@ _ADVICE = "lower train.micro_batch_tokens or objective.max_length, or use a smal
 
 
 class OutOfDeviceMemory(Exception):
-    """A micro-batch did not fit on the device; weights and recurrent states have not changed."""
+    """A micro-batch did not fit in the device's memory; weights and recurrent states have not changed."""
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
@@ -45,7 +45,7 @@ class OutOfDeviceMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PassResults:
-    """The results of the passes of one step, except the gradients."""
+    """The results of one step's forward and backward passes, except the gradients."""
 
     counts: dict[str, float]
     tokens: int

@@ -228,8 +228,8 @@ class _Matrix:
     """A matrix to update.
 
     Attributes:
-        rows: the rows that this rank has.
-        target: these rows of the weights.
+        rows: the rows of the matrix that this rank has.
+        target: the weights in these rows.
         update: the update of the whole matrix; None on ranks that do not orthogonalize the update.
         owner: the rank that orthogonalizes the update.
     """

@@ -337,7 +337,7 @@ class AdamW(Optimizer):
     Args:
         no_decay: kinds of parameters without decay (``NamedParameter.kind``).
         bias_correction: False omits the bias correction of the moments, as in the published BERT code
-            (google-research/bert, optimization.py), although the Adam of the paper has it.
+            (google-research/bert, optimization.py); the paper's Adam includes the correction.
         rates: factor on the learning rate by kind of parameter, and of the head (see ``RATE_KEYS``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """

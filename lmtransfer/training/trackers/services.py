@@ -156,7 +156,7 @@ class Trackio(Service):
         self.project, self.space = project, space
 
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
-        """Begin a Trackio run, or resume the run of this name, which is the id of the record."""
+        """Begin a Trackio run, or resume the run whose name is the id of the record."""
         self.trackio: Any = import_optional("trackio", work="tracker=trackio", error=TrainingError)
         self.trackio_run = self.trackio.init(
             project=self.project,
