@@ -29,7 +29,7 @@ import numpy as np
 import torch
 import yaml
 from annotated_types import MinLen
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 from typing_extensions import TypedDict
 
 from lmtransfer.config.revisions import count_text
@@ -38,7 +38,7 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.create_and_lock import create_run_folder
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import remove, write_bytes, write_text
-from lmtransfer.system.safe_files import check_folder, check_tensor_file, read_json, read_yaml
+from lmtransfer.system.safe_files import check_folder, read_json, read_tensors, read_yaml
 from lmtransfer.system.validation import interpolations
 from lmtransfer.training import process_group
 from lmtransfer.training.checkpoints import Checkpoints, explain_deletion
@@ -214,11 +214,10 @@ class RunDirectory:
         path = self.path / _TOKEN_SHARES
         if not path.is_file():
             return None
-        check_tensor_file(path, error=RunDirectoryError)
-        shares = load_file(path).get("shares")
-        if shares is None or shares.ndim != 1 or shares.dtype != np.float32 or not (shares > 0).any():
+        shares = read_tensors(path, error=RunDirectoryError).get("shares")
+        if shares is None or shares.ndim != 1 or shares.dtype != torch.float32 or not (shares > 0).any():
             raise RunDirectoryError(f"{path}: has no token frequencies; delete the file to score without them")
-        return shares
+        return shares.numpy()
 
     def revision_words(self) -> dict[int, int]:
         """Return the number of words that each revision was trained on, rounded to three digits, by token count.

@@ -26,14 +26,14 @@ from typing import Annotated, Any, Required, TypeAlias
 
 from pydantic import AllowInfNan
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
 from lmtransfer.config.types import LargeCount, NonNegative, Whole
 from lmtransfer.errors import CheckpointError
 from lmtransfer.system.durable import flush, remove
-from lmtransfer.system.safe_files import check_tensor_file, read_json
+from lmtransfer.system.safe_files import read_json, read_tensors
 from lmtransfer.training import process_group
 
 MANIFEST = "manifest.json"
@@ -159,7 +159,7 @@ class Checkpoint:
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Return the tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file."""
         path = self.folder / f"{name}.safetensors"
-        return read_tensors(path) if path.exists() else {}
+        return read_tensors(path, error=CheckpointError) if path.exists() else {}
 
 
 def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
@@ -194,15 +194,6 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     if problem is not None:
         raise CheckpointError(f"{problem}: choose another checkpoint, or restore the folder from a backup")
     return Checkpoint(folder, read_state(folder))
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file to the CPU, after checking its header against the file."""
-    check_tensor_file(path, error=CheckpointError)
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged or incomplete, or is not a safetensors file: {error}") from error
 
 
 def read_state(folder: Path) -> SavedState:
