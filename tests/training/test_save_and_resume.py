@@ -1,4 +1,4 @@
-"""A run that is killed at any moment and resumed twice is bit-identical to an uninterrupted run; so are its revisions."""
+"""A run that is killed and resumed is bit-identical to an uninterrupted run, and so are its revisions."""
 
 from __future__ import annotations
 
