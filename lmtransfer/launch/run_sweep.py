@@ -28,13 +28,13 @@ from lmtransfer.launch.run_once import run_as_is, run_once, settings_check, to_u
 from lmtransfer.launch.sweep_points import (
     SweepPlan,
     SweepPoint,
-    exchange_folder,
     launcher_error,
     plan_of,
     points_of,
     print_progress,
     progress_line,
     read_points,
+    shared_folder,
     watch_points,
 )
 from lmtransfer.runs.result import RunResult
@@ -56,7 +56,7 @@ _HYDRA_SETTINGS = (
 
 
 def is_stopping(folder: Path) -> bool:
-    """Whether the sweep with this exchange folder was interrupted."""
+    """Whether the sweep with this shared folder was interrupted."""
     return (folder / _STOP).exists()
 
 
@@ -151,7 +151,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
     plan = plan_of(primary, [*words, *_not_in_sweep(words)], config_dir=line.config_dir) if is_sweep else SweepPlan()
     if is_sweep:
         _check_points(command, words, primary=primary, config_dir=line.config_dir)
-    with exchange_folder(plan) as folder:
+    with shared_folder(plan) as folder:
         task = functools.partial(_perform_or_note, command, failure, plan)
         settings = [*_HYDRA_SETTINGS, overrides.quote_value(f"hydra.sweep.dir={folder}"), *_not_in_sweep(words)]
         argv = [f"lmtransfer {command}", *line.options, *settings, *words]

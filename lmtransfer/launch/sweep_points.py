@@ -166,7 +166,7 @@ def read_points(folder: Path) -> list[SweepPoint]:
 
 
 @contextmanager
-def exchange_folder(plan: SweepPlan) -> Iterator[Path]:
+def shared_folder(plan: SweepPlan) -> Iterator[Path]:
     """Create a folder that all points of a sweep can write; remove it at the end.
 
     On a cluster the folder is in ``output_root``, which all machines can see. If the block raises, the folder stays

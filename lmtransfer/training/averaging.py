@@ -97,14 +97,14 @@ class Average:
     @contextmanager
     def swap_in(self) -> Iterator[None]:
         """Replace the parameters by the average inside the block; do nothing before the average has begun."""
-        self._exchange()
+        self._swap()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap()
 
     @torch.no_grad()
-    def _exchange(self) -> None:
+    def _swap(self) -> None:
         if not self.num:
             return
         for parameter, tensor in zip(self.parameters, self.tensors, strict=True):

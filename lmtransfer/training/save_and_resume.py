@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import process_group
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.checkpoints import STATE, Checkpoint, Checkpoints, TrainState, preflight, revision_name
-from lmtransfer.training.recurrent_state import flatten, map_tensors, unflatten
+from lmtransfer.training.recurrent_state import flatten, unflatten
 from lmtransfer.training.update import Updater
 from lmtransfer.training.weights import aliases, load_weights, num_bytes, weights
 
@@ -112,7 +113,7 @@ class CheckpointSaver:
     def _take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return tensors by file, and plain values; every rank must call this, because recurrent states differ."""
         recurrent_states = process_group.gather(
-            map_tensors(self.updater.recurrent_states, lambda tensor: tensor.cpu().clone())
+            tree_map_only(Tensor, lambda tensor: tensor.cpu().clone(), self.updater.recurrent_states)
         )
         state_tensors, state_structure = flatten([sorted(of_rank.items()) for of_rank in recurrent_states])
         scaler = self.updater.precision.scaler
@@ -182,8 +183,8 @@ class CheckpointSaver:
         self.optimizer.load_state_dict(checkpoint.tensors("optimizer"), source=str(checkpoint.folder))
         if saved_world == world:
             device = self.updater.device
-            self.updater.recurrent_states = map_tensors(
-                dict(recurrent_states[process_group.rank()]), lambda tensor: tensor.to(device)
+            self.updater.recurrent_states = tree_map_only(
+                Tensor, lambda tensor: tensor.to(device), dict(recurrent_states[process_group.rank()])
             )
         self._restore_observers(checkpoint)
         self.state.update(state)

@@ -61,9 +61,9 @@ def test_two_ranks_learn_what_one_learns(alone: Path, tmp_path: Path) -> None:
     assert any("loss/large" in line for line in _records(alone))  # its count is computed in the passes
     assert any("validation/large" in line for line in _records(alone))
     # Steps 2 to 4 neither evaluate nor save: counts before the passes, whether all is finite after them, time and
-    # stops; and the losses, which a CPU reads at once. DistributedDataParallel makes its exchanges by itself.
+    # stops; and the losses, which a CPU reads at once. DistributedDataParallel communicates by itself.
     for rank in (first, second):
-        assert rank["exchanges"][:3] == [{"all_gather": 3, "all_reduce": 1}] * 3
+        assert rank["collectives"][:3] == [{"all_gather": 3, "all_reduce": 1}] * 3
 
 
 @pytest.mark.slow

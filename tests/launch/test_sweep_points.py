@@ -17,13 +17,13 @@ from lmtransfer.launch import run_sweep
 from lmtransfer.launch.sweep_points import (
     SweepPlan,
     SweepPoint,
-    exchange_folder,
     launcher_error,
     plan_of,
     points_table,
     progress_line,
     read_points,
     seconds_left,
+    shared_folder,
     watch_points,
 )
 from lmtransfer.system import cores
@@ -70,7 +70,7 @@ def test_slurm_composes_with_our_settings(tmp_path: Path) -> None:
     words = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu", "hydra.launcher.timeout_min=90"]
     plan = plan_of("pretrain", ["seed=1,2", f"output_root={tmp_path}/runs", *words])
     assert (plan.launcher, plan.total, plan.workers, plan.is_local) == ("submitit_slurm", 2, None, False)
-    with exchange_folder(plan) as folder:
+    with shared_folder(plan) as folder:
         settings = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.job.name=lmtransfer"]
         cfg = compose_files("pretrain", [*settings, *words, "seed=1", f"hydra.sweep.dir={folder}"])
         launcher = cfg.hydra.launcher
@@ -147,7 +147,7 @@ def test_outcomes_of_a_cluster_are_below_the_root_of_the_runs_and_stay_with_the_
     plan = SweepPlan("submitit_slurm", 2, workers=None, output_root=str(tmp_path / "runs"))
 
     def fail(*jobs: str) -> Path:
-        with suppress(ZeroDivisionError), exchange_folder(plan) as folder:
+        with suppress(ZeroDivisionError), shared_folder(plan) as folder:
             for job in jobs:
                 (folder / ".submitit" / job).mkdir(parents=True)
             _ = 1 / 0
