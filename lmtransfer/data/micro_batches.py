@@ -160,11 +160,6 @@ def _by_length(rows: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.nd
     return rows[order], lengths[order]
 
 
-def share(count: int, rank: int, world_size: int) -> range:
-    """Return one rank's consecutive range of ``count`` micro-batches; the ranks' shares differ by at most one."""
-    return range(rank * count // world_size, (rank + 1) * count // world_size)
-
-
 class SerializedBatch:
     """A batch in host memory, serialized to bytes."""
 
@@ -468,8 +463,8 @@ def evaluation_batches(
     if num_streams is not None:
         streams = _streams(plan.lengths, num_streams, max_tokens)
         width = max(micro_batch_tokens // int(plan.lengths.max(initial=1)), 1)
-        local = share(len(streams), rank, world_size)
-        for group in _groups(streams[local.start : local.stop], plan.lengths, width):
+        first, last = (number * len(streams) // world_size for number in (rank, rank + 1))
+        for group in _groups(streams[first:last], plan.lengths, width):
             for place, rows in enumerate(np.stack(group, axis=1)):
                 yield source.build(0, plan, rows, follows=place > 0)
         return

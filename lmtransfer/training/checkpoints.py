@@ -1,7 +1,8 @@
-"""The checkpoints of a run: ``<run>/checkpoints/last``, ``best`` and the revisions. They are saved atomically.
+"""The checkpoints of a run, which are saved atomically, and the state of the run that they hold.
 
-A revision, ``tokens-<count>``, holds the model after that many training tokens (``train.save_at``):
-``model.safetensors`` and ``state.json``, but nothing that only resuming needs. Later revisions never replace it.
+They are ``<run>/checkpoints/last``, ``best`` and the revisions. A revision, ``tokens-<count>``, holds the model after
+that many training tokens (``train.save_at``): ``model.safetensors`` and ``state.json``, but nothing that only resuming
+needs. Later revisions never replace it.
 
 A save is staged in a folder next to its destination (``.last.new``), flushed to disk, and swapped in with two renames
 (``last`` to ``.last.old``, ``.last.new`` to ``last``). After a crash at any time, one of these folders is complete, and

@@ -27,7 +27,6 @@ from lmtransfer.data.micro_batches import (
     evaluation_batches,
     rank_share,
     receive,
-    share,
     tokens_of_pass,
 )
 from lmtransfer.errors import ConfigError, DataError
@@ -342,14 +341,6 @@ def test_cuts_against_plain_loops() -> None:
                 assert [(group.start, group.stop) for group in even] == [
                     (first.start, second.stop) for first, second in zip(halves[::2], halves[1::2], strict=True)
                 ]
-
-
-def test_shares_are_consecutive_and_complete() -> None:
-    for count in range(12):
-        for world_size in range(1, 6):
-            shares = [share(count, rank, world_size) for rank in range(world_size)]
-            assert [i for part in shares for i in part] == list(range(count))
-            assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_the_step_at_an_epoch_is_the_one_that_comes_next() -> None:
