@@ -21,10 +21,9 @@ from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.scores import examples_of
 from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import JointResult, SeedResult
-from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, pretraining_seed
 from lmtransfer.runs.training import eager_hardware
-from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.answers import LabelAnswer

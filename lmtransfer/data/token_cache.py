@@ -29,9 +29,9 @@ import numpy as np
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
+from lmtransfer.data.corpora.corpus import text_hash
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
-from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.token_store import (
     STORE_FORMAT,

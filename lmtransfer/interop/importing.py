@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from lmtransfer.config import paths
 from lmtransfer.config.component import build, resolve
 from lmtransfer.config.composing import compose_files
-from lmtransfer.data.corpora.sources import source_digest
+from lmtransfer.data.corpora.text_files import source_digest
 from lmtransfer.data.token_cache import lock_folder
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.added_tokens import add_words, extend_weights
@@ -41,9 +41,8 @@ from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.objectives.base import Objective, shared_attention
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved import SavedRun
-from lmtransfer.runs.versions import versions
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.system.printable import short_path
@@ -51,7 +50,7 @@ from lmtransfer.system.safe_files import read_json
 from lmtransfer.system.validation import interpolations
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
-from lmtransfer.training.state import TrainState
+from lmtransfer.training.checkpoints import TrainState
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 #: Part of the cache key; increase it when the same files would give a different run directory.

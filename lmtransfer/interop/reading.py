@@ -11,12 +11,11 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -36,7 +35,7 @@ from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
-from lmtransfer.system.safe_files import check_tensor_file, read_json
+from lmtransfer.system.safe_files import read_json, read_tensors
 
 #: Maximum number of left-out tensors that a note names.
 _MAX_NAMES = 20
@@ -133,7 +132,7 @@ class _Index(TypedDict):
 def read_weight_files(folder: Path) -> dict[str, Tensor]:
     """Read all tensors of a published folder from ``model.safetensors`` or, if missing, ``pytorch_model.bin``."""
     for name in FILES:
-        read = _read_safetensors if name.endswith(".safetensors") else _read_pickle
+        read = partial(read_tensors, error=CheckpointError) if name.endswith(".safetensors") else _read_pickle
         if (folder / name).is_file():
             return read(folder / name)
         index = folder / f"{name}.index.json"
@@ -144,16 +143,6 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
     )
     hint = f"; lmtransfer cannot read {', '.join(others)}: save the model with transformers" if others else ""
     raise CheckpointError(f"{folder}: holds no weights ({' or '.join(FILES)}, whole or sharded){hint}")
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    check_tensor_file(path, error=CheckpointError)
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: is damaged or incomplete, or is not a safetensors file: {error}; download it again"
-        ) from error
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:

@@ -15,8 +15,8 @@ from rich.table import Table
 from lmtransfer.config.component import build
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.screening import ScreenedCorpus, Screening, list_path
-from lmtransfer.data.stream import PlannedStream
 from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.added_tokens import add_words

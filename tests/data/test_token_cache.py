@@ -43,7 +43,7 @@ def corpus(path: Path, **settings: Any) -> FileCorpus:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file of a prepared corpus but the times in it."""
+    """Return the content of every file of a prepared corpus, without times."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -155,7 +155,7 @@ def test_the_key_follows_content_tokenizer_settings_and_format(tmp_path: Path, m
         folders.append(folder())
     stamp = path.stat().st_mtime_ns
     text = path.read_text()
-    path.write_text(text.replace("a", "b", 1))  # a change of one letter, size and time as before
+    path.write_text(text.replace("a", "b", 1))  # one letter changed, with the same size and time
     os.utime(path, ns=(stamp, stamp))
     folders.append(folder())
     assert len(set(folders)) == 5
@@ -211,7 +211,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path) -> None:
         assert not any(worker.is_running() for worker in started), "a worker outlived its parent"
         assert not list(tmp_path.glob("cache/corpora/*/manifest.json"))
         done = set(tmp_path.glob("cache/corpora/*/blocks/*.json"))
-    # Rubbish as a kill may leave it: a staged shard, and a shard whose record was never written.
+    # Remains of a kill: a staged shard, and a shard whose record was never written.
     folder = next(iter(done)).parents[1]
     (folder / "train" / ".shard-00099.1.tmp").mkdir()
     missing = next(index for index in range(99) if not token_cache.record_path(folder, index).exists())

@@ -22,7 +22,7 @@ from lmtransfer.cli import main
 from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus, Sampling, smooth
-from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.micro_batches import PlannedStream, evaluation_batches
 from lmtransfer.data.token_cache import prepare, tokenizer_for
 from lmtransfer.data.token_shares import part_shares, token_shares
 from lmtransfer.data.token_store import MixedStore, TokenStore
@@ -42,7 +42,7 @@ from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.trackers.base import Jsonl
 
 TOKENIZER = NumberTokenizer()
-#: Each part's tokens, so that a token says which part it is from.
+#: The tokens of each part, disjoint, so that a token identifies its part.
 RANGES = {"large": (4, 30), "middle": (30, 60), "small": (60, 90)}
 
 
@@ -82,7 +82,7 @@ def test_proportions_are_the_closed_form(alpha: float) -> None:
 
 
 def level_filled(shares: np.ndarray, total: float, most: np.ndarray) -> np.ndarray:
-    """The caps' fixed point by bisection: everyone takes ``level * share``, but at most ``most``."""
+    """The fixed point under caps by bisection: each part gets ``level * share``, but at most ``most``."""
     low, high = 0.0, total / shares.min()
     for _ in range(200):
         level = (low + high) / 2
@@ -169,7 +169,7 @@ def test_a_row_is_of_one_part_as_its_key_says(rows: Rows, store: MixedStore) -> 
 
 
 def test_no_row_comes_again_before_all_others_of_its_part(store: MixedStore) -> None:
-    rows = FullSentences(max_length=40, tokenizer=TOKENIZER)  # whose rows are the same in every pass
+    rows = FullSentences(max_length=40, tokenizer=TOKENIZER)  # with the same rows in every pass
     seen: dict[str, list[str]] = {name: [] for name in store.parts}
     for epoch in range(6):
         plan = MixedPlan(rows, store, seed=1, epoch=epoch)
@@ -421,7 +421,7 @@ def test_every_source_that_is_missing_is_said_with_both_ways(tmp_path: Path) -> 
     with refuses(DataError, "corpus=fra", "corpus=deu") as raised:
         build_corpus(cfg, cache_dir=tmp_path)
     of_fra, of_deu = str(raised.value).split("corpus=deu", 1)
-    assert all(way in said for said in (of_fra, of_deu) for way in ("data_root=", "hub"))
+    assert all(way in said for said in (of_fra, of_deu) for way in ("data_root", "hub"))
 
 
 SMALL = [

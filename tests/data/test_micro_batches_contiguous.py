@@ -1,4 +1,4 @@
-"""Windows that go on from one another in parallel streams, and a model with a memory that reads them."""
+"""Contiguous rows in parallel streams, and a model with a recurrent memory that reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fakes.training import trainer_of
 from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.stream import PlannedStream, contiguous_streams, evaluation_batches
+from lmtransfer.data.micro_batches import PlannedStream, contiguous_streams, evaluation_batches
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 from lmtransfer.objectives.corruption.masking import NoCorruption
@@ -70,7 +70,7 @@ def _trainer(tmp_path: Path, learner: PretrainingLearner, *, steps: int = 9, **c
 
 
 class TestPlan:
-    """Which row is where."""
+    """Return the rows of each stream and step."""
 
     @pytest.mark.parametrize(("num_rows", "num_streams"), [(12, 3), (14, 3), (5, 5), (7, 1)])
     def test_each_lane_is_a_stretch_of_the_text(self, num_rows: int, num_streams: int) -> None:
@@ -90,7 +90,7 @@ class TestPlan:
 
 
 class TestStream:
-    """Steps of streams."""
+    """Return the steps of contiguous streams."""
 
     def test_each_row_goes_on_where_the_same_row_of_the_step_before_ended(self, tmp_path: Path) -> None:
         stream = _stream(tmp_path)
@@ -136,14 +136,14 @@ class TestStream:
 
 
 def _taken(stream: PlannedStream, count: int, start: int = 0) -> list[Any]:
-    """What there is of the steps' micro-batches: whether they follow, and which tokens they hold."""
+    """Return, for each micro-batch, whether it continues the previous one, and its tokens."""
     return [
         [(batch.follows, batch.keys) for batch in step.micro_batches] for step in islice(stream.steps(start), count)
     ]
 
 
 class TestMemory:
-    """A model that reads streams with its memory."""
+    """A model that reads contiguous streams with a recurrent memory."""
 
     def test_lanes_of_one_text_have_the_loss_of_one_long_row(self, tmp_path: Path) -> None:
         source = _source(tmp_path)
@@ -160,7 +160,7 @@ class TestMemory:
             following = torch.from_numpy(tokens[first + 1 : last + 1])
             return torch.nn.functional.cross_entropy(logits, following, reduction="sum").item()
 
-        # One stream of all full rows, and one of what is left over: the short row at the end.
+        # One stream of all full rows, and one with the remaining short row at the end.
         full = int((plan.lengths == LENGTH).sum()) * LENGTH
         assert 0 < size - full < LENGTH
         expected = (loss_of(0, full) + loss_of(full, size)) / size
@@ -245,7 +245,7 @@ class TestMemory:
         straight = trainer(tmp_path / "a", 17)
         straight.train()
         torch.manual_seed(99)
-        # The schedule follows the budget, so the first part has the whole one and is interrupted.
+        # The schedule follows the budget, so the first part has the whole budget and is interrupted.
         broken = trainer(tmp_path / "b", 17, save_every=stop)
         steps, original = iter(range(stop)), broken.updater.launch_step
 
@@ -267,7 +267,7 @@ class TestMemory:
 
 
 class TestRecut:
-    """Carries for another cut into micro-batches."""
+    """Recurrent states for a different split into micro-batches."""
 
     def test_rows_keep_their_order(self) -> None:
         memory = [torch.arange(12.0).view(6, 2), torch.arange(6.0).view(6, 1)]

@@ -429,7 +429,7 @@ def test_the_corpus_is_the_same_twice_and_no_source_is_read_the_second_time(
 
 @pytest.fixture
 def two_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The corpus and its task, of two small libraries."""
+    """The corpus and its task, from two small libraries."""
     for module in ("lmtransfer.data.corpora.python_docs", "lmtransfer.tasks.text.python_docs"):
         monkeypatch.setattr(f"{module}.LIBRARIES", ("networkx", "datasets"))
     return tmp_path
@@ -469,18 +469,18 @@ def test_no_dev_or_test_module_is_in_the_corpus(
     pretraining = pretraining_docstrings(everything.items)
     assert not held_out & {(item.library, item.module) for item in pretraining}
     assert [item.text for item in pretraining] == [document.text for document in corpus.documents()]
-    # Nor is any text of a dev or test module, whichever module it stands in.
+    # Neither is any text of a dev or test module, even if it also occurs in another module.
     texts = {plain(item.text) for item in everything.items if (item.library, item.module) in held_out}
     assert len(texts) > 1000
     assert not texts & {plain(document.text) for document in corpus.documents()}
-    # And hardly any paragraph of the task's examples (what is left are stock phrases).
+    # Hardly any paragraph of the task's examples is (the rest are stock phrases).
     known = {line for item in pretraining for line in item.text.casefold().split("\n")}
     originals = {(item.module, item.name): item for item in everything.items}
     for split in ("dev", "test"):
         shares = [overlap_share(originals[tuple(e.id.split(":"))].text, known) for e in task.examples(split)]
         assert max(shares) < 0.5
         assert sum(shares) / len(shares) < 0.1
-    # The task's own examples, by the names that they carry.
+    # The task's own examples, by their names.
     owners = {(item.module, item.name): item.library for item in everything.items}
     for split in ("dev", "test"):
         for example in task.examples(split):
@@ -507,7 +507,7 @@ def test_examples_are_balanced_and_apart(task: PythonDocsTask) -> None:
     modules = {split: {example.id.split(":")[0] for example in found} for split, found in examples.items()}
     assert not modules["train"] & (modules["dev"] | modules["test"])
     assert not modules["dev"] & modules["test"]
-    for label in range(8):  # a part is not the text of one or two modules
+    for label in range(8):  # a split does not consist of only one or two modules
         of_label = [example for example in examples["test"] if example.label == label]
         assert max(Counter(example.id.split(":")[0] for example in of_label).values()) <= MAX_MODULE_DOCUMENTS
         assert len({example.id.split(":")[0] for example in of_label}) >= 8
@@ -578,7 +578,7 @@ def test_module_splits_have_the_sizes_they_promise() -> None:
     assert 48 <= counts["small", "dev"] < 52
     assert splits["large", "large.huge"] == "train"
     assert module_splits(reversed(items)) == splits
-    # A library's split does not hang on the other libraries.
+    # A library's split does not depend on the other libraries.
     assert module_splits(docs("small", small)) == {key: value for key, value in splits.items() if key[0] == "small"}
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import process_group
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.callbacks import Callback
-from lmtransfer.training.checkpoints import STATE, Checkpoint, Checkpoints, preflight, revision_name
-from lmtransfer.training.recurrent_state import flatten, map_tensors, unflatten
-from lmtransfer.training.state import TrainState
+from lmtransfer.training.checkpoints import STATE, Checkpoint, Checkpoints, TrainState, preflight, revision_name
+from lmtransfer.training.recurrent_state import flatten, unflatten
 from lmtransfer.training.update import Updater
 from lmtransfer.training.weights import aliases, load_weights, num_bytes, weights
 
@@ -28,7 +28,7 @@ class CheckpointSaver:
         state: restored in place.
         average: the average of the weights, or None. Once the average has begun, it is saved as the model, and the
             trained weights are saved as "raw".
-        save_at: token counts, ascending, at which the model is kept as a revision.
+        save_at: token counts, ascending, at which the model is saved as a revision.
     """
 
     updater: Updater
@@ -69,7 +69,7 @@ class CheckpointSaver:
         process_group.barrier()
 
     def keep_revisions(self, *, seen: int) -> None:
-        """Save the model for each point of ``save_at`` that was reached after ``seen`` tokens.
+        """Save the model for each token count of ``save_at`` above ``seen`` that training has reached.
 
         This precedes the next save of ``last``, so that a run resumed from there has all earlier revisions.
         """
@@ -105,7 +105,7 @@ class CheckpointSaver:
         return [*notes, f"resuming after step {checkpoint.step:,} from {checkpoint.folder}"]
 
     def drop_later_revisions(self) -> None:
-        """Remove the revisions of steps after the present one, because training will save them again."""
+        """Remove the revisions from after the current step, because training will save them again."""
         if self.checkpoints is not None and process_group.is_main():
             self.checkpoints.drop_revisions(after=self.state.step)
         process_group.barrier()
@@ -113,7 +113,7 @@ class CheckpointSaver:
     def _take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return tensors by file, and plain values; every rank must call this, because recurrent states differ."""
         recurrent_states = process_group.gather(
-            map_tensors(self.updater.recurrent_states, lambda tensor: tensor.cpu().clone())
+            tree_map_only(Tensor, lambda tensor: tensor.cpu().clone(), self.updater.recurrent_states)
         )
         state_tensors, state_structure = flatten([sorted(of_rank.items()) for of_rank in recurrent_states])
         scaler = self.updater.precision.scaler
@@ -183,8 +183,8 @@ class CheckpointSaver:
         self.optimizer.load_state_dict(checkpoint.tensors("optimizer"), source=str(checkpoint.folder))
         if saved_world == world:
             device = self.updater.device
-            self.updater.recurrent_states = map_tensors(
-                dict(recurrent_states[process_group.rank()]), lambda tensor: tensor.to(device)
+            self.updater.recurrent_states = tree_map_only(
+                Tensor, lambda tensor: tensor.to(device), dict(recurrent_states[process_group.rank()])
             )
         self._restore_observers(checkpoint)
         self.state.update(state)

@@ -1,4 +1,4 @@
-"""Sweeps of real pretraining runs: beside each other, one after the other, killed and started again."""
+"""Sweeps of real pretraining runs: in parallel, one after the other, killed and restarted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRETRAIN = ["pretrain", *TRAINING, *TINY, *TEXT, *SHORT, "train.log_every=1", "-
 JOBLIB = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
 SUBMITIT = ["hydra/launcher=submitit_local"]
 
-#: Notes each pass over the documents, in whichever process.
+#: Records each pass over the documents, in any process.
 CORPUS = """\
 import os
 from lmtransfer.data.corpora.corpus import FileCorpus
@@ -58,13 +58,13 @@ def start(text_world: Path) -> Start:
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """The exit status of a command and what it wrote to its two streams."""
+    """Return the exit status and the two outputs of a command."""
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 
 def numbers(run: Path) -> dict[str, Any]:
-    """What training gave: the result and the loss of each step, without times."""
+    """Return the results of training: the result and the loss of each step, without times."""
     result = json.loads((run / "result.json").read_text())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = {line["step"]: {key: value for key, value in line.items() if "loss" in key} for line in lines}
@@ -73,12 +73,12 @@ def numbers(run: Path) -> dict[str, Any]:
 
 
 def all_numbers(name: str) -> dict[str, Any]:
-    """The numbers of each point of a sweep."""
+    """Return the results of each point of a sweep."""
     return {path.name: numbers(path) for path in sorted(Path("runs/pretrain", name).iterdir())}
 
 
 def written(name: str) -> dict[str, int]:
-    """When each file of the runs of a sweep was written."""
+    """Return the modification time of each file in the runs of a sweep."""
     found = Path("runs/pretrain", name).rglob("*")
     return {str(path): path.stat().st_mtime_ns for path in found if path.is_file() and path.name != ".lock"}
 
@@ -118,7 +118,7 @@ def test_points_beside_each_other_share_the_preparation_and_give_the_same_number
 
 
 def passes_of_one(start: Start, world: Path, words: list[str]) -> int:
-    """How often a single run reads the text, with a cache of its own."""
+    """Count how often a single run reads the text, with a separate cache."""
     single = [word for word in PRETRAIN if word != "-m"] + words[:-1]
     (world / "passes").unlink()
     status, _, err = finished(start(*single, "seed=1", "name=one", f"cache_dir={world / 'other'}"))
@@ -141,7 +141,7 @@ def test_points_that_fail_beside_others_are_listed_and_tabled(start: Start, text
         f"corpus.path=text.txt,seed={seed}" for seed in (1, 2)
     ]
     table = out[out.rindex("sweep: ") :]
-    assert table.count("failed") == 3  # one in the line, one a point
+    assert table.count("failed") == 3  # one for the command line, one per point
     assert "Traceback" not in err
 
 
@@ -151,13 +151,13 @@ def test_points_that_fail_beside_others_are_listed_and_tabled(start: Start, text
 def test_what_ends_the_command_costs_points_beside_each_other_no_step(
     number: signal.Signals, status: int, start: Start, text_world: Path
 ) -> None:
-    """Ctrl-C goes to all processes; another signal goes to the command, whose points also save where it was killed."""
+    """Ctrl-C goes to all processes; other signals go to the command. Its points save even if the command is killed."""
     words = ["train.steps=100000", "train.save_every=100000", "seed=1,2,3", "name=x", *JOBLIB]
     process = start(*PRETRAIN, *words)
     runs = [Path(f"runs/pretrain/x/seed={seed}") for seed in (1, 2)]
     wait_until(lambda: all((run / "metrics.jsonl").is_file() for run in runs), process)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    found, _, err = finished(process)  # also waits for the points, which have its streams
+    found, _, err = finished(process)  # also waits for the points, which inherit the streams
     assert found == status, err
     assert "Traceback" not in err
     for run in runs:

@@ -45,7 +45,7 @@ def settings_check(command: str) -> Callable[[DictConfig], object] | None:
 
 
 def to_user_error(error: Exception, cfg: DictConfig) -> Exception:
-    """Turn a missing value, a broken reference or a machine error into an error for the user; return other errors."""
+    """Turn a missing value, a broken reference or a machine error into an error for the user; return others as is."""
     if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
         where = f"{error.full_key}: " if error.full_key else ""
         described = ConfigError(where + str(error).splitlines()[0])

@@ -1,4 +1,4 @@
-"""Schedules against their closed forms, budgets against arithmetic."""
+"""Schedules match their closed forms; budgets match arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lmtransfer.training.optim.schedules import (
 
 
 def _factors(schedule: Factor, steps: int, *, start: int = 0) -> list[float]:
-    """The factor of each update of a budget in steps; the schedule starts after ``start`` of them."""
+    """Return the factor of each update in a budget of steps; the schedule starts after ``start`` updates."""
     budget = Budget(steps=steps)
     found = []
     for step in range(steps):
@@ -123,7 +123,7 @@ def test_the_warm_up_of_a_budget_in_tokens_begins_with_the_first_updates_share()
     tokens = {record["step"]: record["tokens"] for record in records}
     for record in records:
         step, before = record["step"], tokens.get(record["step"] - 1, 0)
-        after = before * step / (step - 1) if before else tokens[1]  # the mean of the updates so far for one more
+        after = before * step / (step - 1) if before else tokens[1]  # one more update, like the mean of those so far
         expected = min(1.0, after / 500) * (1 - before / 1000)
         assert record["learning_rate"] == pytest.approx(0.5 * expected)
     assert records[0]["learning_rate"] > 0
@@ -151,7 +151,7 @@ def test_the_warm_up_of_a_budget_in_seconds_begins_with_the_first_updates_time()
     trainer._read = watched  # type: ignore[method-assign]
     trainer.train()
     first = seen[0]["learning_rate"]
-    assert 0.5 * 0.5 / 200 < first <= 0.5 * seen[0]["seconds"] / 200  # its own time, but for the optimiser's
+    assert 0.5 * 0.5 / 200 < first <= 0.5 * seen[0]["seconds"] / 200  # its own time, without the optimizer's
     assert moved == [True]
     assert seen[1]["learning_rate"] == pytest.approx(
         0.5 * (2 * seen[0]["seconds"] / 200) * (1 - seen[0]["seconds"] / 400)

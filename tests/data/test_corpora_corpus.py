@@ -10,9 +10,8 @@ from fakes.texts import by_noun, made_up_documents, write_text
 from support.refusals import refuses
 
 from lmtransfer.data.corpora import corpus as corpus_module
-from lmtransfer.data.corpora import sources as digests
-from lmtransfer.data.corpora.corpus import FileCorpus
-from lmtransfer.data.corpora.split import split_ending
+from lmtransfer.data.corpora import text_files
+from lmtransfer.data.corpora.corpus import FileCorpus, split_ending
 from lmtransfer.data.documents import Document
 from lmtransfer.errors import ConfigError, DataError
 
@@ -189,28 +188,28 @@ def test_the_fingerprint_follows_content_and_settings_only(tmp_path: Path) -> No
 
 
 def test_remembered_digests_are_never_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "_WORTH_REMEMBERING_BYTES", 1)
-    monkeypatch.setattr(digests, "_UNCHANGED_SECONDS", 0.0)
+    monkeypatch.setattr(text_files, "_WORTH_REMEMBERING_BYTES", 1)
+    monkeypatch.setattr(text_files, "_UNCHANGED_SECONDS", 0.0)
     path = write_text(tmp_path / "a.txt", ["One.", "Two."])
     memo = tmp_path / "memo"
-    first = digests.source_digest(path, memo)
+    first = text_files.source_digest(path, memo)
     calls: list[Path] = []
-    real = digests.file_hash
-    monkeypatch.setattr(digests, "file_hash", lambda file: (calls.append(file), real(file))[1])
-    assert digests.source_digest(path, memo) == first
+    real = text_files.file_hash
+    monkeypatch.setattr(text_files, "file_hash", lambda file: (calls.append(file), real(file))[1])
+    assert text_files.source_digest(path, memo) == first
     assert calls == []
     stamp = path.stat().st_mtime_ns
     path.write_text("Two.\n\nOne.\n")
-    os.utime(path, ns=(stamp, stamp))  # same size, same modification time, as rsync leaves it
-    assert digests.source_digest(path, memo) == real(path) != first
+    os.utime(path, ns=(stamp, stamp))  # same size and modification time, as after rsync
+    assert text_files.source_digest(path, memo) == real(path) != first
     (memo / "source_digests.json").write_text("{torn")
-    assert digests.source_digest(path, memo) == real(path)
+    assert text_files.source_digest(path, memo) == real(path)
 
 
 def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "_WORTH_REMEMBERING_BYTES", 1)
+    monkeypatch.setattr(text_files, "_WORTH_REMEMBERING_BYTES", 1)
     path = write_text(tmp_path / "a.txt", ["One."])
-    digests.source_digest(path, tmp_path / "memo")
+    text_files.source_digest(path, tmp_path / "memo")
     assert not (tmp_path / "memo").exists()
 
 
@@ -228,7 +227,7 @@ def test_notes_and_progress_of_a_pass(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbfOne.\n\nTw\x00o.\n")
     source = corpus(path, split_unit="document")
     assert source.fraction_read() is None
-    for _ in range(2):  # a second pass counts anew
+    for _ in range(2):  # a second pass starts counting again
         assert len(texts(source)) == 2
         assert by_noun(source.notes.counts, "byte order", "NUL") == {"byte order": 1, "NUL": 1}
         assert source.fraction_read() == 1.0

@@ -1,4 +1,4 @@
-"""Datasets of the hub: from a copy on the disk, from the cache, and streamed."""
+"""Hub data sets: from a local copy, from the cache, and streamed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXTS = ["One.", "", "  Two. <br />Three. ", None, "Four\x00."]
 
 @pytest.fixture(autouse=True)
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No network, and a cache of `datasets` of its own."""
+    """Disable the network, and use a separate cache of `datasets`."""
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
@@ -51,7 +51,7 @@ def saved(folder: Path, rows: list[str | None] = TEXTS) -> Path:
 
 
 def clone(folder: Path, rows: list[str | None] = TEXTS) -> Path:
-    """A hub repository as `git clone` leaves it: a README that names the files of each configuration."""
+    """A hub repository after `git clone`: its README names the files of each configuration."""
     (folder / "sub").mkdir(parents=True)
     for split, part in (("train", rows), ("validation", ["Held out."])):
         pq.write_table(pa.table({"text": part}), folder / "sub" / f"{split}-00000-of-00001.parquet")
@@ -133,7 +133,7 @@ def test_the_fingerprint_follows_the_content(tmp_path: Path) -> None:
             for name, rows in (("a", TEXTS), ("b", TEXTS), ("c", [*TEXTS, "Five."]))
         )
         assert one != other
-        assert make is saved or one == again  # (save_to_disk writes a name of its own into the folder)
+        assert make is saved or one == again  # save_to_disk writes its own name into the folder
         assert hub(folder / "a", line_break="<br />", **settings).fingerprint() != one
 
 
@@ -180,7 +180,7 @@ def test_what_was_loaded_before_comes_from_the_cache_offline(tmp_path: Path) -> 
 
 
 def named(folder: Path, path: str, content: str) -> Path:
-    """A local copy of a data set, with other content of one of its files."""
+    """A local copy of a data set in which one file has different content."""
     (saved if path.endswith("json") else clone)(folder)
     (folder / path).parent.mkdir(exist_ok=True)
     (folder / path).write_text(content)
@@ -229,7 +229,7 @@ COMMIT, LATER = "1" * 40, "2" * 40
 
 
 def repository(folder: Path, files: list[list[str]], *, jsonl: bool = False) -> Path:
-    """A folder that `datasets` reads as a copy of a hub repository, one file for each list of texts."""
+    """A folder that `datasets` reads as a copy of a hub repository, with a file for each list of texts."""
     folder.mkdir(parents=True)
     for number, texts in enumerate(files):
         name = f"train-{number:05d}-of-{len(files):05d}"
@@ -266,7 +266,7 @@ def test_a_buffer_gives_every_item_once_and_never_holds_more(buffer: int) -> Non
 
 
 def test_an_item_waits_in_the_buffer_as_long_as_the_law_says() -> None:
-    """Each step gives out one of ``buffer`` items at random, so an item waits a geometric number of steps."""
+    """Each step yields one of ``buffer`` items at random, so the delay of an item is geometrically distributed."""
     buffer = 50
     waits = [place - item + buffer for place, item in enumerate(islice(shuffle(count(), buffer=buffer), 40_000))]
     assert np.mean(waits) == pytest.approx(buffer, rel=0.05)
@@ -282,7 +282,7 @@ def test_a_limit_takes_a_mixed_sample_and_no_more_is_read(tmp_path: Path, jsonl:
     mixed = texts(streamed(folder, max_documents=100, shuffle_buffer=400))
     assert mixed == texts(streamed(folder, max_documents=100, shuffle_buffer=400))
     assert len(set(mixed)) == 100
-    assert len({text.split()[1] for text in mixed}) == 2  # 400 of a file of 300 and of the next
+    assert len({text.split()[1] for text in mixed}) == 2  # 400, from a file of 300 and the next file
     assert sorted(texts(streamed(folder, shuffle_buffer=400))) == sorted(text for file in files for text in file)
     prints = {streamed(folder, shuffle_buffer=size).fingerprint() for size in (0, 10, 400)}
     assert len(prints) == 3
@@ -315,7 +315,7 @@ def test_a_negative_buffer_is_refused() -> None:
 
 
 class FakeHub:
-    """A hub with one data set, whose main branch moves, and which can stop answering."""
+    """A hub with one data set, whose main branch moves, and which can go offline."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.newest, self.answers, self.asked = COMMIT, True, list[str]()
@@ -398,6 +398,6 @@ def test_a_killed_run_goes_on_without_the_hub_as_if_it_had_not_been_killed(
     assert [record["step"] for record in records("cut")] == [1, 2, 3, 4, 5, 6]
     assert f"revision: '{COMMIT}'" in (tmp_path / "runs/pretrain/cut/config.yaml").read_text()
     capsys.readouterr()
-    assert main(["evaluate", "run=runs/pretrain/cut", "name=again"]) == 0  # on the text of its own commit
+    assert main(["evaluate", "run=runs/pretrain/cut", "name=again"]) == 0  # on the text of the run's own commit
     assert main(["pretrain", *SMALL, "name=new"]) == 2
     assert "does not answer" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Trackers: services cannot disturb a run, and a resumed run continues one record."""
+"""Trackers: services cannot disturb a run, and a resumed run continues its record."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_service_that_does_not_answer_does_not_hold_the_run_up(call: str, tmp_
 
 
 def trained(folder: Path, service: FakeService, *, steps: int, said: list[str] | None = None) -> list[str]:
-    """Train to a step, resuming what the folder holds; checkpoints are saved every four steps."""
+    """Train up to a step, resuming from the folder; checkpoints are saved every four steps."""
     said = [] if said is None else said
     tracker = guarded(folder, service, said=said)
     tracker.begin()

@@ -1,4 +1,4 @@
-"""Optimisers against one-step references, and which parameter they treat how."""
+"""Optimizers against one-step references, and their treatment of each kind of parameter."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.optim.muon import COEFFICIENTS, MuonUpdate, orthogonalize
-from lmtransfer.training.optim.optimizer import RATE_KEYS, Optimizer, build_groups, classify
-from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon
+from lmtransfer.training.optim.optimizers import (
+    RATE_KEYS,
+    Adagrad,
+    AdamW,
+    Lamb,
+    Muon,
+    Optimizer,
+    build_groups,
+    classify,
+)
 from lmtransfer.training.precision import Precision, PrecisionName
 from lmtransfer.training.update import Updater
 
@@ -43,7 +51,7 @@ class _Encoder(nn.Module):
 
 
 class _Learner(Learner):
-    """An encoder and a head tied to its embedding; the names are chosen to mislead anyone who goes by them."""
+    """An encoder and a head tied to its embedding, with misleading names, because names must not decide."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,13 +87,13 @@ KINDS = {
 }
 
 
-#: By what has its own factor on the learning rate.
+#: By group with its own factor on the learning rate.
 PARTS = {name: kind if name.startswith("encoder.") else "head" for name, kind in KINDS.items()}
 MAKERS = [AdamW, Lamb, Muon, Adagrad]
 
 
 def test_a_network_that_gives_embeddings_is_one() -> None:
-    """All of ELMo's character CNN, and nothing else of ELMo; a switch on a module that is false has no effect."""
+    """ELMo's whole character CNN, and nothing else in ELMo, is an embedding; a false switch has no effect."""
     encoder = ElmoEncoder(
         vocab_size=5, dim=8, num_layers=1, cell_dim=6, char_dim=4, filters=[[1, 4], [2, 4]], num_highway=1
     )
@@ -214,7 +222,7 @@ def _with_singular_values(
     return left, right, (left * values) @ right.T
 
 
-#: By format of the products: how far a singular value, and the singular vectors, may be off for rounding alone.
+#: By dtype of the products: rounding errors allowed in a singular value and in the singular vectors.
 ROUNDING = {torch.float32: (0.005, 1e-3), torch.bfloat16: (0.08, 0.06)}
 
 
@@ -414,7 +422,7 @@ def test_a_parameter_in_two_parts_is_refused() -> None:
 
 
 def _step(make: type[Optimizer], rates: dict[str, float], **settings: Any) -> dict[str, torch.Tensor]:
-    """How far one step at factor 0.5 of the schedule moves each parameter."""
+    """Return how far one step at a schedule factor of 0.5 moves each parameter."""
     torch.manual_seed(0)
     learner = _Learner()
     optimizer = make(learner=learner, rates=rates, **settings)

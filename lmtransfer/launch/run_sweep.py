@@ -1,4 +1,4 @@
-"""The execution of a command line that uses Hydra's own features: its options, and sweeps."""
+"""Sweeps, and other command lines that use Hydra's own features."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from lmtransfer.config.composing import REFUSALS, compose_files, diagnose, quote
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
-from lmtransfer.launch.command import run_as_is, run_once, settings_check, to_user_error
+from lmtransfer.launch.run_once import run_as_is, run_once, settings_check, to_user_error
 from lmtransfer.launch.sweep_points import (
     SweepPlan,
     SweepPoint,
-    exchange_folder,
     launcher_error,
     plan_of,
     points_of,
     print_progress,
     progress_line,
     read_points,
+    shared_folder,
     watch_points,
 )
 from lmtransfer.runs.result import RunResult
@@ -56,7 +56,7 @@ _HYDRA_SETTINGS = (
 
 
 def is_stopping(folder: Path) -> bool:
-    """Whether the sweep with this exchange folder was interrupted."""
+    """Whether the sweep with this shared folder was interrupted."""
     return (folder / _STOP).exists()
 
 
@@ -134,7 +134,7 @@ class _StopSweep(BaseException):
 
 
 def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str], *, is_sweep: bool) -> int:
-    """Run a command line that uses Hydra's own features: options, sweeps.
+    """Run a command line that uses Hydra's own features: sweeps, or options such as ``--cfg``.
 
     Args:
         words: the overrides in Hydra's form.
@@ -151,7 +151,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
     plan = plan_of(primary, [*words, *_not_in_sweep(words)], config_dir=line.config_dir) if is_sweep else SweepPlan()
     if is_sweep:
         _check_points(command, words, primary=primary, config_dir=line.config_dir)
-    with exchange_folder(plan) as folder:
+    with shared_folder(plan) as folder:
         task = functools.partial(_perform_or_note, command, failure, plan)
         settings = [*_HYDRA_SETTINGS, overrides.quote_value(f"hydra.sweep.dir={folder}"), *_not_in_sweep(words)]
         argv = [f"lmtransfer {command}", *line.options, *settings, *words]
@@ -218,7 +218,7 @@ def _in_points(problem: str, labels: Sequence[str], total: int) -> str:
 
 
 def _perform_or_note(command: str, failure: list[Exception], plan: SweepPlan, cfg: DictConfig) -> float:
-    """Run the command or a sweep's point; Hydra calls this, possibly in another process.
+    """Run the command or a point of the sweep; Hydra calls this, possibly in another process.
 
     Returns:
         The run's main score, for sweepers that search; NaN if there is none.

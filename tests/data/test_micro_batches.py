@@ -1,4 +1,4 @@
-"""The batch stream: step k is a function of (config, seed, k), whatever workers, ranks and starting points."""
+"""The stream of steps: step k is a pure function of (config, seed, k), for any workers, ranks and starting step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 from support.refusals import refuses
 
-from lmtransfer.data.stream import (
+from lmtransfer.data.micro_batches import (
     MICRO_BATCHES_PER_STEP,
     PlannedStream,
     RenumberedStream,
@@ -27,7 +27,6 @@ from lmtransfer.data.stream import (
     evaluation_batches,
     rank_share,
     receive,
-    share,
     tokens_of_pass,
 )
 from lmtransfer.errors import ConfigError, DataError
@@ -41,7 +40,7 @@ class Plan:
 
 
 class RaggedSource(Source):
-    """Epochs of a different number of rows each; a batch is what it was built from."""
+    """A source whose epochs have different numbers of rows; a batch is the list of its rows."""
 
     def plan(self, epoch: int) -> Plan:
         rng = np.random.default_rng(100 + epoch)
@@ -107,7 +106,7 @@ def test_micro_batches_are_sorted_by_length_and_even() -> None:
     for step in taken(stream(), 30):
         lengths = [n for batch in step.micro_batches for n in batch[2]]
         assert lengths == sorted(lengths)
-        assert len(step.micro_batches) == min(-(-sum(lengths) // 34), len(lengths))  # 100 tokens a step, 40 a pass: 34
+        assert len(step.micro_batches) == min(-(-sum(lengths) // 34), len(lengths))  # 34, for at most 40
         assert all(sum(batch[2]) < 34 + max(lengths) for batch in step.micro_batches)
 
 
@@ -139,7 +138,7 @@ def test_ranks_share_the_rows_of_a_step(world_size: int, micro_batch_tokens: int
         numbers = [part.first_micro_batch + i for part in shares for i in range(len(part.micro_batches))]
         assert numbers == sorted(set(numbers))
         assert min(numbers) // MICRO_BATCHES_PER_STEP == max(numbers) // MICRO_BATCHES_PER_STEP == number
-        (_,) = {len(part.micro_batches) for part in shares}  # every rank makes the same number of passes
+        (_,) = {len(part.micro_batches) for part in shares}  # every rank runs the same number of passes
         assert all(len(part.fillers) < len(part.micro_batches) for part in shares) or len(_rows(step)) < 24
         if len(_rows(step)) >= 24 and micro_batch_tokens is not None:
             most = capacity_of_pass(100, longest=29, micro_batch_tokens=micro_batch_tokens, world_size=world_size)
@@ -147,13 +146,13 @@ def test_ranks_share_the_rows_of_a_step(world_size: int, micro_batch_tokens: int
 
 
 def _rows(step: Step) -> list[int]:
-    """The rows that count."""
+    """Return the rows that count."""
     return [row for place, batch in enumerate(step.micro_batches) if place not in step.fillers for row in batch[1]]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_a_rank_builds_only_its_share(world_size: int) -> None:
-    """Without a limit on micro-batches; counts what the source builds, also in advance of the first step."""
+    """A stream without a limit on micro-batches; also returns the number of batches built before the first step."""
 
     class Counting(RaggedSource):
         num_rows = num_tokens = 0
@@ -175,7 +174,7 @@ def test_a_rank_builds_only_its_share(world_size: int) -> None:
 @pytest.mark.parametrize("world_size", [2, 3, 8])
 @pytest.mark.parametrize("micro_batch_tokens", [4096, None])
 def test_no_rank_waits_long_for_another(world_size: int, micro_batch_tokens: int | None) -> None:
-    """Rows of 470 to 512 tokens that one rank reads in 33 micro-batches."""
+    """Rows of 470 to 512 tokens, which one rank processes in 33 micro-batches."""
     rng = np.random.default_rng(0)
     for _ in range(20):
         lengths = rng.integers(470, 513, size=8 * 32 + 4)
@@ -344,14 +343,6 @@ def test_cuts_against_plain_loops() -> None:
                 ]
 
 
-def test_shares_are_consecutive_and_complete() -> None:
-    for count in range(12):
-        for world_size in range(1, 6):
-            shares = [share(count, rank, world_size) for rank in range(world_size)]
-            assert [i for part in shares for i in part] == list(range(count))
-            assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
 def test_the_step_at_an_epoch_is_the_one_that_comes_next() -> None:
     assert stream().step_at(0.0) == 0
     steps = taken(stream(), 60)
@@ -400,7 +391,7 @@ def test_a_batch_arrives_as_it_was_sent() -> None:
         assert before.dtype == after.dtype
         assert torch.equal(before, after)
     assert arrived.again is arrived.tokens
-    arrived.tokens.add_(1)  # it may be written to
+    arrived.tokens.add_(1)  # the received tensor is writable
     assert np.array_equal(arrived.array, batch.array)
     assert arrived.names == batch.names
     assert receive(batch) is batch

@@ -59,7 +59,7 @@ def test_the_hub_is_the_other_way(tmp_path: Path) -> None:
 def test_a_missing_source_names_both_ways(tmp_path: Path, name: str, with_root: bool) -> None:
     root = tmp_path / "mine"
     root.mkdir()
-    with refuses(DataError, f"corpus={name}", "data_root=", "LMTRANSFER_DATA", "train", "hub") as raised:
+    with refuses(DataError, f"corpus={name}", "data_root", "LMTRANSFER_DATA", "train", "hub") as raised:
         list(shipped(name, root if with_root else None).documents())
     assert (str(root) in str(raised.value)) == with_root
 

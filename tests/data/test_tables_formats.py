@@ -1,4 +1,4 @@
-"""Every format means the same to a corpus, a task, embed and predict; what the files hold is written by hand."""
+"""A corpus, a task, embed and predict read every format in the same way; the expected content is written by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lmtransfer.tasks.text.files import TextReader
 TEXTS = ['He said "no" twice', "a; b, c | d", "caf\u00e9"]
 LABELS = ["bad", "good", "bad"]
 
-#: The same three rows in every format that is text.
+#: The same three rows in every text format.
 WRITTEN: dict[str, str] = {
     "plain.tsv": 'text\tlabel\nHe said "no" twice\tbad\na; b, c | d\tgood\ncaf\u00e9\tbad\n',
     "quoted.tsv": 'text\tlabel\n"He said ""no"" twice"\tbad\na; b, c | d\tgood\ncaf\u00e9\tbad\n',
@@ -66,14 +66,14 @@ def _arrow(path: Path, new: Callable[..., Any]) -> None:
 
 def _two_files(path: Path) -> None:
     dataset().save_to_disk(path, num_shards=2)
-    dataset(["cached"], ["bad"]).save_to_disk(path / "other")  # what `datasets` caches beside the files of a set
+    dataset(["cached"], ["bad"]).save_to_disk(path / "other")  # cached by `datasets`
     (path / "other/data-00000-of-00001.arrow").rename(path / "cache-0123456789abcdef.arrow")
     for file in (path / "other").iterdir():
         file.unlink()
     (path / "other").rmdir()
 
 
-#: The same three rows as other libraries write them.
+#: The same three rows, written by other libraries.
 BY_OTHERS: dict[str, Callable[[Path], Any]] = {
     "a.parquet": lambda path: pq.write_table(pa.table({"text": TEXTS, "label": LABELS}), path, row_group_size=2),
     "numbers.parquet": lambda path: dataset().to_parquet(path),
@@ -86,7 +86,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".xz":
 
 
 def make(name: str, folder: Path) -> Path:
-    """Write the rows in the format of a name."""
+    """Write the rows in the format that a file name implies."""
     path = folder / name
     plain, suffix = (path.stem, path.suffix) if path.suffix in (".gz", ".xz", ".zst") else (name, "")
     if plain in WRITTEN:
@@ -207,7 +207,7 @@ def test_a_separator_is_sniffed_and_said_or_set(name: str, separator: str, reade
     said = {";": "semicolons", "|": "bars", ",": "commas", "\t": "tabs"}[separator]
     assert [kind for kind in notes.counts if "columns are separated by" in kind and said in kind]
     assert READERS[reader](path, delimiter=separator) == ["one"]
-    path.write_text("text~label\none~bad\n")  # too rare to be sniffed
+    path.write_text("text~label\none~bad\n")  # too rare to be detected
     assert READERS[reader](path, delimiter="~") == ["one"]
     with refuses(DataError, f"{path}:1", "text~label"):
         READERS[reader](path)

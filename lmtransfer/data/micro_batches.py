@@ -1,4 +1,4 @@
-"""The stream of steps: which rows each step, micro-batch and rank takes; and batches for evaluation."""
+"""Micro-batches: the rows of each step, micro-batch and rank, the stream of training steps, and evaluation batches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from lmtransfer.randomness import permutation
 from lmtransfer.system.interrupts import SIGNALS
 from lmtransfer.training.learner import BatchStream, Step
 
-#: The capacity of a forward pass is rounded up to a multiple of this, which suits matrix products.
+#: The capacity of a forward pass is rounded up to a multiple of this, for efficient matrix products.
 _CAPACITY_MULTIPLE = 16
-#: The first micro-batch of step k is number k times this, so that numbers do not depend on earlier steps.
+#: The first micro-batch of step k has the index k times this, so that indices do not depend on earlier steps.
 MICRO_BATCHES_PER_STEP = 1 << 20
 #: Number of batches that each worker keeps ready.
 _PREFETCHED = 4
@@ -33,7 +33,7 @@ _PREFETCHED = 4
 def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int]:
     """Return the edges of consecutive groups, each with as many rows as fit into ``max_tokens``.
 
-    Edges go from 0 to ``len(lengths)``; group i is rows [edges[i], edges[i + 1]). ``key`` names the setting
+    Edges go from 0 to ``len(lengths)``; group i is rows [edges[i], edges[i + 1]). ``key`` is the setting with the value
     ``max_tokens``.
     """
     check_longest(lengths, max_tokens, key=key)
@@ -58,7 +58,7 @@ def check_longest(lengths: np.ndarray, max_tokens: int, *, key: str) -> None:
 def contiguous_streams(
     lengths: np.ndarray, *, batch_tokens: int | None = None, batch_examples: int | None = None
 ) -> tuple[np.ndarray, list[int]]:
-    """Return the order of contiguous rows, and the edges of its steps: each step takes the next row of every stream.
+    """Return the order of contiguous rows and the edges of the steps in it: a step takes the next row of every stream.
 
     A stream is a contiguous part of the text. All rows have the same length, except perhaps a shorter last one. A
     shorter last row and rows that do not fill a step are not used. Give either ``batch_tokens`` or ``batch_examples``.
@@ -106,7 +106,7 @@ def tokens_of_pass(batch_tokens: int, *, micro_batch_tokens: int | None, world_s
 def capacity_of_pass(
     batch_tokens: int, *, longest: int, micro_batch_tokens: int | None = None, world_size: int = 1
 ) -> int:
-    """Return the maximum number of tokens in a forward pass, whatever the lengths of the rows up to ``longest``."""
+    """Return the maximum number of tokens in a forward pass over rows of any lengths up to ``longest``."""
     share = tokens_of_pass(batch_tokens, micro_batch_tokens=micro_batch_tokens, world_size=world_size)
     return min(batch_tokens, -(-(share + longest) // _CAPACITY_MULTIPLE) * _CAPACITY_MULTIPLE)
 
@@ -160,13 +160,8 @@ def _by_length(rows: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.nd
     return rows[order], lengths[order]
 
 
-def share(count: int, rank: int, world_size: int) -> range:
-    """Return one rank's consecutive range of ``count`` micro-batches; the ranks' shares differ by at most one."""
-    return range(rank * count // world_size, (rank + 1) * count // world_size)
-
-
 class SerializedBatch:
-    """A batch on the host as bytes."""
+    """A batch in host memory, serialized to bytes."""
 
     def __init__(self, batch: Any) -> None:
         content = io.BytesIO()
@@ -174,7 +169,7 @@ class SerializedBatch:
         self._content = content.getvalue()
 
     def batch(self) -> Any:
-        """Return the batch."""
+        """Deserialize the batch."""
         return pickle.loads(self._content)
 
     def pin_memory(self) -> Any:
@@ -188,7 +183,7 @@ def receive(item: Any) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler that writes only a tensor's own numbers, while PyTorch writes all memory that tensors share."""
+    """A pickler that writes only a tensor's own elements; PyTorch would write the whole storage that tensors share."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor) and obj.dtype != torch.bfloat16:  # NumPy has no bfloat16
@@ -208,7 +203,7 @@ class Source(ABC):
         """Build a micro-batch; ``follows``: whether its contiguous rows continue the rows of the previous batch."""
 
     def part(self, plan: Any, row_ids: np.ndarray) -> Any:
-        """Return what ``build`` needs from a plan for these rows, to be sent to a worker; None if it needs nothing."""
+        """Return the part of a plan that ``build`` needs for these rows, to send to a worker; None if it needs none."""
         return None
 
     def set_capacity(self, capacity: Callable[[int], int]) -> None:  # noqa: B027 (most sources do not fill batches)
@@ -283,7 +278,7 @@ class PlannedStream:
         return len(self._edges(epoch, self._plans[epoch].lengths)[1]) - 1
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """Yield steps without end, starting with number ``start``."""
+        """Yield steps without end, from index ``start`` on."""
         micro_batch_tokens = self.micro_batch_tokens  # the same value for all steps of this call
         batches = self._batches(start, micro_batch_tokens)
         for planned in self._planned(start, micro_batch_tokens):
@@ -293,7 +288,7 @@ class PlannedStream:
             yield Step(planned.number, planned.progress, micro_batches, first, fillers=fillers)
 
     def step_at(self, epoch: float) -> int:
-        """Return the number of the step after ``epoch`` (fractional) passes, to continue reading a text."""
+        """Return the index of the step after ``epoch`` (fractional) epochs, for a run that continues the same text."""
         whole = int(epoch)
         lengths = self._plans[whole].lengths
         over = round((epoch - whole) * len(lengths))
@@ -391,7 +386,7 @@ class RenumberedStream(BatchStream):
 
     @override
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """Yield steps without end; ``start`` is a new number."""
+        """Yield steps without end; ``start`` is an index after the renumbering."""
         moved = self.number - self.first
         for step in self.stream.steps(start - moved):
             yield replace(step, number=step.number + moved)
@@ -454,8 +449,8 @@ def evaluation_batches(
 ) -> Iterator[Any]:
     """Yield evaluation batches: each row of epoch 0 once, sorted by length.
 
-    The selected rows do not depend on the batch size or on the number of ranks. In contiguous text, neither does the
-    predecessor of each row.
+    The selected rows do not depend on the batch size or on the number of ranks. Neither does the predecessor of each
+    row in contiguous text.
 
     Args:
         micro_batch_tokens: maximum number of tokens in a batch (a longer row is a batch by itself).
@@ -468,8 +463,8 @@ def evaluation_batches(
     if num_streams is not None:
         streams = _streams(plan.lengths, num_streams, max_tokens)
         width = max(micro_batch_tokens // int(plan.lengths.max(initial=1)), 1)
-        local = share(len(streams), rank, world_size)
-        for group in _groups(streams[local.start : local.stop], plan.lengths, width):
+        first, last = (number * len(streams) // world_size for number in (rank, rank + 1))
+        for group in _groups(streams[first:last], plan.lengths, width):
             for place, rows in enumerate(np.stack(group, axis=1)):
                 yield source.build(0, plan, rows, follows=place > 0)
         return
