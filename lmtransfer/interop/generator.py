@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.interop.families.index import defaults_of
-from lmtransfer.models.generator import generator_shape
+from lmtransfer.models.electra import generator_shape
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 
 FOLDER = "generator"

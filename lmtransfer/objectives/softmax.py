@@ -1,6 +1,6 @@
-"""Distributions over the vocabulary, computed in chunks so that only one chunk of logits is in memory at a time.
+"""Distributions over the vocabulary, computed in chunks to save memory.
 
-Shape legend: M distributions, m of a chunk, E width of the output embedding, V vocabulary, K best ids.
+Shape legend: M distributions, m distributions of a chunk, E width of the output embedding, V vocabulary, K best ids.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ _CHUNK_LOGITS_ELSEWHERE = 1 << 24
 class Softmax:
     """States, and the output layer that turns each state into a distribution over the vocabulary.
 
-    The softmax is over the whole vocabulary, as in training. Logits are float32 (float64 for float64 states) at any
-    precision of the states, because the difference between two sentences can be so small that bfloat16 would round it
-    away.
+    The softmax is over the whole vocabulary. Logits are float32 (float64 for float64 states), whatever the dtype of the
+    states, because two sentences can differ so little that bfloat16 would hide the difference.
     """
 
     states_ME: Tensor
@@ -34,7 +33,7 @@ class Softmax:
         return Softmax(self.states_ME[rows_N], self.weight_VE, self.bias_V)
 
     def log_probabilities(self, ids_M: Tensor) -> Tensor:
-        """Return the natural logarithm of the probability of one id per distribution: int64 (M,) -> float32 (M,)."""
+        """Return the log probability (nats) of one id per distribution: int64 (M,) -> float32 (M,)."""
         parts = [logs.gather(-1, ids_M[part, None])[:, 0] for part, logs in self._chunks()]
         return torch.cat(parts) if parts else self.states_ME.new_zeros(0)
 
@@ -42,16 +41,16 @@ class Softmax:
         """Return the most probable ids of each distribution, best first.
 
         Args:
-            allowed_V: the ids to choose from, bool; probabilities are not renormalized over them.
+            allowed_V: True for the ids to choose from; probabilities are not renormalized over these ids.
 
         Returns:
-            Log probabilities, float32 (M, K), and ids, int64 (M, K).
+            The log probabilities, float32, (M, K), and the ids, int64, (M, K).
         """
         parts = [logs.masked_fill(~allowed_V, -torch.inf).topk(count, dim=-1) for _, logs in self._chunks()]
         return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield chunks: the slice of m of the M distributions, and their log probabilities (m, V)."""
+        """Yield slices of m distributions with their log probabilities, (m, V)."""
         device = self.states_ME.device.type
         dtype = torch.promote_types(self.states_ME.dtype, torch.float32)
         weight, bias = self.weight_VE.to(dtype), None if self.bias_V is None else self.bias_V.to(dtype)
