@@ -29,7 +29,7 @@ class LstmSettings:
 
     Attributes:
         dim: width D of both directions together; even.
-        cell_dim: number of cells of each layer and direction, which are projected to D / 2 numbers; more than D / 2.
+        cell_dim: number of cells in each layer and direction; more than D / 2, the width to which they are projected.
     """
 
     dim: int

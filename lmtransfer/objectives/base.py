@@ -1,18 +1,20 @@
-"""The interface of all objectives.
+"""The interface of all objectives, and the distributions over the vocabulary that they predict.
 
-Shape legend: T tokens of a packed batch, M prediction positions, B sequences, D width, E width of the token embedding,
-V vocabulary, K logits.
+Shape legend: T tokens of a packed batch, M prediction positions, m positions of a chunk, B sequences, D width, E width
+of the output embedding, V vocabulary, K logits or best ids.
 """
 
 from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 import lmtransfer.objectives
@@ -22,7 +24,6 @@ from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, OutputPositions
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.training.learner import Loss
 
 #: Where an objective needs the last layer: at the masked positions, at the first token of each row, or everywhere.
@@ -236,6 +237,58 @@ class Objective(nn.Module):
             f"{' or '.join(attentions)}: use another objective with this model (it supports {names}), or {alternative} "
             f"with this objective (see `lmtransfer list models`)"
         )
+
+
+#: Number of logits in memory at a time: 4 MiB of float32 on a CPU, 64 MiB on other devices.
+_CHUNK_LOGITS = {"cpu": 1 << 20}
+_CHUNK_LOGITS_ELSEWHERE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """States, and the output layer that turns each state into a distribution over the vocabulary, chunk by chunk.
+
+    The softmax is over the whole vocabulary. Logits are float32 (float64 for float64 states), whatever the dtype of the
+    states, because two sentences can differ so little that bfloat16 would hide the difference.
+    """
+
+    states_ME: Tensor
+    weight_VE: Tensor
+    bias_V: Tensor | None = None
+
+    def at(self, rows_N: Tensor) -> Softmax:
+        """Return the distributions at some rows, which may repeat."""
+        return Softmax(self.states_ME[rows_N], self.weight_VE, self.bias_V)
+
+    def log_probabilities(self, ids_M: Tensor) -> Tensor:
+        """Return the log probability (nats) of one id per distribution: int64 (M,) -> float32 (M,)."""
+        parts = [logs.gather(-1, ids_M[part, None])[:, 0] for part, logs in self._chunks()]
+        return torch.cat(parts) if parts else self.states_ME.new_zeros(0)
+
+    def best(self, count: int, allowed_V: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the most probable ids of each distribution, best first.
+
+        Args:
+            allowed_V: True for the ids to choose from; probabilities are not renormalized over these ids.
+
+        Returns:
+            The log probabilities, float32, (M, K), and the ids, int64, (M, K).
+        """
+        parts = [logs.masked_fill(~allowed_V, -torch.inf).topk(count, dim=-1) for _, logs in self._chunks()]
+        return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
+
+    def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield slices of m distributions with their log probabilities, (m, V)."""
+        device = self.states_ME.device.type
+        dtype = torch.promote_types(self.states_ME.dtype, torch.float32)
+        weight, bias = self.weight_VE.to(dtype), None if self.bias_V is None else self.bias_V.to(dtype)
+        rows = max(1, _CHUNK_LOGITS.get(device, _CHUNK_LOGITS_ELSEWHERE) // len(weight))
+        for start in range(0, len(self.states_ME), rows):
+            part = slice(start, start + rows)
+            with torch.autocast(device, enabled=False):
+                logits = torch.nn.functional.linear(self.states_ME[part].to(dtype), weight, bias)
+                logs = logits.log_softmax(-1)
+            yield part, logs
 
 
 def output_positions_at(packed: PackedBatch, positions_M: np.ndarray) -> OutputPositions:

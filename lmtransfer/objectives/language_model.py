@@ -18,9 +18,8 @@ from lmtransfer.config.types import Count, NonNegative
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import truncated_normal_
-from lmtransfer.objectives.base import Encode, Objective, TokenHead, output_positions_at
+from lmtransfer.objectives.base import Encode, Objective, Softmax, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction, vocabulary_loss
 from lmtransfer.training.learner import Loss
 

@@ -17,9 +17,8 @@ from lmtransfer.config.types import Count, NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import Activation, activation_module, truncated_normal_
-from lmtransfer.objectives.base import Encode, Read, TokenHead, output_positions_at
+from lmtransfer.objectives.base import Encode, Read, Softmax, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction
 from lmtransfer.training.learner import Loss
 

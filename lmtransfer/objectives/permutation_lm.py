@@ -14,9 +14,8 @@ from lmtransfer.config.types import Count, NonNegative
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, OutputPositions
-from lmtransfer.objectives.base import Encode, Objective, output_positions_at
+from lmtransfer.objectives.base import Encode, Objective, Softmax, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import vocabulary_loss
 from lmtransfer.training.learner import Loss
 

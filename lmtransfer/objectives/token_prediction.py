@@ -19,8 +19,7 @@ from lmtransfer.models.layers.cross_entropy import (
     log_uniform_samples,
     sampled_cross_entropies,
 )
-from lmtransfer.objectives.base import Objective
-from lmtransfer.objectives.softmax import Softmax
+from lmtransfer.objectives.base import Objective, Softmax
 
 
 class TokenPrediction(Objective):

@@ -19,8 +19,8 @@ from torch import Tensor
 from lmtransfer.data.batch import upload
 from lmtransfer.models.layers.building_blocks import dropout as drop
 
-#: Maximum number of spare slots in a block, per real slot and in addition. On two cores, one more block costs about as
-#: much as 256 spare slots.
+#: Maximum number of spare slots in a block: this share of the real slots, plus a constant. On two cores, one more block
+#: costs about as much as 256 spare slots.
 _SPARE_SHARE = 0.15
 _SPARE_SLOTS = 256
 #: Up to this length, the cost of a slot is constant (the projections). Beyond it, the scores dominate, and the cost

@@ -81,7 +81,7 @@ class Layout:
 
     @cached_property
     def parts(self) -> tuple[Layout, ...]:
-        """One layout for the causal sequences and one for the others; only this layout if there is no difference."""
+        """One layout for the causal sequences and one for the others; this layout alone if all are of one kind."""
         if self.num_causal is None:
             return (self,)
         assert not self.has_selected_queries, "a selection of queries sees everything"
