@@ -50,7 +50,7 @@ class Highway(nn.Module):
 class CharacterCnn(nn.Module):
     """Computes word vectors from characters, as in allenai/bilm-tf.
 
-    Its stages are convolutions of several widths over the character embeddings, the maximum of each filter over the
+    The stages are convolutions of several widths over the character embeddings, the maximum of each filter over the
     word, the activation *after* the maximum, highway layers, and a projection. Each distinct word of a batch is
     computed once.
 

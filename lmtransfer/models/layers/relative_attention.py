@@ -55,7 +55,7 @@ class Keys:
         return cls(memory, batch.lengths, batch.num_real, order, device)
 
     def with_memory(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
-        """Join the memories of the real sequences and the rows of the tokens to packed keys, (X, D) or (X,)."""
+        """Join the memories of the real sequences and the rows of the tokens into packed keys, (X, D) or (X,)."""
         if not self.memory:
             return rows_TD
         assert memory_RMD is not None

@@ -154,7 +154,7 @@ def attention(
     """Compute softmax(q k^T / sqrt(K)) v within each sequence, (N, H, K), in the dtype of the queries.
 
     Args:
-        reach: a query sees only keys at most this many positions away; None for no limit.
+        reach: maximum distance, in positions, of the keys that a query sees; None for no limit.
         dropout: probability of dropping an attention weight; only the dense blocks support it.
     """
     flash = layout.flash
