@@ -9,10 +9,18 @@ from fakes.heads import table
 from fakes.tasks import bert
 
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_offsets
-from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec, SpanSpec, TaggingSpec
+from lmtransfer.tasks.heads import (
+    ClassificationSpec,
+    LabelTargets,
+    RegressionSpec,
+    ScoreTargets,
+    SpanSpec,
+    SpanTargets,
+    TaggingSpec,
+    TagTargets,
+)
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagging.example import TaggedExample
-from lmtransfer.tasks.targets import LabelTargets, ScoreTargets, SpanTargets, TagTargets
 from lmtransfer.transfer.features import compute_features
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.scoring import is_collapsed, run_head

@@ -15,9 +15,8 @@ from torch.nn import functional
 
 from lmtransfer.data.stream import PlannedStream
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.heads import ClassificationSpec, balanced_weights, weights_in_order
+from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets, balanced_weights, weights_in_order
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.precision import Precision

@@ -250,13 +250,13 @@ def test_windows_hold_every_word_once_where_its_context_is_largest() -> None:
         counts = [rng.randint(1, longest) for _ in range(rng.randint(1, 60))]
         windows = word_windows(np.array(counts), capacity)
         assert all(sum(counts[w.start : w.stop]) <= capacity for w in windows)
-        assert all(w.start <= w.answers < w.answers_stop <= w.stop for w in windows)
+        assert all(w.start <= w.first_target < w.stop_target <= w.stop for w in windows)
         assert windows[0].answers == 0
-        assert windows[-1].answers_stop == len(counts)
-        assert all(a.answers_stop == b.answers for a, b in zip(windows[:-1], windows[1:], strict=True))
+        assert windows[-1].stop_target == len(counts)
+        assert all(a.stop_target == b.first_target for a, b in zip(windows[:-1], windows[1:], strict=True))
         best = best_windows(counts, [(w.start, w.stop) for w in windows])
         for w in windows:
-            for word in range(w.answers, w.answers_stop):
+            for word in range(w.first_target, w.stop_target):
                 left, right = sum(counts[w.start : word]), sum(counts[word + 1 : w.stop])
                 assert (min(left, right), left + right) == best[word], (counts, capacity, word)
 
@@ -264,13 +264,13 @@ def test_windows_hold_every_word_once_where_its_context_is_largest() -> None:
 def test_windows_of_one_token_words_overlap_by_half() -> None:
     windows = word_windows(np.ones(20, dtype=np.int64), 8)
     assert [(w.start, w.stop) for w in windows] == [(0, 8), (4, 12), (8, 16), (12, 20)]
-    assert [(w.answers, w.answers_stop) for w in windows] == [(0, 6), (6, 10), (10, 14), (14, 20)]
+    assert [(w.first_target, w.stop_target) for w in windows] == [(0, 6), (6, 10), (10, 14), (14, 20)]
     for capacity, num_words in ((10, 10), (10, 11), (3, 50), (62, 5000)):
         windows = word_windows(np.ones(num_words, dtype=np.int64), capacity)
         least = (capacity - 1) // 4
         for w in windows:  # but at the sentence's ends, a quarter of a window or more lies on either side of each word
-            assert w.start == 0 or w.answers - w.start >= least
-            assert w.stop == num_words or w.stop - w.answers_stop >= least
+            assert w.start == 0 or w.first_target - w.start >= least
+            assert w.stop == num_words or w.stop - w.stop_target >= least
 
 
 def test_bytes_need_no_unknown(tokenizer: Tokenizer) -> None:

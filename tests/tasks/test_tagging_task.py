@@ -21,10 +21,9 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import TaggingSpec
+from lmtransfer.tasks.heads import TaggingSpec, TagTargets
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.task import UNMARKED, Tagging
-from lmtransfer.tasks.targets import TagTargets
 
 needs_data = pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")
 

@@ -12,8 +12,7 @@ from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelSetAnswer
-from lmtransfer.tasks.heads import MultiLabelSpec
-from lmtransfer.tasks.targets import LabelSetTargets
+from lmtransfer.tasks.heads import LabelSetTargets, MultiLabelSpec
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.multi_label import MultiLabel
 from lmtransfer.transfer.scoring import is_collapsed

@@ -20,8 +20,8 @@ from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import ChoiceAnswer, LabelAnswer
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.superglue import Copa
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.scoring import evaluate

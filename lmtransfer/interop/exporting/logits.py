@@ -18,8 +18,8 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.interop.exporting.run import BareEncoder, ExportLearner
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.transfer.learner import TaskLearner

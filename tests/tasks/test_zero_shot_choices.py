@@ -12,11 +12,12 @@ import pytest
 from omegaconf import OmegaConf
 from support.refusals import refuses
 
-from lmtransfer.config import paths
 from lmtransfer.config.component import build
+from lmtransfer.config.config_files import group_config
+from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.file_formats.choices import FORMATS, Choice, read_choices
-from lmtransfer.tasks.text.completions import CompletionChoice
+from lmtransfer.tasks.file_formats.blimp import FORMATS, Choice, read_choices
+from lmtransfer.tasks.zero_shot.choices import CompletionChoice
 
 #: GPT-2's thousandths by paradigm, phenomenon by phenomenon, as raw_results/summary/models_summary.jsonl of
 #: github.com/alexwarstadt/blimp has them (CC BY; Warstadt et al. 2020).
@@ -84,10 +85,13 @@ def write(path: Path, records: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in records))
 
 
+def shipped(name: str, folder: Path, **changes: Any) -> CompletionChoice:
+    return build(OmegaConf.create({**group_config("task", name, [conf_dir()]), **changes}), data_root=str(folder))
+
+
 def task(folder: Path, **changes: Any) -> CompletionChoice:
     """The shipped task over files in ``folder``/blimp."""
-    shipped = OmegaConf.load(paths.conf_dir() / "task" / "blimp.yaml")
-    return build(OmegaConf.merge(shipped, {"hub": None, **changes}), data_root=str(folder))
+    return shipped("blimp", folder, **{"hub": None, **changes})
 
 
 def test_published_answers_give_the_published_accuracies(tmp_path: Path) -> None:
@@ -293,9 +297,8 @@ def test_each_published_format(
 ) -> None:
     path = tmp_path / f"{file}.jsonl"
     write(path, [fields])
-    shipped = OmegaConf.load(paths.conf_dir() / "task" / f"{name}.yaml")
     own = {"folder": file + ".jsonl"} if name == "multiple_choice" else {}
-    (choice,) = build(OmegaConf.merge(shipped, own), data_root=str(tmp_path)).examples("test")
+    (choice,) = shipped(name, tmp_path, **own).examples("test")
     assert (list(choice.texts), list(choice.completions)) == (texts, completions)
     assert (choice.label, choice.subset) == (label, subset)
 
@@ -311,8 +314,7 @@ def test_entity_tracking_leaves_out_nothing_and_averages_its_settings(tmp_path: 
     rows = [ENTITIES, {**ENTITIES, "options": [" nothing", " the key"]}, {**ENTITIES, "numops": 3}]
     write(tmp_path / "entity_tracking" / "regular.jsonl", [*rows, {**ENTITIES, "numops": 3}])
     write(tmp_path / "entity_tracking" / "ambiref.jsonl", [ENTITIES])
-    shipped = OmegaConf.load(paths.conf_dir() / "task" / "entity_tracking.yaml")
-    entities = build(shipped, data_root=str(tmp_path))
+    entities = shipped("entity_tracking", tmp_path)
     choices = entities.examples("test")
     assert [choice.subset for choice in choices] == ["ambiref_2_ops", "regular_2_ops", *["regular_3_ops"] * 2]
     right, wrong = [0.0, -1.0, -2.0], [-1.0, 0.0, -2.0]

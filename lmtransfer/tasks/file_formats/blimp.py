@@ -1,6 +1,6 @@
-"""Items with completions to choose from, read from JSON lines: BLiMP, EWoK, COMPS and others.
+"""The files of BLiMP, EWoK, COMPS and other sets whose items are choices between completions.
 
-Each set is a folder of ``.jsonl`` files, one item per line. The fields are those of the published files.
+Each set is a folder of ``.jsonl`` files, with one item per line and the fields of the published files.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from lmtransfer.data.corpora.hub import check_dataset_folder
 from lmtransfer.data.files import find_file, plain_name, read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Item
+from lmtransfer.tasks.settings import HubSource, hub_access
+from lmtransfer.tasks.zero_shot.task import Item
 
 #: The names of the formats; see ``FORMATS``.
 FormatName = Literal[
     "blimp", "blimp_supplement", "ewok", "ewok_targets", "entity_tracking", "comps", "global_piqa", "multiple_choice"
 ]
 _SUFFIX: Final = ".jsonl"
-#: BLiMP's files name 13 terms; the paper and the published results (raw_results/summary) merge this term into another.
+#: BLiMP's files have 13 terms; the paper and the published results (raw_results/summary) count this one as another.
 _PHENOMENA: Final[Mapping[str, str]] = {"s-selection": "argument_structure"}
 _COMPS_SUBSETS: Final[Mapping[str, str]] = {
     "comps_base": "base",
@@ -35,14 +35,14 @@ _COMPS_SUBSETS: Final[Mapping[str, str]] = {
 class Choice(Item):
     """Alternatives, each a prefix and a completion; the model should prefer one completion after its prefix.
 
-    The id is the name of the subset and the number of the item in its file, from 0.
+    The id is the name of the subset and the item's index in its file, from 0.
 
     Attributes:
         prefixes: the prefix of each alternative; may be empty.
         completions: the completion of each alternative, including the space before it.
         label: index of the right alternative.
-        subset: the part of the set over which accuracy is first averaged, such as a BLiMP paradigm.
-        category: the larger part to which the subset belongs, such as a phenomenon; "" if there is none.
+        subset: the group of items over which accuracy is averaged first, such as a BLiMP paradigm.
+        category: the larger group to which the subset belongs, such as a phenomenon; "" if there is none.
     """
 
     prefixes: tuple[str, ...]
@@ -67,7 +67,7 @@ class _Record:
 
     Args:
         fields: the JSON object.
-        number: number of the item in its file, from 0.
+        number: index of the item in its file, from 0.
         source: name of the file without its suffix.
         where: ``file:line``, for messages.
     """
@@ -76,17 +76,17 @@ class _Record:
         self.fields, self.number, self.source, self.where = fields, number, source, where
 
     def text(self, name: str) -> str:
-        """Return a field that is not blank, as text."""
+        """Return a field as text, which must not be blank."""
         value = self.fields.get(name)
         if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
             raise self.problem(f"the field {name} is missing or empty")
         return str(value)
 
     def texts(self, name: str) -> list[str]:
-        """Return a field that is a list of at least two texts."""
+        """Return a field, which must be a list of at least two texts."""
         values = self.fields.get(name)
         if not isinstance(values, list) or len(values) < 2 or not all(isinstance(value, str) for value in values):
-            raise self.problem(f"the field {name} must be a list of two texts or more")
+            raise self.problem(f"the field {name} must be a list of at least two texts")
         return values
 
     def problem(self, text: str) -> DataError:
@@ -102,13 +102,14 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFormat:
-    """How a set of items is stored, and how its accuracy is averaged.
+    """The format of a set's files, and how its accuracy is averaged.
 
     Attributes:
-        read: turns a line into an item; None for a line that the set leaves out.
-        subset: what a subset is called in metric names.
-        category: what a category is called in metric names; None if there are no categories.
-        averages: the accuracy is the mean over subsets, or the mean over categories of the means over their subsets.
+        read: builds the item of a line; None for a line that the set leaves out.
+        subset: the word for a subset in metric names.
+        category: the word for a category in metric names; None if there are no categories.
+        averages: whether the accuracy is the mean over subsets, or the mean over categories (each of which is the mean
+            over its subsets).
     """
 
     read: Callable[[_Record], Choice | None]
@@ -172,12 +173,12 @@ def _multiple_choice(record: _Record) -> Choice:
 
 
 def _index(record: _Record, label: object, choices: Sequence[str]) -> int:
-    """Return the index of the right choice, which the file gives as a number from 0 or as the choice's text."""
+    """Return the index of the right choice, which a file gives as an index or as the text of the choice."""
     if isinstance(label, str) and label in choices:
         return choices.index(label)
     text = str(label)
     if isinstance(label, bool) or not text.isdecimal() or int(text) >= len(choices):
-        raise record.problem(f"label={label!r} must be the number of a choice, 0 to {len(choices) - 1}, or its text")
+        raise record.problem(f"label={label!r} must be the index of a choice, 0 to {len(choices) - 1}, or its text")
     return int(text)
 
 
@@ -193,15 +194,21 @@ FORMATS: Final[Mapping[FormatName, ChoiceFormat]] = {
 }
 
 
-def choice_files(folder: Path) -> dict[str, Path]:
-    """Return the ``.jsonl`` files in a folder by name, plain or compressed, in alphabetical order; empty if missing."""
-    if folder.is_file():
-        return {plain_name(folder).removesuffix(_SUFFIX): folder}
-    if not folder.is_dir():
-        return {}
-    plain = sorted({plain_name(path) for path in folder.iterdir() if plain_name(path).endswith(_SUFFIX)})
-    paths = ((name.removesuffix(_SUFFIX), find_file(folder / name)) for name in plain)
-    return {name: path for name, path in paths if path is not None}
+def choice_files(folders: Sequence[Path]) -> dict[str, Path]:
+    """Return the ``.jsonl`` files, plain or compressed, in the first folder that has any, by name without suffix.
+
+    Args:
+        folders: paths to try; each is a folder or a single file, and may be missing.
+    """
+    for folder in folders:
+        if folder.is_file():
+            return {plain_name(folder).removesuffix(_SUFFIX): folder}
+        siblings = folder.iterdir() if folder.is_dir() else ()
+        plain = sorted({plain_name(path) for path in siblings if plain_name(path).endswith(_SUFFIX)})
+        paths = ((name.removesuffix(_SUFFIX), find_file(folder / name)) for name in plain)
+        if files := {name: path for name, path in paths if path is not None}:
+            return files
+    return {}
 
 
 def read_choices(path: Path, kind: ChoiceFormat) -> Iterator[Choice]:
@@ -225,33 +232,22 @@ def read_choices(path: Path, kind: ChoiceFormat) -> Iterator[Choice]:
 
 
 def read_hub_choices(name: str, kind: ChoiceFormat, subsets: Sequence[str] | None, *, places: str) -> Iterator[Choice]:
-    """Read the items of a ``datasets`` name with one configuration per subset.
+    """Read the items of a data set on the hub, such as ``nyu-mll/blimp``, that has one configuration per subset.
 
     Args:
-        name: ``datasets`` name, such as ``nyu-mll/blimp``.
         subsets: names of the subsets; None for all.
-        places: where files have already been searched for, for the message.
+        places: the places already searched for files, for the message.
 
     Raises:
         DataError: the items can neither be loaded nor found in the cache, or a row is not such an item.
     """
     import datasets  # imported here because the import is slow and files do not need it
-    from datasets.exceptions import DatasetGenerationError
 
-    if Path(name).is_dir():
-        check_dataset_folder(Path(name))
-    try:
-        chosen = datasets.get_dataset_config_names(name) if subsets is None else subsets
-        tables = [datasets.load_dataset(name, subset, split="train") for subset in chosen]
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(
-            f"no files {places}, and the datasets name {name} could not be loaded: {reason}. Either set data_root= (or "
-            "LMTRANSFER_DATA) to a folder that contains the files, or load the data set once with network access; "
-            "later it is read from the cache"
-        ) from None
-    for subset, table in zip(chosen, tables, strict=True):
-        for number, fields in enumerate(table):
+    if subsets is None:
+        with hub_access(HubSource(name), places=places):
+            subsets = datasets.get_dataset_config_names(name)
+    for subset in subsets:
+        for number, fields in enumerate(HubSource(name, subset).load("train", places=places)):
             choice = kind.read(_Record(fields, number, subset, f"{name} {subset}, row {number}"))
             if choice is not None:
                 yield choice
