@@ -68,7 +68,7 @@ def test_the_training_part_has_every_label_also_those_of_one_example(seed: int) 
 
 def test_a_label_that_only_the_held_out_part_would_have_is_refused() -> None:
     labels = np.array([0, 0, 0, 0, 1])
-    groups = ["a", "b", "c", "d", "d"]  # the only example of a label goes with one that is held out
+    groups = ["a", "b", "c", "d", "d"]  # the only example of a label shares its group with another example
     refused = []
     for seed in range(20):
         try:
@@ -163,7 +163,7 @@ def test_groups_stay_together_and_folds_stay_even() -> None:
     found = fold_of(STRATA, groups, folds=4, seed=0, names=NAMES)
     assert all(len({found[row] for row in range(len(STRATA)) if groups[row] == name}) == 1 for name in set(groups))
     assert np.ptp(np.bincount(found, minlength=4)) <= 4
-    alone = fold_of(STRATA, [""] * len(STRATA), folds=5, seed=0, names=NAMES)  # a group without a name is no group
+    alone = fold_of(STRATA, [""] * len(STRATA), folds=5, seed=0, names=NAMES)  # no groups
     assert np.ptp(np.bincount(alone)) <= 1
 
 

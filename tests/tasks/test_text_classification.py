@@ -35,7 +35,7 @@ def _task(tmp_path: Path, **changes: object) -> TextClassification:
 
 
 def _own(tmp_path: Path, content: str, name: str = "train.tsv", **changes: object) -> TextClassification:
-    """A task on a file of a user's own, whose labels are found in it."""
+    """Return a task on a user's file, from which the labels are read."""
     (tmp_path / name).write_text(content)
     return _task(
         tmp_path, **{"labels": None, "label_values": None, "text_column": "text", "files": {"train": name}, **changes}
@@ -217,7 +217,7 @@ def test_malformed_rows_are_named_by_line_or_left_out(
     line = first[name].count("\n") + 1
     with refuses(DataError, f"{name}:{line}", *names, "task.bad_rows=skip" if name == "a.tsv" else ""):
         _task(tmp_path, train=name).examples("train")
-    if name == "a.csv":  # what follows an open quotation mark cannot be told apart
+    if name == "a.csv":  # rows after an open quotation mark cannot be told apart
         return
     task = _task(tmp_path, train=name, bad_rows="skip")
     examples = task.examples("train")
@@ -235,7 +235,7 @@ def test_malformed_rows_are_named_by_line_or_left_out(
         ("sentence\tlabel\tlabel\na\t1\t0\n", ("train.tsv:1", "'label'", "task.label_column")),
         ("sentence\tlabel\n", ("train.tsv", "examples")),
         ("", ("train.tsv", "examples")),
-        (None, ("train.tsv", "data_root=", "LMTRANSFER_DATA", "task.files.train=")),
+        (None, ("train.tsv", "data_root", "LMTRANSFER_DATA", "task.files.train=")),
     ],
 )
 def test_files_without_examples(tmp_path: Path, content: str | None, names: tuple[str, ...]) -> None:
@@ -348,7 +348,7 @@ def test_hub_labels_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatc
     hub(datasets.ClassLabel(names=["yes", "no"]))
     with refuses(DataError, "validation", "row 0", "'no'", "negative, positive"):
         task.examples("dev")
-    hub(datasets.Value("int64"))  # plain numbers: as the files write them
+    hub(datasets.Value("int64"))  # plain numbers are treated like the values in files
     assert [e.label for e in task.examples("dev")] == [1, 0, None]
     with refuses(DataError, "split=other", "toy", "train, dev"):
         task.examples("other")

@@ -1,4 +1,4 @@
-"""Texts with any number of labels: files, decisions, baseline, and what is refused."""
+"""Texts with any number of labels: files, predictions, the majority baseline, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading times: the variance explained against scikit-learn, and the published table's form."""
+"""Reading times: explained variance compared with scikit-learn, and the format of the published table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of invented words: Spearman's correlation against scipy's on the same preferences."""
+"""Forms of invented words: Spearman's correlation compared with scipy's on the same preferences."""
 
 from __future__ import annotations
 

@@ -5,14 +5,15 @@ Each set is a folder of ``.jsonl`` files, with one item per line and the fields 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from lmtransfer.data.files import find_file, plain_name, read_lines
 from lmtransfer.errors import DataError
+from lmtransfer.system.safe_files import parse_json
+from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.settings import HubSource, hub_access
 from lmtransfer.tasks.zero_shot.task import Item
 
@@ -62,123 +63,114 @@ class Choice(Item):
         return self.texts
 
 
-class _Record:
-    """The fields of a line.
-
-    Args:
-        fields: the JSON object.
-        number: index of the item in its file, from 0.
-        source: name of the file without its suffix.
-        where: ``file:line``, for messages.
-    """
-
-    def __init__(self, fields: Mapping[str, Any], number: int, source: str, where: str) -> None:
-        self.fields, self.number, self.source, self.where = fields, number, source, where
-
-    def text(self, name: str) -> str:
-        """Return a field as text, which must not be blank."""
-        value = self.fields.get(name)
-        if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
-            raise self.problem(f"the field {name} is missing or empty")
-        return str(value)
-
-    def texts(self, name: str) -> list[str]:
-        """Return a field, which must be a list of at least two texts."""
-        values = self.fields.get(name)
-        if not isinstance(values, list) or len(values) < 2 or not all(isinstance(value, str) for value in values):
-            raise self.problem(f"the field {name} must be a list of at least two texts")
-        return values
-
-    def problem(self, text: str) -> DataError:
-        """Build the error for this line."""
-        return DataError(f"{self.where}: {text}; the line has the fields {', '.join(self.fields) or '(none)'}")
-
-    def choice(
-        self, prefixes: Sequence[str], completions: Sequence[str], *, subset: str, category: str = "", label: int = 0
-    ) -> Choice:
-        """Build an item."""
-        return Choice(f"{subset}:{self.number}", tuple(prefixes), tuple(completions), label, subset, category)
-
-
 @dataclass(frozen=True, slots=True)
 class ChoiceFormat:
     """The format of a set's files, and how its accuracy is averaged.
 
     Attributes:
-        read: builds the item of a line; None for a line that the set leaves out.
+        read: builds the item of a line from the JSON object, the file's name without its suffix, and the item's index;
+            None for a line that the set leaves out.
         subset: the word for a subset in metric names.
         category: the word for a category in metric names; None if there are no categories.
         averages: whether the accuracy is the mean over subsets, or the mean over categories (each of which is the mean
             over its subsets).
     """
 
-    read: Callable[[_Record], Choice | None]
+    read: Callable[[JsonNode, str, int], Choice | None]
     subset: str
     category: str | None = None
     averages: Literal["subsets", "categories"] = "subsets"
 
 
-def _blimp(record: _Record) -> Choice:
-    pair = [record.text("sentence_good"), record.text("sentence_bad")]
-    term = record.text("linguistics_term")
-    return record.choice(["", ""], pair, subset=record.text("UID"), category=_PHENOMENA.get(term, term))
+def _choice(
+    prefixes: Sequence[str], completions: Sequence[str], *, id: str, subset: str, category: str = "", label: int = 0
+) -> Choice:
+    return Choice(id, tuple(prefixes), tuple(completions), label, subset, category)
 
 
-def _supplement(record: _Record) -> Choice:
-    return record.choice(["", ""], [record.text("sentence_good"), record.text("sentence_bad")], subset=record.source)
+def _text(row: JsonNode, key: str) -> str:
+    return row.field(key).nonblank_text()
 
 
-def _ewok(record: _Record) -> Choice:
+def _texts(row: JsonNode, key: str) -> list[str]:
+    texts = [node.text() for node in row.field(key).items()]
+    if len(texts) < 2:
+        raise DataError(f"{row.where}: {key} must be a list of at least two texts")
+    return texts
+
+
+def _blimp(row: JsonNode, source: str, number: int) -> Choice:
+    pair = [_text(row, "sentence_good"), _text(row, "sentence_bad")]
+    subset, term = _text(row, "UID"), _text(row, "linguistics_term")
+    return _choice(["", ""], pair, id=f"{subset}:{number}", subset=subset, category=_PHENOMENA.get(term, term))
+
+
+def _supplement(row: JsonNode, source: str, number: int) -> Choice:
+    pair = [_text(row, "sentence_good"), _text(row, "sentence_bad")]
+    return _choice(["", ""], pair, id=f"{source}:{number}", subset=source)
+
+
+def _ewok(row: JsonNode, source: str, number: int) -> Choice:
     """The first target after either context."""
-    contexts, target = [record.text("Context1"), record.text("Context2")], record.text("Target1")
-    return record.choice(contexts, [f" {target}"] * 2, subset=record.text("Domain"))
+    subset, target = _text(row, "Domain"), _text(row, "Target1")
+    contexts = [_text(row, "Context1"), _text(row, "Context2")]
+    return _choice(contexts, [f" {target}"] * 2, id=f"{subset}:{number}", subset=subset)
 
 
-def _ewok_targets(record: _Record) -> Choice:
+def _ewok_targets(row: JsonNode, source: str, number: int) -> Choice:
     """Either target after the first context."""
-    context, targets = record.text("Context1"), [record.text("Target1"), record.text("Target2")]
-    return record.choice([context] * 2, [f" {target}" for target in targets], subset=record.text("Domain"))
+    subset, context = _text(row, "Domain"), _text(row, "Context1")
+    targets = [f" {_text(row, key)}" for key in ("Target1", "Target2")]
+    return _choice([context] * 2, targets, id=f"{subset}:{number}", subset=subset)
 
 
-def _entity_tracking(record: _Record) -> Choice | None:
-    options, prefix = record.texts("options"), record.text("input_prefix")
+def _entity_tracking(row: JsonNode, source: str, number: int) -> Choice | None:
+    options, prefix = _texts(row, "options"), _text(row, "input_prefix")
     if any("nothing" in option for option in options):  # the challenge leaves these items out
         return None
-    subset = f"{record.source}_{record.text('numops')}_ops"
-    return record.choice([prefix] * len(options), options, subset=subset, category=record.source)
+    subset = f"{source}_{row.field('numops').name()}_ops"
+    return _choice([prefix] * len(options), options, id=f"{subset}:{number}", subset=subset, category=source)
 
 
-def _comps(record: _Record) -> Choice:
-    prefixes = [record.text("prefix_acceptable"), record.text("prefix_unacceptable")]
-    phrase = record.text("property_phrase")
-    subset = _COMPS_SUBSETS.get(record.source, record.source)
-    return record.choice([f"{prefix} " for prefix in prefixes], [phrase] * 2, subset=subset)
+def _comps(row: JsonNode, source: str, number: int) -> Choice:
+    prefixes = [f"{_text(row, key)} " for key in ("prefix_acceptable", "prefix_unacceptable")]
+    subset = _COMPS_SUBSETS.get(source, source)
+    return _choice(prefixes, [_text(row, "property_phrase")] * 2, id=f"{subset}:{number}", subset=subset)
 
 
-def _global_piqa(record: _Record) -> Choice:
-    names = [name for name in (f"solution{number}" for number in range(16)) if record.fields.get(name)]
-    solutions = [f" {record.text(name)}" for name in names]
-    label = _index(record, record.fields.get("label"), [text.strip() for text in solutions])
-    choice = record.choice([record.text("prompt")] * len(solutions), solutions, subset=record.source, label=label)
-    return replace(choice, id=f"{record.source}:{record.fields.get('example_id', record.number)}")
+def _global_piqa(row: JsonNode, source: str, number: int) -> Choice:
+    solutions = [_text(row, key) for key in (f"solution{index}" for index in range(16)) if row.value.get(key)]
+    return _choice(
+        [_text(row, "prompt")] * len(solutions),
+        [f" {solution}" for solution in solutions],
+        id=f"{source}:{row.value.get('example_id', number)}",
+        subset=source,
+        label=_index(row, solutions),
+    )
 
 
-def _multiple_choice(record: _Record) -> Choice:
-    choices, prompt = record.texts("choices"), str(record.fields.get("prompt") or "")
+def _multiple_choice(row: JsonNode, source: str, number: int) -> Choice:
+    choices, prompt = _texts(row, "choices"), str(row.value.get("prompt") or "")
     space = "" if not prompt or prompt[-1].isspace() else " "
-    completions = [choice if choice[:1].isspace() else space + choice for choice in choices]
-    label = _index(record, record.fields.get("label"), choices)
-    choice = record.choice([prompt] * len(choices), completions, subset=record.source, label=label)
-    return replace(choice, subset=str(record.fields.get("subset") or record.source))
+    return _choice(
+        [prompt] * len(choices),
+        [choice if choice[:1].isspace() else space + choice for choice in choices],
+        id=f"{source}:{number}",
+        subset=str(row.value.get("subset") or source),
+        label=_index(row, choices),
+    )
 
 
-def _index(record: _Record, label: object, choices: Sequence[str]) -> int:
+def _index(row: JsonNode, choices: Sequence[str]) -> int:
     """Return the index of the right choice, which a file gives as an index or as the text of the choice."""
+    label = row.value.get("label")
     if isinstance(label, str) and label in choices:
         return choices.index(label)
     text = str(label)
     if isinstance(label, bool) or not text.isdecimal() or int(text) >= len(choices):
-        raise record.problem(f"label={label!r} must be the index of a choice, 0 to {len(choices) - 1}, or its text")
+        raise DataError(
+            f"{row.where}: label={label!r} must be the index of a choice, 0 to {len(choices) - 1}, or its text"
+        )
     return int(text)
 
 
@@ -220,13 +212,8 @@ def read_choices(path: Path, kind: ChoiceFormat) -> Iterator[Choice]:
     source = plain_name(path).removesuffix(_SUFFIX)
     for number, line in read_lines(path):
         where = f"{path}:{number}"
-        try:
-            fields = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{where}: not a JSON object ({error}); correct the line") from None
-        if not isinstance(fields, dict):
-            raise DataError(f"{where}: found {type(fields).__name__}, but one JSON object per line is expected")
-        choice = kind.read(_Record(fields, number - 1, source, where))
+        fields = parse_json(line.encode(), dict[str, Any], source=where, error=DataError)
+        choice = kind.read(JsonNode(fields, None, where), source, number - 1)
         if choice is not None:
             yield choice
 
@@ -248,6 +235,6 @@ def read_hub_choices(name: str, kind: ChoiceFormat, subsets: Sequence[str] | Non
             subsets = datasets.get_dataset_config_names(name)
     for subset in subsets:
         for number, fields in enumerate(HubSource(name, subset).load("train", places=places)):
-            choice = kind.read(_Record(fields, number, subset, f"{name} {subset}, row {number}"))
+            choice = kind.read(JsonNode(fields, None, f"{name} {subset}, row {number}"), subset, number)
             if choice is not None:
                 yield choice
