@@ -75,8 +75,8 @@ class SpanAnswer:
 
     Attributes:
         start: first character of the answer in the passage; None if it is not a span.
-        score: log-probability-like score of the best span, start logit + end logit.
-        null_score: the same score for "no answer here"; ``null_score`` minus ``score`` is the published "null odds".
+        score: score of the best span, the sum of its start and end logits.
+        null_score: the same score of "no answer here"; ``null_score`` minus ``score`` is the published "null odds".
         best: text of the best span, even if the answer is of another kind.
     """
 

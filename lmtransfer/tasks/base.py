@@ -31,9 +31,8 @@ class Example(Protocol):
         has_gold: whether the gold answer is known (published test sets hide it).
         class_index: class of the example, for subsets that preserve class proportions; 0 if the task has a single
             class.
-        group: what the example shares with others, such as a passage. The examples of a group are never divided
-            between training and held-out examples. Examples in group "" share something with several groups and are
-            never held out.
+        group: what the example shares with others, such as a passage. A group is never divided between training and
+            held-out examples. Examples in group "" share something with several groups and are never held out.
         content: the input texts; examples with identical content are treated as the same example in all runs.
     """
 
@@ -84,7 +83,7 @@ class Task(ABC):
             split.
         notes: unusual input in the splits read so far, by split.
         zero_shot: whether the task scores pretraining runs as they are, without a head or training.
-        baseline_name: name of the ``baseline``; None to name it after the label that it predicts for every example.
+        baseline_name: name of the ``baseline``; None: the label that it predicts for every example.
     """
 
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
@@ -204,7 +203,7 @@ class TaskWithoutHead(Task):
 
     @property
     def head(self) -> NoReturn:
-        """Unavailable, because the task has no head."""
+        """Raise a ConfigError, because the task has no head."""
         raise self._no_head()
 
     def encode(self, *_: object, **__: object) -> NoReturn:

@@ -44,7 +44,7 @@ _Fit = Callable[[Any, np.ndarray, Any, float], np.ndarray]
 _LOGISTIC_C = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _SVM_C = (0.01, 0.1, 1.0, 10.0)
 _RIDGE_ALPHA = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
-#: Weight of the SVM's own weights in NB-SVM's interpolation: beta in the paper.
+#: Share of the SVM's own weights in the interpolation of NB-SVM: beta in the paper.
 _OWN_WEIGHTS = 0.25
 _FOLDS, _MOST_TO_CHOOSE = 3, 2_000
 _MOST_WITH_CHARACTERS, _MOST_CHARACTERS = 20_000, 10_000_000
@@ -113,7 +113,7 @@ def _choose_regularization(
 
 
 def _columns(head: HeadSpec, encoded: EncodedExamples) -> np.ndarray:
-    """Return the gold answers as columns (N, C): one per label (for two labels, only the second), or one of numbers."""
+    """Return the gold answers as columns (N, C): one per label (for two labels, only the second), or one of scores."""
     gold = head.gold(encoded.targets)
     assert gold is not None
     if isinstance(head, ClassificationSpec):
@@ -247,7 +247,7 @@ class _Texts:
 def _usual_tags(
     head: TaggingSpec, train: EncodedExamples, scored: EncodedExamples, rows: np.ndarray, others: np.ndarray
 ) -> np.ndarray:
-    """Return tag logits (R, C): log-shares of the tags of a word, or of all words for an unseen word.
+    """Return tag logits (R, C): the logarithm of each tag's share among the tags of a word, or of all words if unseen.
 
     On a tie, the tag that comes first in the labels wins.
     """

@@ -19,7 +19,7 @@ from lmtransfer.tokenizers.words import character_ids
 
 
 def text_capacity(num_specials: int, *, max_length: int) -> int:
-    """Return the number of text tokens for which an input of ``max_length`` tokens has room."""
+    """Return how many text tokens fit in an input of ``max_length`` tokens."""
     if max_length <= num_specials:
         raise ConfigError(
             f"task.max_length={max_length}: leaves no room for text beside the {num_specials} special tokens; set "
@@ -39,7 +39,7 @@ class CharacterTable:
 class TokenRows:
     """Maps the tokens of examples to rows of a table of spellings, which gains a row per word outside the vocabulary.
 
-    A token's row is its id, except for an [UNK] of a tokenizer of whole words, which has the row of its word.
+    A token's row is its id, except that an [UNK] token of a whole-word tokenizer has the row of its word.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -188,7 +188,7 @@ class ClassificationSpec(HeadSpec):
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelSpec(HeadSpec):
-    """Any number of C labels per sequence; outputs are the C logits, one independent decision each."""
+    """Any number of the C labels per sequence; outputs are the C logits, one independent decision each."""
 
     kind: ClassVar[str] = "multi_label"
     module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.MultiLabelHead"
@@ -281,7 +281,7 @@ class SpanSpec(HeadSpec):
     """The first and last token of an answer, and one of C other kinds of answer.
 
     Outputs are [start, end, score, null score, and the log odds of each other kind against a span]. Start and end are
-    tokens of the sequence, or -1 if no span is legal.
+    positions in the sequence, or -1 if no span is legal.
     """
 
     kind: ClassVar[str] = "span"
@@ -292,7 +292,7 @@ class SpanSpec(HeadSpec):
     max_answer_tokens: int | None = None  # maximum length of a legal answer; None for any length
 
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
-        """Yield how often each other kind is the gold answer."""
+        """Yield how often each kind of answer other than a span is the gold answer."""
         kinds = SpanTargets.of(targets).kind
         yield from ((name, int((kinds == index).sum())) for index, name in enumerate(labels))
 

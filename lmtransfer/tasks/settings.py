@@ -46,7 +46,7 @@ class HubSource:
         Args:
             places: the places already searched for a file, for the message.
             columns: the columns that the table must have.
-            advice: what to do if one is missing, for the message.
+            advice: what to do if a column is missing, for the message.
 
         Raises:
             DataError: the split can neither be loaded nor found in the cache, a local folder names files outside it, or

@@ -63,7 +63,7 @@ def train_and_held_out(
         if not num_labels <= num_train <= len(labels):
             raise ConfigError(
                 f"task.num_train={num_train}: the training split has {len(labels)} examples of {num_labels} labels; "
-                f"set {num_labels} to {len(labels)}, or null for all"
+                f"set a number from {num_labels} to {len(labels)}, or null for all"
             )
         examples = sample_stratified(labels, num_train, seed=seed, purpose="num_train")
     if dev_from_train is None:

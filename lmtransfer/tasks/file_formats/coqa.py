@@ -36,7 +36,7 @@ class _Word(NamedTuple):
     all_words: frozenset[str]
     heads: tuple[tuple[int, tuple[str, ...]], ...]  # pieces that end with the word, by first character
     tails: tuple[tuple[int, tuple[str, ...]], ...]  # pieces that start with the word, by one past the last character
-    pieces: tuple[tuple[int, int, tuple[str, ...]], ...]  # all pieces, by both
+    pieces: tuple[tuple[int, int, tuple[str, ...]], ...]  # all pieces, by first character and one past the last
 
 
 def closest_span(text: str, answer: str) -> tuple[int, int] | None:

@@ -80,7 +80,7 @@ class JsonNode:
     def text(self) -> str:
         """Return a text, which may be empty."""
         if not isinstance(self.value, str):
-            raise self._wrong_type("a text")
+            raise self._wrong_type("text")
         if not self.value.isascii() and (half := _SURROGATES.search(self.value)):
             raise DataError(
                 f"{self.where}: character {half.start()} is half of a surrogate pair (\\u{ord(half.group()):04x}), "

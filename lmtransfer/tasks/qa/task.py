@@ -267,7 +267,7 @@ def _question(row: JsonNode, name: str) -> QuestionExample:
 
 
 class SpanQa(Task):
-    """Questions about passages, answered by a span of the passage and scored as by the data set's official script.
+    """Questions about passages, answered by a span of the passage and scored like the data set's official script.
 
     All files of a split are read. Test files may lack the answers.
     """
@@ -382,7 +382,7 @@ class SpanQa(Task):
         if stride != STRIDE and stride > longest:
             raise ConfigError(
                 f"task.stride={stride}: is longer than a window of {longest} tokens (task.max_length, or the encoder's "
-                f"maximum); set 1 to {longest}; windows overlap if they start at most {longest // 2} tokens apart"
+                f"maximum); set a number from 1 to {longest} (windows overlap up to {longest // 2})"
             )
 
     @override

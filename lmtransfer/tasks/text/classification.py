@@ -219,7 +219,7 @@ class TextClassification(TextFileTask, Classification):
             )
 
     def hidden_values(self) -> set[str]:
-        """Return the values that mark a hidden label in the files, excluding values of labels."""
+        """Return the values that mark a hidden label in the files, except those that are labels."""
         return set(self.settings.hidden_values) - set(self._label_values or self.settings.labels or ())
 
     @cached_property

@@ -90,8 +90,8 @@ def encode_texts(
 ) -> EncodedExamples:
     """Encode single texts or pairs as BERT does (Devlin et al. 2019, section 3).
 
-    A pair that is too long loses one token at a time from the end of the longer text (on a tie, of the second text). An
-    encoder without segments gets 0 for both texts.
+    A pair that is too long loses one token at a time from the end of the longer text (on a tie, of the second text).
+    Without segments in the encoder, both texts have segment 0.
     """
     texts = [example.text for example in examples]
     pairs = [example.text_pair for example in examples if example.text_pair is not None]

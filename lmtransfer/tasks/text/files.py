@@ -34,7 +34,7 @@ HIDDEN_NUMBER = "-1"
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """A text or pair of texts with its gold answer as it is in the file."""
+    """A text or pair of texts with its gold answer as written in the file."""
 
     id: str
     where: str

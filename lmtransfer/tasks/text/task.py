@@ -29,7 +29,7 @@ CHUNK = 4096
 
 
 class TextTask(Task):
-    """A task with one answer per text or pair, which the metrics treat as a number or several numbers."""
+    """A task with one answer per text or pair, which the metrics treat as one or more numbers."""
 
     class Settings(TaskSettings):
         """The settings of a task about texts.

@@ -55,7 +55,7 @@ class AgeOfAcquisition(CompletionTask):
     needs_revisions = True
 
     class Settings(CompletionTask.Settings):
-        """The settings of ages of acquisition; there is no training.
+        """The settings of age of acquisition; there is no training.
 
         Attributes:
             folder: folder with ``cdi_childes.json`` (contexts of each word) and ``cdi_human.csv`` (share of children

@@ -31,7 +31,7 @@ class ReadWord(Item):
     """A word that people read after a context; its id is its row, from 0.
 
     Attributes:
-        previous: the previous word with its context, context first; None for the first word of a text.
+        previous: the context of the previous word, and that word; None for the first word of a text.
         numbers: the values of the columns ``_NUMBERS``; NaN where the file has no value.
     """
 
@@ -141,7 +141,7 @@ def _completion(context: str, word: str) -> Completion:
 
 
 def variance_explained(times: np.ndarray, covariates: Sequence[np.ndarray], surprisal: np.ndarray) -> float:
-    """Return the share of the variance left unexplained by the baseline that surprisal explains.
+    """Return how much of the variance that the baseline leaves unexplained is explained by surprisal, as a share.
 
     Args:
         times: reading times, shape (N,); rows with a NaN in any column are left out.

@@ -46,7 +46,7 @@ class Surprisal(CompletionTask):
     main_metric = "log2_probability"
 
     class Settings(CompletionTask.Settings):
-        """The settings of surprisals; there is no training.
+        """The settings of surprisal; there is no training.
 
         Attributes:
             file: text file, one text per line, below ``data_root`` or the working directory.

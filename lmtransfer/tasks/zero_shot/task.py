@@ -37,7 +37,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class CompletionScores:
-    """The log-probability of each token of some completions.
+    """The log-probabilities of completions, per token.
 
     Attributes:
         tokens: the log-probability of each token of each completion, in nats, float64.
