@@ -142,22 +142,6 @@ def test_sentences_that_do_not_fit_are_refused() -> None:
         chunks.counts([0, 1], [0, -1])
 
 
-@pytest.mark.parametrize(
-    ("predicted", "gold", "f1"),
-    [
-        ("O O B-MISC I-MISC I-MISC I-MISC O", "O O O B-MISC I-MISC I-MISC O", 0.5),
-        ("B-PER", "B-PER", 1.0),  # chunks do not cross sentences
-        ("O O", "O O", 0.0),
-        ("O O", "B-PER O", 0.0),
-    ],
-)
-def test_scores_of_sentences(predicted: str, gold: str, f1: float) -> None:
-    """With a second sentence; the first is seqeval's documented example."""
-    second = ("B-PER I-PER O", "B-PER I-PER O") if f1 == 0.5 else ("I-PER", "B-PER") if f1 else ("O", "O")
-    scores = scores_of(*([one.split(), two.split()] for one, two in zip((predicted, gold), second, strict=True)))
-    assert scores == {"precision": f1, "recall": f1, "f1": f1}
-
-
 @pytest.mark.parametrize("prefixes", ["BI", "I", "BIES"])
 def test_random_tags_are_scored_as_by_seqeval(prefixes: str) -> None:
     draw = random.Random(6)
