@@ -162,7 +162,7 @@ def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
     ("line", "names"),
     [
         ('{"sentence_good": "A."', ("a.jsonl:2", "JSON")),
-        ("[1, 2]", ("a.jsonl:2", "list")),
+        ("[1, 2]", ("a.jsonl:2", "mapping")),
         ("", ("a.jsonl:2", "JSON")),
         ('{"sentence_good": "A.", "UID": "a"}', ("a.jsonl:2: no key 'sentence_bad'",)),
         (json.dumps(record("a", "binding", sentence_good="  ")), ("a.jsonl:2: sentence_good",)),
