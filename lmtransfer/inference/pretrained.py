@@ -18,8 +18,8 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.pretraining.parts import load_learner
 from lmtransfer.runs.saved import SavedRun
-from lmtransfer.tasks.completion_task import Findings, Hidden
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
+from lmtransfer.tasks.zero_shot.task import Findings, Hidden
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
 from lmtransfer.training.hardware import Hardware
 
@@ -108,7 +108,7 @@ def sentence_queries(
         tokens: ids with the special tokens around them, int64, shape (n + 2,).
         word_starts: whether each token begins a word, bool, shape (n,).
         places: indices of the tokens to predict in ``tokens``.
-        hidden: what is masked with it; see ``tasks.completion_task.Hidden``.
+        hidden: what is masked with it; see ``tasks.zero_shot.task.Hidden``.
     """
     ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
     for place in places.tolist():

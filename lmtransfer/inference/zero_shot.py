@@ -29,11 +29,11 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import format_metric, in_percent, short_path
 from lmtransfer.tasks.answers import ScoreAnswer
-from lmtransfer.tasks.completion_task import CompletionTask, Findings
 from lmtransfer.tasks.metrics.scored_examples import Predictions, undefined_metrics
-from lmtransfer.tasks.text.completions import gain_text
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.regression import CHANCE, SentenceSimilarity
+from lmtransfer.tasks.zero_shot.choices import gain_text
+from lmtransfer.tasks.zero_shot.task import CompletionTask, Findings
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters

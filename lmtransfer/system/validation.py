@@ -117,12 +117,12 @@ def _misfit(error: pydantic.ValidationError, value: Any, annotation: Any) -> Mis
     if error.error_count() > _MAX_PROBLEMS:  # a hostile document could have millions
         return Misfit((), value, f"{describe(annotation)}: {error.error_count():,} of its values have the wrong type")
     problems = error.errors(include_url=False, include_input=False)
-    misfits = [_locate(problem, value, annotation) for problem in problems]
+    misfits = [locate(problem, value, annotation) for problem in problems]
     return max(misfits, key=lambda misfit: len(misfit.where))  # the first of the deepest
 
 
-def _locate(problem: Any, value: Any, annotation: Any) -> Misfit:
-    """Describe a problem that pydantic found, with the value that has it."""
+def locate(problem: Any, value: Any, annotation: Any) -> Misfit:
+    """Describe one of the problems that pydantic found with a value, and where in the value it is."""
     where: list[str | int] = []
     kind = problem["type"]
     for name in problem["loc"]:
@@ -139,7 +139,7 @@ def _locate(problem: Any, value: Any, annotation: Any) -> Misfit:
     if kind == "value_error":  # from one of our validators
         return Misfit(where, value, describe(annotation), str(problem["ctx"]["error"]))
     if kind == "extra_forbidden":
-        return Misfit(where, value, "a known key", "there is no such key")
+        return Misfit(problem["loc"], value, "a known key", "there is no such key")
     if kind == "finite_number":
         return Misfit(where, value, "a finite number")
     if kind == "too_short":

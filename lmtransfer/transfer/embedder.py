@@ -26,8 +26,8 @@ from lmtransfer.objectives.base import Objective
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
 from lmtransfer.system.validation import Misfit, validate
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware

@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "tokenizers": {"errors", "system", "randomness"},
     "data": PLAIN | {"tokenizers", LEARNER},
     "objectives": {"errors", "randomness", "models", "tokenizers", "data", LEARNER},
-    "tasks": {"errors", "randomness", "tokenizers", "data", "system.safe_files"},
+    "tasks": {"errors", "randomness", "tokenizers", "data", "system.safe_files", "system.validation"},
     "training": PLAIN,
     "runs": PLAIN | {"config", "tokenizers", "models", "data", "training", METRICS},
     "interop": PLAIN | {"config", "models", "tokenizers", "data", "objectives", "training", "runs"},

@@ -30,8 +30,8 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
-from lmtransfer.tasks.completion_task import Completion
-from lmtransfer.tasks.text.surprisal import Passage, word_surprisals
+from lmtransfer.tasks.zero_shot.surprisal import Passage, word_surprisals
+from lmtransfer.tasks.zero_shot.task import Completion
 from lmtransfer.tokenizers.words import WordTokenizer
 
 TOKENIZER = NumberTokenizer()

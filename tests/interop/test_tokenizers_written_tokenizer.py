@@ -18,7 +18,7 @@ from transformers.models.bert import BertConfig, BertForMaskedLM
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, find_token_difference, write_tokenizer
-from lmtransfer.tasks.targets import LabelTargets
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer

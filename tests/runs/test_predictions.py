@@ -21,7 +21,7 @@ from support.refusals import refuses
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.predictions import file_name, prediction_files, read_predictions, write_predictions
 from lmtransfer.tasks.answers import LabelAnswer, LabelSetAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
-from lmtransfer.tasks.file_formats.choices import Choice
+from lmtransfer.tasks.file_formats.blimp import Choice
 from lmtransfer.tasks.metrics.scored_examples import (
     MOST_ID_BYTES,
     MOST_TEXT_BYTES,
@@ -37,10 +37,10 @@ from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
-from lmtransfer.tasks.text.completions import CompletionChoice
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.multi_label import MultiLabel
 from lmtransfer.tasks.text.regression import TextRegression
+from lmtransfer.tasks.zero_shot.choices import CompletionChoice
 
 NUM = 60
 WORDS = ["the red sea", "a red sea", "Ann", "ann ran", "sea", "the", "Bob stayed", "of red"]

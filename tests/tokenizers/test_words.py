@@ -13,8 +13,8 @@ from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.objectives.corruption.masking import NoCorruption, TokenMasking
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer, characters_of
 from lmtransfer.tokenizers.trainers import WordTokenizerTrainer

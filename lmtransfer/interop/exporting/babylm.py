@@ -19,9 +19,9 @@ from lmtransfer.runs.predictions import FOLDER, read_predictions
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.safe_files import read_json_lines
-from lmtransfer.tasks.text.acquisition import ACQUISITION_FILE
-from lmtransfer.tasks.text.completions import CHOICES_FILE
-from lmtransfer.tasks.text.reading import READING_FILE
+from lmtransfer.tasks.zero_shot.acquisition import ACQUISITION_FILE
+from lmtransfer.tasks.zero_shot.choices import CHOICES_FILE
+from lmtransfer.tasks.zero_shot.reading import READING_FILE
 
 T = TypeVar("T")
 

@@ -30,8 +30,8 @@ from lmtransfer.interop.exporting.run import BareEncoder, ExportLearner, OpenRun
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.system.optional import install_hint
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.transfer.experiment.part_run import task_of

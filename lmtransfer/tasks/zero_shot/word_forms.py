@@ -1,4 +1,4 @@
-"""Forms of invented words: whether a model's preferences follow those of people."""
+"""Forms of invented words: how well a model's preferences correlate with those of people."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from typing_extensions import TypedDict, override
 from lmtransfer.data.files import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.system.safe_files import parse_json
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
-from lmtransfer.tasks.file_formats.choices import choice_files
+from lmtransfer.tasks.file_formats.blimp import choice_files
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
+from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 
 
 @dataclass(frozen=True, slots=True)
 class WordForms(Item):
-    """Two sentences that differ in the form of an invented word; the id is the file and the item's number, from 0.
+    """Two sentences that differ in the form of an invented word; the id is the file and the item's index, from 0.
 
     Attributes:
-        sentences: the sentences.
-        ratio: share of people who prefer the first one.
+        ratio: share of people who prefer the first sentence.
         subset: name of the file.
     """
 
@@ -39,11 +38,11 @@ class WordForms(Item):
 
 
 class WordFormPreference(CompletionTask):
-    """Spearman's correlation between people's preferences for forms of invented words and a model's.
+    """Spearman's correlation between a model's and people's preferences for forms of invented words.
 
-    The model's preference is the probability of the first sentence divided by that of both (BabyLM 2025; the words are
-    those of Hofmann et al. 2025, https://arxiv.org/abs/2411.07990, and of Weissweiler et al. 2023). The metric is the
-    mean over files.
+    The model's preference is the probability of the first sentence divided by the sum for both (BabyLM 2025; words by
+    Hofmann et al. 2025, https://arxiv.org/abs/2411.07990, and Weissweiler et al. 2023). The metric is the mean over
+    files.
     """
 
     main_metric = "spearman"
@@ -64,8 +63,8 @@ class WordFormPreference(CompletionTask):
     def examples(self, split: str) -> list[WordForms]:
         self.check_split(split)
         paths = self.paths(self.settings.folder)
-        files = next((files for files in map(choice_files, paths) if files), None)
-        if files is None:
+        files = choice_files(paths)
+        if not files:
             raise DataError(f"task {self.name}: no .jsonl files in {' or '.join(map(str, paths))}")
         return [
             _item(line, f"{path}:{number}", name, number - 1)
@@ -108,5 +107,5 @@ def _item(line: str, where: str, subset: str, number: int) -> WordForms:
     fields = parse_json(line.encode(), _Line, source=where, error=DataError)
     sentences = fields["sentences"].split("\t")
     if len(sentences) != 2:
-        raise DataError(f"{where}: sentences must be two sentences with a tab between them")
+        raise DataError(f"{where}: the field sentences must contain two sentences with a tab between them")
     return WordForms(f"{subset}:{number}", (sentences[0], sentences[1]), fields["ratio"], subset)

@@ -1,4 +1,4 @@
-"""Forms of invented words: Spearman's correlation against scipy's on the same preferences."""
+"""Forms of invented words: Spearman's correlation compared with scipy's on the same preferences."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scipy.special import softmax
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, ModelFacts
-from lmtransfer.tasks.text.word_forms import WordFormPreference
+from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, ModelFacts
+from lmtransfer.tasks.zero_shot.word_forms import WordFormPreference
 
 
 def test_the_metric_is_the_mean_of_the_files_correlations(tmp_path: Path) -> None:

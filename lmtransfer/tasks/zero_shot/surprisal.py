@@ -12,15 +12,15 @@ from typing_extensions import override
 
 from lmtransfer.data.files import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 
 _WORD = re.compile(r"\S+")
 
 
 @dataclass(frozen=True, slots=True)
 class Passage(Item):
-    """A text whose words are scored, each after the words before it; its id is file and line."""
+    """A text whose words are scored; its id is file and line."""
 
     text: str
 
@@ -38,20 +38,20 @@ class Passage(Item):
 class Surprisal(CompletionTask):
     """The surprisal of each word in bits: -log2 of its probability in context (Hale 2001; Levy 2008).
 
-    For a language model the context is what comes before the word in its line; for a masked model it is the rest of the
-    line, and the value is a pseudo-surprisal. The surprisal of a word is the sum over its tokens. Each line is a text
-    of its own. ``words.tsv`` in the run directory has a row for each word.
+    For a language model, the context is the text before the word in its line. For a masked model, it is the rest of the
+    line, and the value is a pseudo-surprisal. The surprisal of a word is the sum over its tokens. Each line is a
+    separate text. ``words.tsv`` in the run directory has one row per word.
     """
 
     main_metric = "log2_probability"
 
     class Settings(CompletionTask.Settings):
-        """The settings of surprisals; there is no training.
+        """The settings of surprisal; there is no training.
 
         Attributes:
             file: text file, one text per line, below ``data_root`` or the working directory.
-            hidden: for a masked model, the positions that are masked with a token: ``token``, only that token, or
-                ``rest_of_word``, also the tokens after it in its word.
+            hidden: what is masked when a masked model predicts a token: ``token``, only that token, or
+                ``rest_of_word``, also the later tokens of its word.
         """
 
         file: str
@@ -70,7 +70,7 @@ class Surprisal(CompletionTask):
         path = self.find_file(self.settings.file)
         passages = [Passage(f"{path.name}:{number}", line) for number, line in read_lines(path) if line.strip()]
         if not passages:
-            raise DataError(f"task.file={self.settings.file}: the file has no text")
+            raise DataError(f"task.file={self.settings.file}: the file contains no text")
         return passages
 
     @override
@@ -96,7 +96,7 @@ class Surprisal(CompletionTask):
             examples=self.scored_examples(items, answers),
             num_scored=len(rows),
             shown={"surprisal": "surprisal"},
-            notes=[f"{len(items):,} texts", "words.tsv has a row for each word"],
+            notes=[f"{len(items):,} texts", "words.tsv has one row per word"],
             files={"words.tsv": "\n".join(["text\tnumber\tword\tsurprisal", *rows]) + "\n"},
         )
 
@@ -118,7 +118,7 @@ class Surprisal(CompletionTask):
 
 
 def word_surprisals(passage: Passage, logs: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Add up the surprisals of each word's tokens, in bits, float64, one per word.
+    """Return the surprisal of each word, the sum over its tokens, in bits, float64.
 
     A token belongs to the word that contains its last character.
 

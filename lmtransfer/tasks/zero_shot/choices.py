@@ -1,4 +1,4 @@
-"""Choices between completions: which of several texts a language model prefers, without training."""
+"""The accuracy of BLiMP, EWoK, COMPS and other sets: which of several texts a model prefers, without training."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Count
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, ModelFacts
-from lmtransfer.tasks.file_formats.choices import (
+from lmtransfer.tasks.file_formats.blimp import (
     FORMATS,
     Choice,
     ChoiceFormat,
@@ -27,6 +26,7 @@ from lmtransfer.tasks.file_formats.choices import (
     read_hub_choices,
 )
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, ModelFacts
 
 #: The file in the run directory with a JSON line for each item.
 CHOICES_FILE = "choices.jsonl"
@@ -35,10 +35,10 @@ CHOICES_FILE = "choices.jsonl"
 class CompletionChoice(CompletionTask):
     """Choices between completions: the run chooses the alternative whose completion has the highest log-probability.
 
-    The accuracy is the mean over subsets; the accuracy of a category is the mean over its subsets. If several
-    alternatives have the highest score, which happens if their tokens are equal, the item counts as one divided by
-    their number if the right one is among them, so that a model that cannot tell them apart is at chance. With
-    ``ties=wrong`` it counts as wrong (BLiMP: Warstadt et al. 2020, section 4, and their result_processing).
+    The accuracy is the mean over subsets; the accuracy of a category is the mean over its subsets. If alternatives tie
+    for the highest score (for example because their tokens are identical) and the right one is among them, the item
+    counts as one divided by the number of tied alternatives, so that a model that cannot distinguish them is at chance.
+    With ``ties=wrong``, a tie counts as wrong (BLiMP: Warstadt et al. 2020, section 4, and their result_processing).
 
     Raises:
         ConfigError: ``subsets`` is empty.
@@ -50,16 +50,16 @@ class CompletionChoice(CompletionTask):
         """The settings of a choice between completions; there is no training.
 
         Attributes:
-            format: format of the files; see ``file_formats.choices``.
-            folder: folder with the ``.jsonl`` files, or one file, below ``data_root`` or the working directory; of
-                several names, the first that exists is used.
-            hub: ``datasets`` name if there are no files; null: files only.
+            format: format of the files; see ``file_formats.blimp``.
+            folder: folder with the ``.jsonl`` files, or a single file, below ``data_root`` or the working directory;
+                of several names, the first that exists is used.
+            hub: name of the data set on the hub, used if there are no files; null: files only.
             subsets: names of the files to score; null: all files.
-            items_each: number of items per file, from the first; null: all items.
-            hidden: for a masked model, the positions that are masked with a token: ``token``, only that token (Salazar
-                et al. 2020), or ``rest_of_word``, also the tokens after it in its word (Kauf and Ivanova 2023).
-            normalize: ``tokens`` divides the log-probability of a completion by its number of tokens; null: the sum.
-            ties: whether an item with several best alternatives counts in part (``shared``) or as wrong (``wrong``).
+            items_each: number of items to score from the start of each file; null: all.
+            hidden: what is masked when a masked model predicts a token: ``token``, only that token (Salazar et al.
+                2020), or ``rest_of_word``, also the later tokens of its word (Kauf and Ivanova 2023).
+            normalize: ``tokens`` divides a completion's log-probability by its number of tokens; null: no division.
+            ties: whether a tie for the best alternative counts in part (``shared``) or as wrong (``wrong``).
         """
 
         format: FormatName
@@ -76,7 +76,7 @@ class CompletionChoice(CompletionTask):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         if self.settings.subsets is not None and not self.settings.subsets:
-            raise ConfigError("task.subsets=[] is not allowed: list subsets, or set null for all")
+            raise ConfigError("task.subsets=[]: list at least one subset, or set null for all")
         self._folders = self.paths(self.settings.folder)
         self.hidden = self.settings.hidden
 
@@ -89,21 +89,19 @@ class CompletionChoice(CompletionTask):
     def examples(self, split: str) -> list[Choice]:
         """Read the items, file by file."""
         self.check_split(split)
-        files = next((files for files in map(choice_files, self._folders) if files), None)
-        if files is None and self.settings.hub is None:
-            raise DataError(
-                f"task {self.name}: no .jsonl files in {self._places()}. Set data_root= or LMTRANSFER_DATA to the "
-                f"folder that contains {self._folders[0].name}, or task.folder= to the folder itself"
-            )
-        most = self.settings.items_each
-        if files is None:
-            assert self.settings.hub is not None
+        files, most = choice_files(self._folders), self.settings.items_each
+        if files:
+            choices = [choice for path in self._chosen(files) for choice in islice(read_choices(path, self.kind), most)]
+        elif self.settings.hub is not None:
             places = f"in {self._places()}"
             everything = read_hub_choices(self.settings.hub, self.kind, self.settings.subsets, places=places)
             groups = groupby(everything, key=lambda choice: choice.subset)
             choices = [choice for _, group in groups for choice in islice(group, most)]
         else:
-            choices = [choice for path in self._chosen(files) for choice in islice(read_choices(path, self.kind), most)]
+            raise DataError(
+                f"task {self.name}: no .jsonl files in {self._places()}. Choose the folder that contains "
+                f"{self._folders[0].name} with data_root=<folder> or LMTRANSFER_DATA, or set task.folder=<folder>"
+            )
         if not choices:
             raise DataError(f"task {self.name}: the files in {self._places()} contain no items")
         _check_unique(choices)
@@ -169,7 +167,7 @@ class CompletionChoice(CompletionTask):
         return {"accuracy": accuracy, "interval": list(self.interval(items, differences))}
 
     def _values(self, tokens: Sequence[np.ndarray]) -> list[float]:
-        """Return the value of each alternative: the sum of its tokens' logarithms, or their mean."""
+        """Return the sum, or the mean, of the log-probabilities of each alternative's tokens."""
         total = np.mean if self.settings.normalize == "tokens" else np.sum
         return [float(total(logs)) if len(logs) else 0.0 for logs in tokens]
 
@@ -196,7 +194,7 @@ class CompletionChoice(CompletionTask):
         }
 
     def rights(self, examples: Sequence[Choice], answers: Iterable[Sequence[float]]) -> list[float]:
-        """Return the credit for each item: 1 for the right alternative, 0 for a wrong one, a share for a tie."""
+        """Return the credit for each item: 1 if the right alternative is chosen, 0 if not, a share for a tie."""
         return [self._credit(choice.label, scores) for choice, scores in zip(examples, answers, strict=True)]
 
     def interval(self, examples: Sequence[Choice], values: Sequence[float] | np.ndarray) -> tuple[float, float]:
@@ -258,7 +256,7 @@ class CompletionChoice(CompletionTask):
         missing = [name for name in self.settings.subsets or () if name not in files]
         if missing:
             raise DataError(
-                f"task.subsets: no file of {', '.join(missing)} in {self._places()}; there are files of "
+                f"task.subsets: no file for {', '.join(missing)} in {self._places()}; there are files for "
                 f"{', '.join(files)}"
             )
         yield from (files[name] for name in self.settings.subsets or files)
@@ -276,7 +274,7 @@ def gain_text(gain: Mapping[str, Any]) -> str:
 def _choice_line(item: Choice, values: Sequence[float]) -> str:
     """Return the JSON line of an item: its alternatives with their values, and the chosen one.
 
-    A tie is drawn by the item's name: the first alternative would be right too often.
+    Ties are broken by a hash of the item's id, because the first alternative is right too often.
     """
     best = np.flatnonzero(np.array(values) == max(values))
     line = {

@@ -1,4 +1,4 @@
-"""Reading times: the variance explained against scikit-learn, and the published table's form."""
+"""Reading times: explained variance compared with scikit-learn, and the format of the published table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sklearn.preprocessing import PolynomialFeatures
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, ModelFacts
-from lmtransfer.tasks.text.reading import Reading, variance_explained
+from lmtransfer.tasks.zero_shot.reading import Reading, variance_explained
+from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, ModelFacts
 
 COLUMNS = (
     "item,word,prev_item,prev_word,Subtlex_log10,length,context_length,prev_length,RTfirstfix,RTfirstpass,RTgopast,"

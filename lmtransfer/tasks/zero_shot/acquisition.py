@@ -1,4 +1,4 @@
-"""Age of acquisition: whether a model learns words in the order in which children do."""
+"""Age of acquisition: whether a model learns words in the same order as children."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing_extensions import TypedDict, override
 
 from lmtransfer.errors import DataError
 from lmtransfer.system.safe_files import read_json
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
+from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 
-#: The file in the run directory with a JSON line for each word in each context at each revision.
+#: Name of a file in the run directory: one JSON line for each word in each context at each revision.
 ACQUISITION_FILE = "acquisition.jsonl"
 _AGES = range(16, 31)  # months
 _FEWEST_POINTS = 3
@@ -29,7 +29,7 @@ _CHALLENGE_P = 0.1  # above this p value the BabyLM challenge counts the correla
 
 @dataclass(frozen=True, slots=True)
 class WordInContext(Item):
-    """A word at the end of a context; the id is the word and the number of the context, from 0."""
+    """A word at the end of a context; the id is the word and the index of the context, from 0."""
 
     word: str
     context_number: int
@@ -42,25 +42,25 @@ class WordInContext(Item):
 
 
 class AgeOfAcquisition(CompletionTask):
-    """The correlation over words of the age at which children say them and when the model has learned them.
+    """The correlation, over words, between the ages at which children and the model acquire them.
 
-    Children: the age in months at which half of them say the word, on a logistic curve through the shares of children
-    by age (MacArthur-Bates inventories). Model: the logarithm of the number of words read at which the mean surprisal
-    of the word is halfway between that of a uniform distribution and its minimum, on a logistic curve through the
+    Children: the age in months at which half of them say the word, on a logistic curve fitted to the share of children
+    at each age (MacArthur-Bates inventories). Model: the logarithm of the number of words read when the mean surprisal
+    of the word is halfway between its minimum and that of a uniform distribution, on a logistic curve fitted to the
     revisions (Chang and Bergen 2022, https://doi.org/10.1162/tacl_a_00444). Words whose curves do not cross these
-    levels are left out. ``challenge_score`` is the same correlation, and 0 if its p value is above 0.1, as in BabyLM.
+    levels are left out. ``challenge_score`` is the same correlation, or 0 if its p value is above 0.1, as in BabyLM.
     """
 
     main_metric = "correlation"
     needs_revisions = True
 
     class Settings(CompletionTask.Settings):
-        """The settings of ages of acquisition; there is no training.
+        """The settings of age of acquisition; there is no training.
 
         Attributes:
             folder: folder with ``cdi_childes.json`` (contexts of each word) and ``cdi_human.csv`` (share of children
                 who say each word, by age), below ``data_root`` or the working directory; of several names, the first
-                that exists is used.
+                that contains the files is used.
         """
 
         folder: str | Sequence[str]
@@ -124,7 +124,7 @@ class AgeOfAcquisition(CompletionTask):
             chance=0.0,
             more={"num_words": len(pairs), "p_value": None if found is None else float(found.pvalue)},
             notes=[
-                f"{len(pairs)} of {len(set(words.tolist()))} words have an age for both"
+                f"{len(pairs)} of {len(set(words.tolist()))} words have an age for both children and model"
                 + ("" if found is None else f"; p = {found.pvalue:.3f}")
             ],
             files={ACQUISITION_FILE: "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)},
@@ -136,10 +136,10 @@ class AgeOfAcquisition(CompletionTask):
         try:
             table = pd.read_csv(path)
         except (OSError, ValueError) as error:
-            raise DataError(f"{path}: not a table with commas ({error})") from None
+            raise DataError(f"{path}: not a comma-separated table ({error})") from None
         columns = [str(age) for age in _AGES if str(age) in table]
         if "word" not in table or not columns:
-            raise DataError(f"{path}: needs the columns word and 16 to 30, the ages in months")
+            raise DataError(f"{path}: needs the columns word and 16 to 30 (ages in months)")
         ages = np.array(columns, dtype=np.float64)
         shares = table[columns].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
         first_row = {str(word): row for row, word in reversed(list(enumerate(table["word"])))}
@@ -162,7 +162,7 @@ def _logistic(x: np.ndarray, height: float, slope: float, middle: float, base: f
 
 
 def _crossing(x: np.ndarray, y: np.ndarray, level: float, start: Sequence[float], bounds: Any) -> float | None:
-    """Return where the logistic curve through the points crosses a level; None if it does not between the points."""
+    """Return where a logistic curve fitted to the points crosses a level; None if not between the outermost points."""
     try:
         fit, _ = curve_fit(_logistic, x, y, p0=start, bounds=bounds, maxfev=20_000)
     except (RuntimeError, ValueError):
@@ -175,7 +175,7 @@ def _crossing(x: np.ndarray, y: np.ndarray, level: float, start: Sequence[float]
 
 
 def age_of_half(ages: np.ndarray, shares: np.ndarray) -> float | None:
-    """Return the age at which half of the children say a word; None if there is none.
+    """Return the age at which half of the children say a word; None if there is no such age.
 
     Args:
         ages: ages in months, ascending.

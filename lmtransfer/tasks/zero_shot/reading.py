@@ -1,4 +1,4 @@
-"""Reading times: how much better a model's surprisals explain them than length and frequency do."""
+"""Reading times: how much of their variance a model's surprisals explain beyond word length and frequency."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pandas as pd
 from typing_extensions import override
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
+from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 
 _EYE_TRACKING = ("RTfirstfix", "RTfirstpass", "RTgopast", "RTrightbound")
 _SELF_PACED = "self_paced_reading_time"
@@ -22,7 +22,7 @@ _COVARIATES = ("Subtlex_log10", "length", "context_length")
 _TEXTS = ("item", "word", "prev_item", "prev_word")
 _NUMBERS = (*_COVARIATES, "prev_length", *_EYE_TRACKING, _SELF_PACED)
 
-#: The file in the run directory with a JSON line for each word.
+#: Name of a file in the run directory: one JSON line for each word.
 READING_FILE = "reading.jsonl"
 
 
@@ -31,10 +31,8 @@ class ReadWord(Item):
     """A word that people read after a context; its id is its row, from 0.
 
     Attributes:
-        context: the text before the word.
-        word: the word.
-        previous: context and word of the word before it; None for the first word of a text.
-        numbers: the columns of ``_NUMBERS``; NaN where the file has no value.
+        previous: the context of the previous word, and that word; None for the first word of a text.
+        numbers: the values of the columns ``_NUMBERS``; NaN where the file has no value.
     """
 
     context: str
@@ -51,11 +49,12 @@ class ReadWord(Item):
 class Reading(CompletionTask):
     """The share of the variance of reading times that surprisal explains beyond word length and frequency.
 
-    A word's surprisal is that of its tokens after the context; a masked model sees three masks in the place of what
-    follows (Samuel 2024, https://arxiv.org/abs/2406.04823). The baseline is a linear regression on frequency, length
-    and context length with all pairwise products; the value is (R2 - R2 of the baseline) / (1 - R2 of the baseline).
-    ``eye_tracking`` is the mean over four measures. For ``self_paced``, length and surprisal of the previous word are
-    covariates too. Data: de Varda et al. 2023 (https://doi.org/10.3758/s13428-023-02261-8), in BabyLM's form.
+    A word's surprisal is the surprisal of its tokens after the context; for a masked model, three masks replace the
+    predicted token and all text after it (Samuel 2024, https://arxiv.org/abs/2406.04823). The baseline is a linear
+    regression on frequency, length and context length with all pairwise products; the value is (R2 - R2 of the
+    baseline) / (1 - R2 of the baseline). ``eye_tracking`` is the mean over four measures. ``self_paced`` has two more
+    covariates: the length and the surprisal of the previous word. Data: de Varda et al. 2023
+    (https://doi.org/10.3758/s13428-023-02261-8), in BabyLM's format.
     """
 
     main_metric = "eye_tracking"
@@ -65,8 +64,8 @@ class Reading(CompletionTask):
         """The settings of reading times; there is no training.
 
         Attributes:
-            file: table with a row for each word, below ``data_root`` or the working directory; of several names, the
-                first that exists is used.
+            file: table with one row per word, below ``data_root`` or the working directory; of several names, the first
+                that exists is used.
         """
 
         file: str | Sequence[str]
@@ -124,10 +123,10 @@ def _read(path: Path) -> list[ReadWord]:
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a table with commas ({error})") from None
+        raise DataError(f"{path}: not a comma-separated table ({error})") from None
     missing = [name for name in (*_TEXTS, *_NUMBERS) if name not in table]
     if missing:
-        raise DataError(f"{path}: the columns {', '.join(missing)} are missing; it has {', '.join(table)}")
+        raise DataError(f"{path}: no column {', '.join(missing)}; the columns are {', '.join(table)}")
     numbers = table[list(_NUMBERS)].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
     texts = table[list(_TEXTS)].to_numpy()
     return [
@@ -142,12 +141,11 @@ def _completion(context: str, word: str) -> Completion:
 
 
 def variance_explained(times: np.ndarray, covariates: Sequence[np.ndarray], surprisal: np.ndarray) -> float:
-    """Return the share of a linear regression's unexplained variance that surprisal explains.
+    """Return how much of the variance that the baseline leaves unexplained is explained by surprisal, as a share.
 
     Args:
         times: reading times, shape (N,); rows with a NaN in any column are left out.
-        covariates: columns of the baseline, which also has all their pairwise products and a constant.
-        surprisal: surprisal of each word.
+        covariates: columns of the baseline, a linear regression that also has their pairwise products and a constant.
     """
     rows = np.isfinite(np.column_stack([times, *covariates, surprisal])).all(axis=1)
     columns = [column[rows] for column in (*covariates, surprisal)]
@@ -159,6 +157,6 @@ def variance_explained(times: np.ndarray, covariates: Sequence[np.ndarray], surp
 
 
 def _residual(target: np.ndarray, design: np.ndarray) -> float:
-    """Return the sum of squared residuals of a least-squares fit."""
+    """Return the sum of the squared residuals of a least-squares fit."""
     fit = np.linalg.lstsq(design, target, rcond=None)[0]
     return float(((target - design @ fit) ** 2).sum())

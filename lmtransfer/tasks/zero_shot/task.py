@@ -1,4 +1,4 @@
-"""Tasks that a pretraining run answers with log-probabilities of texts, without a head and without training."""
+"""The base class of zero-shot tasks, in which a pretraining run scores texts by their log-probabilities."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lmtransfer.tasks.base import TaskWithoutHead
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tasks.settings import TaskSettings
 
-#: What a masked model masks with each token that it predicts: only this token; also the later tokens of its word; or
-#: everything behind it, of which three masks are left.
+#: What is masked when a masked model predicts a token: only that token; also the later tokens of its word; or the
+#: token and all text after it, which three masks replace.
 Hidden = Literal["token", "rest_of_word", "following"]
 
 
@@ -37,7 +37,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class CompletionScores:
-    """The log-probabilities of completions, token by token.
+    """The log-probabilities of completions, per token.
 
     Attributes:
         tokens: the log-probability of each token of each completion, in nats, float64.
@@ -55,28 +55,28 @@ class CompletionScores:
         return np.array([logs.sum() for logs in self.tokens], dtype=np.float64)
 
     def per_token(self) -> np.ndarray:
-        """Return each completion's mean log-probability per token, in nats; 0 for one without tokens."""
+        """Return each completion's mean log-probability per token, in nats; 0 for a completion without tokens."""
         return np.array([logs.mean() if len(logs) else 0.0 for logs in self.tokens], dtype=np.float64)
 
     def part(self, first: int, last: int) -> CompletionScores:
-        """Return the scores of the completions from ``first`` to before ``last``."""
+        """Return the scores of the completions ``first`` to ``last`` (exclusive)."""
         return CompletionScores(self.tokens[first:last], self.ids[first:last], self.spans[first:last])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a task reads from the scores of its items.
+    """The result of a task, computed from the scores of its items.
 
     Attributes:
         metrics: values by name, the main metric first.
-        examples: the answer to each item.
+        examples: the prediction for each item.
         num_scored: number of items.
         chance: the main metric at chance level; None if there is none.
         baseline: the metrics of choosing by token frequencies; None if they are unknown or the task has no choices.
-        more: further entries of the result.
-        shown: the metrics to print below the main one, by displayed name.
+        more: additional entries of the result.
+        shown: displayed name of each metric to print below the main one.
         notes: sentences to print after the scoring method.
-        files: text of further files in the run directory, by name.
+        files: contents of additional files to write to the run directory, by file name.
     """
 
     metrics: dict[str, float]
@@ -92,12 +92,12 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about the model behind the scores.
+    """Facts about the model that computed the scores.
 
     Attributes:
-        vocab_size: number of tokens that it chooses from.
+        vocab_size: number of tokens in the vocabulary.
         token_logs_V: logarithm of each token's frequency in the run's training text, shape (V,); None if unknown.
-        words: for a task that compares revisions, the number of words that each of them has read.
+        words: number of words that each revision has read, if the task compares revisions.
     """
 
     vocab_size: int
@@ -106,10 +106,10 @@ class ModelFacts:
 
 
 class CompletionTask(TaskWithoutHead):
-    """Items that are scored by the log-probabilities of completions.
+    """A task whose items are scored by the log-probabilities of completions.
 
     Attributes:
-        hidden: what a masked model masks with each token that it predicts.
+        hidden: what is masked when a masked model predicts a token.
         needs_revisions: whether the task compares all revisions of a run instead of scoring one of them.
     """
 
@@ -133,9 +133,9 @@ class CompletionTask(TaskWithoutHead):
 
     @abstractmethod
     def evaluate(self, items: Sequence[Any], scores: Sequence[CompletionScores], model: ModelFacts) -> Findings:
-        """Evaluate the scores of each item's completions.
+        """Compute the result from the scores of each item's completions.
 
-        For a task that compares revisions, the scores of all items at the first revision come first.
+        If the task compares revisions, the scores of all items at the first revision come first.
         """
 
     def gain(
@@ -149,19 +149,22 @@ class CompletionTask(TaskWithoutHead):
         raise self._no_head()
 
     def describe(self, method: str) -> str:
-        """Describe how the values come from the log-probabilities that ``method`` names."""
+        """Describe the values computed from log-probabilities; ``method`` describes the log-probabilities."""
         return method
 
     def paths(self, names: str | Sequence[str]) -> list[Path]:
-        """Return where files or folders may be: below ``data_root``, then below the working directory."""
+        """Return the paths to search for files or folders: below ``data_root``, then below the working directory."""
         roots = [*([] if self.settings.data_root is None else [Path(self.settings.data_root)]), Path.cwd()]
         return [root / name for root in roots for name in ([names] if isinstance(names, str) else names)]
 
     def find_file(self, names: str | Sequence[str]) -> Path:
         """Return the first file that exists, plain or compressed.
 
+        Args:
+            names: the value of ``task.file``.
+
         Raises:
-            DataError: there is none; ``names`` are the value of ``task.file``.
+            DataError: none of the files exists.
         """
         paths = self.paths(names)
         path = next((path for path in map(find_file, paths) if path is not None), None)
@@ -177,11 +180,7 @@ class CompletionTask(TaskWithoutHead):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What all items of these tasks have in common: no gold answer to hide, no classes and no groups.
-
-    Attributes:
-        id: readable name.
-    """
+    """The base class of items, which have no hidden gold answers, no classes and no groups."""
 
     id: str
 

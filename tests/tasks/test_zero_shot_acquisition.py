@@ -10,8 +10,8 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, ModelFacts
-from lmtransfer.tasks.text.acquisition import AgeOfAcquisition, age_of_half, point_of_learning
+from lmtransfer.tasks.zero_shot.acquisition import AgeOfAcquisition, age_of_half, point_of_learning
+from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, ModelFacts
 
 AGES = np.arange(16.0, 31.0)
 

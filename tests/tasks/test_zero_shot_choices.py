@@ -12,14 +12,15 @@ import pytest
 from omegaconf import OmegaConf
 from support.refusals import refuses
 
-from lmtransfer.config import paths
 from lmtransfer.config.component import build
+from lmtransfer.config.config_files import group_config
+from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.file_formats.choices import FORMATS, Choice, read_choices
-from lmtransfer.tasks.text.completions import CompletionChoice
+from lmtransfer.tasks.file_formats.blimp import FORMATS, Choice, read_choices
+from lmtransfer.tasks.zero_shot.choices import CompletionChoice
 
-#: GPT-2's thousandths by paradigm, phenomenon by phenomenon, as raw_results/summary/models_summary.jsonl of
-#: github.com/alexwarstadt/blimp has them (CC BY; Warstadt et al. 2020).
+#: GPT-2's accuracies in thousandths by paradigm, for each phenomenon, from raw_results/summary/models_summary.jsonl
+#: of github.com/alexwarstadt/blimp (CC BY; Warstadt et al. 2020).
 GPT2 = {
     "anaphor_agreement": [994, 992],
     "argument_structure": [766, 849, 782, 807, 659, 842, 893, 902, 860],
@@ -34,7 +35,7 @@ GPT2 = {
     "quantifiers": [995, 424, 870, 872],
     "subject_verb_agreement": [795, 657, 928, 924, 967, 910],
 }
-#: The averages that the same file states.
+#: The averages in the same file.
 PUBLISHED = {
     "anaphor_agreement": 0.993,
     "argument_structure": 0.8177777778,
@@ -62,7 +63,7 @@ AT_HAND = {
 
 
 def record(paradigm: str, term: str, number: int = 0, **changes: Any) -> dict[str, Any]:
-    """A line as it is published."""
+    """Return a line in the published format."""
     return {
         "sentence_good": f"Dogs bark {number}.",
         "sentence_bad": f"Dogs barks {number}.",
@@ -79,15 +80,18 @@ def record(paradigm: str, term: str, number: int = 0, **changes: Any) -> dict[st
 
 
 def write(path: Path, records: list[dict[str, Any]]) -> None:
-    """A paradigm's file."""
+    """Write the file of a paradigm."""
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in records))
 
 
+def shipped(name: str, folder: Path, **changes: Any) -> CompletionChoice:
+    return build(OmegaConf.create({**group_config("task", name, [conf_dir()]), **changes}), data_root=str(folder))
+
+
 def task(folder: Path, **changes: Any) -> CompletionChoice:
-    """The shipped task over files in ``folder``/blimp."""
-    shipped = OmegaConf.load(paths.conf_dir() / "task" / "blimp.yaml")
-    return build(OmegaConf.merge(shipped, {"hub": None, **changes}), data_root=str(folder))
+    """Return the shipped task with the files in ``folder``/blimp."""
+    return shipped("blimp", folder, **{"hub": None, **changes})
 
 
 def test_published_answers_give_the_published_accuracies(tmp_path: Path) -> None:
@@ -98,7 +102,7 @@ def test_published_answers_give_the_published_accuracies(tmp_path: Path) -> None
                 paradigm = f"{phenomenon}_{number}"
                 texts = ("Dogs bark.", "Dogs barks.")
                 pairs.append(Choice(f"{paradigm}:{place}", ("", ""), texts, 0, paradigm, phenomenon))
-                # A tie, like a preference for the bad sentence, is wrong.
+                # A tie counts as wrong, like a preference for the bad sentence.
                 scores.append((-9.0, -9.5) if place < right else (-9.0, -9.0 + place % 2))
     assert len(pairs) == 67_000
     blimp = task(tmp_path, ties="wrong")
@@ -135,7 +139,7 @@ def test_the_data_folder_has_seven_paradigms_of_a_thousand_pairs(data_root: Path
 
 
 def test_a_term_of_the_files_that_is_no_phenomenon_of_the_paper_counts_as_the_paper_has_it(tmp_path: Path) -> None:
-    """raw_results/summary counts animate_subject_passive, whose lines say s-selection, as argument structure."""
+    """In raw_results/summary, animate_subject_passive, whose term is s-selection, counts as argument structure."""
     path = tmp_path / "animate_subject_passive.jsonl"
     write(path, [record("animate_subject_passive", "s-selection")])
     assert [pair.category for pair in read_choices(path, FORMATS["blimp"])] == ["argument_structure"]
@@ -158,10 +162,10 @@ def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
     ("line", "names"),
     [
         ('{"sentence_good": "A."', ("a.jsonl:2", "JSON")),
-        ("[1, 2]", ("a.jsonl:2", "list")),
+        ("[1, 2]", ("a.jsonl:2", "mapping")),
         ("", ("a.jsonl:2", "JSON")),
-        ('{"sentence_good": "A.", "UID": "a"}', ("a.jsonl:2: the field sentence_bad",)),
-        (json.dumps(record("a", "binding", sentence_good="  ")), ("a.jsonl:2: the field sentence_good",)),
+        ('{"sentence_good": "A.", "UID": "a"}', ("a.jsonl:2: no key 'sentence_bad'",)),
+        (json.dumps(record("a", "binding", sentence_good="  ")), ("a.jsonl:2: sentence_good",)),
     ],
     ids=["cut", "a list", "blank", "two columns missing", "one column blank"],
 )
@@ -181,7 +185,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         task(tmp_path).examples("dev")
     with refuses(DataError, "task.subsets", "absent", str(tmp_path / "blimp")) as raised:
         task(tmp_path, subsets=["a", "absent"]).examples("test")
-    assert str(raised.value).endswith(" a")  # the paradigms that are there
+    assert str(raised.value).endswith(" a")  # the paradigms with files
     write(tmp_path / "blimp" / "copy.jsonl", [record("a", "binding")])
     with refuses(DataError, "a:0", "two files"):
         task(tmp_path).examples("test")
@@ -293,9 +297,8 @@ def test_each_published_format(
 ) -> None:
     path = tmp_path / f"{file}.jsonl"
     write(path, [fields])
-    shipped = OmegaConf.load(paths.conf_dir() / "task" / f"{name}.yaml")
     own = {"folder": file + ".jsonl"} if name == "multiple_choice" else {}
-    (choice,) = build(OmegaConf.merge(shipped, own), data_root=str(tmp_path)).examples("test")
+    (choice,) = shipped(name, tmp_path, **own).examples("test")
     assert (list(choice.texts), list(choice.completions)) == (texts, completions)
     assert (choice.label, choice.subset) == (label, subset)
 
@@ -311,8 +314,7 @@ def test_entity_tracking_leaves_out_nothing_and_averages_its_settings(tmp_path: 
     rows = [ENTITIES, {**ENTITIES, "options": [" nothing", " the key"]}, {**ENTITIES, "numops": 3}]
     write(tmp_path / "entity_tracking" / "regular.jsonl", [*rows, {**ENTITIES, "numops": 3}])
     write(tmp_path / "entity_tracking" / "ambiref.jsonl", [ENTITIES])
-    shipped = OmegaConf.load(paths.conf_dir() / "task" / "entity_tracking.yaml")
-    entities = build(shipped, data_root=str(tmp_path))
+    entities = shipped("entity_tracking", tmp_path)
     choices = entities.examples("test")
     assert [choice.subset for choice in choices] == ["ambiref_2_ops", "regular_2_ops", *["regular_3_ops"] * 2]
     right, wrong = [0.0, -1.0, -2.0], [-1.0, 0.0, -2.0]
