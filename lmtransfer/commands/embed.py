@@ -11,7 +11,7 @@ from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.embedding import check_ending, embed_rows, open_rows
+from lmtransfer.inference.embedding_output import check_ending, embed_rows, open_rows
 from lmtransfer.inference.prediction_input import find_input, input_format
 from lmtransfer.inference.prediction_output import check_output_path
 from lmtransfer.runs.training import eager_hardware

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.inference.inspection.kept_texts import TaskTexts
+from lmtransfer.inference.inspection.example_texts import TaskTexts
 from lmtransfer.reporting.records import FILES
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import LEVEL, VERDICTS, Difference, Scope, Verdict
-from lmtransfer.verdicts.spread import two_sided_p_value
-from lmtransfer.verdicts.variance import Estimate, estimate_difference
+from lmtransfer.verdicts.intervals import two_sided_p_value
+from lmtransfer.verdicts.pairing_and_variance import Estimate, estimate_difference
 
 
 def compare_conditions(

@@ -21,7 +21,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import FORMATS, TABLE_FORMATS, delimiter_of
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answering import MaskedTexts
-from lmtransfer.inference.embedding import open_rows
+from lmtransfer.inference.embedding_output import open_rows
 from lmtransfer.inference.prediction_input import AnswersInOrder, find_input, input_file, input_format
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging

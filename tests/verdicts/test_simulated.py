@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 from support import simulated_verdicts as simulation
 
-from lmtransfer.verdicts.spread import critical_value, two_sided_p_value
+from lmtransfer.verdicts.intervals import critical_value, two_sided_p_value
 
 #: Of 24 comparisons each.
 TABLES = 100

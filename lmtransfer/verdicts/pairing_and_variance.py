@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from lmtransfer.verdicts.conditions import Condition, Examples
-from lmtransfer.verdicts.spread import combine
+from lmtransfer.verdicts.intervals import combine
 
 Key = frozenset[int | str]
 

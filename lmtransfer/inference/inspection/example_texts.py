@@ -23,6 +23,7 @@ from lmtransfer.tasks.subsets import FOLDS
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
 
+
 #: Maximum size of a file that is read for a report.
 MAX_BYTES = 64 << 20
 #: Usual ratio of the unpacked size of a file to its compressed size.
