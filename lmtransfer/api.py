@@ -93,7 +93,7 @@ class Run(os.PathLike[str]):
     def history(self) -> list[Mapping[str, Any]]:
         """The logged steps: ``step``, ``tokens``, ``seconds``, ``loss``, ``validation/loss`` and other values, by name.
 
-        Unreadable lines are skipped; the steps of a run with several seeds are in the folders of the seeds.
+        Unreadable lines are skipped. If a run has several seeds, the steps are in the seeds' folders.
         """
         return list(read_metrics(self.path / "metrics.jsonl", [])[0])
 
@@ -153,7 +153,7 @@ def check_arguments(function: Callable[Parameters, Result]) -> Callable[Paramete
 
 
 def _misfit(name: str, value: Any, annotation: Any) -> str | None:
-    """Return the problem with an argument that does not fit its evaluated annotation; None if it fits."""
+    """Return the problem with an argument that does not match its evaluated annotation; None if it matches."""
     try:
         validate(_plain_data(value), annotation)
     except Misfit as misfit:
@@ -186,7 +186,7 @@ def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, co
     """Return the settings of one call.
 
     Args:
-        words: ``key=value`` and other words as on the command line; a path is never read as ``key=value``.
+        words: the words of a command line, such as ``key=value``; a path is never read as ``key=value``.
     """
     line = overrides.read([word for word in words if isinstance(word, str)])
     for word in words:
@@ -259,10 +259,10 @@ def evaluate(*words: str, config_dir: Folder | None = None, **settings: Setting)
 
 
 def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) -> list[dict[str, Any]]:
-    """Answer a text, a file or a split, or fill in masks; see ``lmtransfer predict --help``.
+    """Predict for a text, a file or a split, or fill in masks; see ``lmtransfer predict --help``.
 
-    Returns one dictionary per input, like the command's JSON, or an empty list if ``output`` names a file. To answer
-    many texts without loading the run each time, use ``load``.
+    Returns one dictionary per input, like the command's JSON, or an empty list if ``output`` names a file. To
+    process many texts without loading the run each time, use ``load``.
     """
     answers: list[dict[str, Any]] = []
     _call("predict", words, config_dir, settings, write=answers.extend)
@@ -327,7 +327,7 @@ class LoadedRun:
 
     @check_arguments
     def predict(self, texts: str | Sequence[str], *, top_k: TopK = 5) -> list[dict[str, Any]]:
-        """Answer texts, or fill in each [MASK] if the run has no task.
+        """Predict for each text, or fill in each [MASK] if the run has no task.
 
         Args:
             texts: one text or several, in the form of ``text=`` in ``lmtransfer predict``: [SEP] separates two texts,
@@ -335,7 +335,7 @@ class LoadedRun:
 
         Raises:
             DataError: a text has the wrong form for the run.
-            ConfigError: the run cannot answer texts, because its objective cannot fill a [MASK] or it has no head.
+            ConfigError: the run makes no predictions: it has no head, or an objective that cannot fill a [MASK].
         """
         reader = self._reader()
         examples = list(_examples([texts] if isinstance(texts, str) else texts, reader))
@@ -361,7 +361,7 @@ class LoadedRun:
         The first call with a new choice of layers and pooling loads the modules for it.
 
         Args:
-            layers: ``last``, a layer number (0 for the embeddings), or a list such as ``[0, "last"]``, whose vectors
+            layers: ``last``, a layer index (0 for the embeddings), or a list such as ``[0, "last"]``, whose vectors
                 are concatenated; None for the layers of the run's head, or the last layer if it has no head.
             pooling: ``mean``, ``max``, ``cls``, ``last_token`` or ``family``; None for the pooling of the run's head,
                 or mean pooling if it has no head.
@@ -408,7 +408,7 @@ class LoadedRun:
             return self.task.reader()
         if "objective" not in self._saved.config:
             raise ConfigError(
-                f"{self.path} holds an encoder without a head, so it cannot answer texts: train a head with "
+                f"{self.path} has an encoder without a head, so it makes no predictions: train a head with "
                 f"finetune(init={str(self.path)!r}, task=...)"
             )
         return MaskedTexts()
@@ -427,11 +427,11 @@ def load(
 
     Args:
         run: the run directory of any command that trains, or a published model as ``hf:<folder or name on the hub>``.
-            If a task's run has several seeds, the first seed is loaded.
-        ensemble: whether to answer with the mean over all seeds of a task's run.
+            If a task run has several seeds, the first seed is loaded.
+        ensemble: whether predictions are means over all seeds of a task run.
         trust: whether to read files that the run names even if someone else produced the run.
-        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:<number>`` or ``mps``.
-        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto`` (the hardware's fastest format).
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:<index>`` or ``mps``.
+        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto`` (the hardware's fastest dtype).
     """
     path = os.fspath(run)
     try:
@@ -451,8 +451,8 @@ def load(
 
 
 def _examples(texts: Sequence[str], reader: Reader) -> Any:
-    for number, text in enumerate(texts):
+    for index, text in enumerate(texts):
         try:
-            yield reader.parse_line(text, f"text {number}", str(number), Notes())
+            yield reader.parse_line(text, f"text {index}", str(index), Notes())
         except ValueError as problem:
             raise DataError(f"{text[:60]!r}: {problem}") from None

@@ -54,10 +54,10 @@ def run(cfg: DictConfig) -> None:
             vector_column=str(cfg.vector_column),
             progress=lambda num: status.update(f"{num:,} texts"),
         )
-    for kind, number in notes.counts.items():
-        console.print(f"{number:,} {kind} (first: {notes.first[kind]})", soft_wrap=True)
+    for kind, num in notes.counts.items():
+        console.print(f"{num:,} {kind} (first: {notes.first[kind]})", soft_wrap=True)
     seconds = time.monotonic() - start_time
-    console.print(f"{count:,} vectors of {embedder.dim:,} numbers in {cfg.output}, {seconds:.1f} s", soft_wrap=True)
+    console.print(f"{count:,} vectors of {embedder.dim:,} dimensions in {cfg.output}, {seconds:.1f} s", soft_wrap=True)
 
 
 def _check_choices(cfg: DictConfig) -> None:

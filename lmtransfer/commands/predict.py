@@ -32,7 +32,7 @@ _COLUMNS = ("text_column", "text_pair_column", "id_column")
 
 
 def run(cfg: DictConfig, *, write: Write | None = None) -> None:
-    """Predict; answers go to ``output``, everything else to standard error."""
+    """Predict; predictions go to ``output``, everything else to standard error."""
     check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
     _check_choices(cfg)
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
@@ -87,8 +87,8 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         elif task is not None:
             answers.answer_all((example.id, example) for example in task.examples(cfg.split))
     if answers.num_errors:
-        notes.add("inputs got an error instead of an answer in the output", "see output", answers.num_errors)
-    return f"{answers.num_inputs:,} answers in {cfg.output}"
+        notes.add("inputs have an error instead of a prediction in the output", "see output", answers.num_errors)
+    return f"{answers.num_inputs:,} predictions in {cfg.output}"
 
 
 def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
@@ -101,7 +101,7 @@ def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes)
         for answer in answering.answer(examples[start : start + cfg.group])
     ]
     written = submission.write(examples, answers)
-    return f"{len(answers):,} answers in {' and '.join(map(str, written))}"
+    return f"{len(answers):,} predictions in {' and '.join(map(str, written))}"
 
 
 def _check_choices(cfg: DictConfig) -> None:

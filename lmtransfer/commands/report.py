@@ -37,8 +37,8 @@ def run(cfg: DictConfig) -> Path:
     for target in [folder / "figures", *([folder] if cfg.to is None else [])]:
         if target.is_symlink():
             raise RunDirectoryError(
-                f"{target} is a link, so the report would be written to another place: delete the link, or set "
-                "to=<folder>"
+                f"{target} is a link, so the report would be written to another place: delete the link, or "
+                "choose another folder with to=<folder>"
             )
     write_report(
         entries,

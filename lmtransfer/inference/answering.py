@@ -1,4 +1,4 @@
-"""The models that answer examples: a run's learner, an ensemble of its seeds, or a pretraining run's masked head."""
+"""Predictions for the examples of a task, from one run or several seeds, and for the words of running texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
 
 
 class TaskAnswers:
-    """A run's answers to examples of a task.
+    """A run's predictions for examples of a task.
 
     Args:
         runs: one run, or several seeds, whose probabilities (scores for regression) are averaged.
@@ -45,7 +45,7 @@ class TaskAnswers:
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
         if len(runs) > 1 and not task.head.has_mean:
             raise ConfigError(
-                f"ensemble=true: the answers of a {task.head.kind} task cannot be averaged over seeds; remove ensemble="
+                f"ensemble=true: predictions of a {task.head.kind} task cannot be averaged; leave ensemble out"
             )
         self._task, self._hardware, self._notes = task, hardware, notes
         self._tokenizer = runs[0].tokenizer
@@ -57,7 +57,7 @@ class TaskAnswers:
         return self._learners[0].encoder
 
     def answer(self, examples: Sequence[Example]) -> list[Answer]:
-        """Answer each example, in order."""
+        """Predict the answer to each example, in order."""
         if not examples:
             return []
         encoded = encode_examples(self._task, examples, self._tokenizer, self.encoder)
@@ -69,7 +69,7 @@ class TaskAnswers:
         return list(self._task.answers(encoded, output))
 
     def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """Answer each example with a JSON object that has the example's id."""
+        """Return the prediction for each example as a JSON object with the example's id."""
         lines: list[dict[str, Any]] = []
         for example, answer in zip(examples, self.answer(examples), strict=True):
             lines.append({"id": example.id, **self._task.echo(example), **answer.as_dict()})
@@ -82,13 +82,13 @@ class EntityAnswers:
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
         if task.head.kind != TaggingSpec.kind:
             raise ConfigError(
-                f"entities=true: the task must tag words, but {task.name} is a {task.head.kind} task; remove entities="
+                f"entities=true: the run must tag words, but {task.name} is a {task.head.kind} task; leave entities out"
             )
         self._task, self._tokenizer = task, runs[0].tokenizer
         self._answers = TaskAnswers(runs, task, hardware, notes)
 
     def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
-        """Answer with one object per text: ``id``, ``text`` and ``entities``."""
+        """Return one JSON object per text: ``id``, ``text`` and ``entities``."""
         spans = [word_spans(example.text, self._tokenizer) for example in examples]
         tagged = [
             TaggedExample(example.id, tuple(example.text[start:end] for start, end in words))

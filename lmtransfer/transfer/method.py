@@ -41,7 +41,7 @@ from lmtransfer.transfer.pooling import (
 PoolingName = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
 #: A pooling with "family" resolved.
 ResolvedPooling = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
-#: ``last``, a layer number (0: embeddings), a list of layers, or ``mix`` (ELMo's scalar mix of all layers).
+#: ``last``, a layer index (0: embeddings), a list of layers, or ``mix`` (ELMo's scalar mix of all layers).
 Layers = Literal["last", "mix"] | int | Sequence[Literal["last"] | int]
 FreezeName = Literal["frozen", "full", "gradual", "joint", "lora", "bitfit"]
 
@@ -227,8 +227,8 @@ class TransferMethod(VectorMethod):
         """Reject rates that are out of range, and settings that have no effect on what the method trains."""
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(
-                f"transfer.layer_decay={self.layer_decay}: the ratio of a layer's rate to that of the layer above it "
-                "must be in (0, 1], such as 0.8; 1 gives every layer the same rate"
+                f"transfer.layer_decay={self.layer_decay}: the ratio of a layer's rate to the rate of the layer above "
+                "must be in (0, 1], such as 0.8; with 1, all layers have the same rate"
             )
         if not 0 <= self.embedding_rate <= 10:
             raise ConfigError(
@@ -246,7 +246,7 @@ class TransferMethod(VectorMethod):
         settings = {name: getattr(self, name) for name in _LAYER_SETTINGS}
         problems = [
             f"transfer.{name}={value} with transfer.freeze={self.freeze}: {_TRAINED_PARTS[self.freeze]}; choose "
-            f"transfer=full or transfer=gradual, or set it to {_LAYER_SETTINGS[name]}"
+            f"transfer=full or transfer=gradual, or set transfer.{name}={_LAYER_SETTINGS[name]}"
             for name, value in settings.items()
             if value != _LAYER_SETTINGS[name]
         ]

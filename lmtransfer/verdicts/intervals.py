@@ -20,14 +20,14 @@ from scipy import special
 #: With at least this many degrees of freedom, the estimated variance of a part is taken as exact.
 _EXACT_DEGREES = 200.0
 _NODES = 40
-#: The power for which the smallest detectable difference and the number of seeds are reported.
+#: The power for which the smallest detectable difference and the required number of seeds are reported.
 POWER = 0.8
 #: The largest number of seeds considered.
 MAX_SEEDS = 1000
 
 
 def two_sided_p_value(t: float, degrees_of_freedom: float) -> float:
-    """Return the probability of a value further from 0 than ``t``."""
+    """Return the probability that a t variable is further from 0 than ``t``."""
     if degrees_of_freedom <= 0:
         raise ValueError(f"degrees_of_freedom={degrees_of_freedom}: must be above 0")
     return float(2 * special.stdtr(degrees_of_freedom, -abs(t)))
@@ -150,7 +150,7 @@ def seeds_needed(
         example_parts: the same for each part that more seeds do not reduce: the examples.
 
     Returns:
-        At least 2; None if ``MAX_SEEDS`` would not be enough.
+        The number of seeds, at least 2; None if ``MAX_SEEDS`` would not be enough.
     """
 
     def is_enough(count: int) -> bool:

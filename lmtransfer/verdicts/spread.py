@@ -1,4 +1,4 @@
-"""A metric over the seeds of a run."""
+"""The spread of a metric over the seeds of a run, and the expected best of several settings."""
 
 from __future__ import annotations
 

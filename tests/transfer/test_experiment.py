@@ -173,8 +173,8 @@ def test_logits_come_in_the_order_of_the_task(spec: HeadSpec, fixed: int) -> Non
 @pytest.mark.parametrize(
     ("seeds", "line"),
     [
-        (1, "examples truncated to max_length: 29 of train, 1,530 of dev"),
-        (5, "examples truncated to max_length: 29 of train (all seeds together), 1,530 of dev"),
+        (1, "examples truncated to max_length: 29 in train, 1,530 in dev"),
+        (5, "examples truncated to max_length: 29 in train (all seeds together), 1,530 in dev"),
     ],
 )
 def test_examples_that_were_cut_are_those_of_all_seeds(seeds: int, line: str) -> None:

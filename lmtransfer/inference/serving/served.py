@@ -1,4 +1,4 @@
-"""The run behind the page: the fields of its form, and its answers to the user's input as JSON values."""
+"""The run behind the page: the fields of the form, and the run's predictions as JSON values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Score = Callable[[Sequence[TextExample]], Sequence[float]]
 MAX_WORDS = 400
 _WORD = re.compile(r"\S+")
 _LONGEST_WORD = 24  # characters; a longer stretch without spaces is probably in a script without spaces
-_BATCH_TEXTS = 32  # texts answered between two checks of the time
+_BATCH_TEXTS = 32  # texts scored between two checks of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Field:
 
 
 class Served(ABC):
-    """A run that answers one input at a time.
+    """A run that makes predictions for one input at a time.
 
     Args:
         fields: the fields of the form; several texts are joined by [SEP] for the reader.
@@ -149,10 +149,10 @@ class Served(ABC):
         }
 
     def answer(self, texts: Mapping[str, Any], *, is_over: Callable[[], bool]) -> dict[str, Any]:
-        """Answer one input with the JSON that ``predict`` writes, and ``remarks`` for people.
+        """Return the JSON that ``predict`` writes for one input, with ``remarks`` for people.
 
         Args:
-            is_over: returns whether the time for the evidence of words is up; the answer then has no evidence.
+            is_over: returns whether the time for the words' evidence is up; the evidence is then left out.
         """
         notes = Notes()
         example = self._example(texts, notes)
@@ -162,7 +162,7 @@ class Served(ABC):
 
     @abstractmethod
     def _answer_example(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
-        """Answer an example, as JSON."""
+        """Return the prediction for an example, as JSON."""
 
     def _example(self, entries: Mapping[str, Any], notes: Notes) -> Any:
         names = [field.name for field in self.fields]
@@ -172,7 +172,7 @@ class Served(ABC):
         texts = [entries.get(name) for name in names]
         for name, text in zip(names, texts, strict=True):
             if not isinstance(text, str):
-                raise DataError(f"{name}: must be a text")
+                raise DataError(f"{name}: must be text")
             if not text.strip():
                 raise DataError(f"{name}: the text is empty; write something")
         try:
@@ -196,7 +196,7 @@ class ServedMasks(Served):
 
 
 class ServedTask(Served):
-    """A task's run."""
+    """A run that was trained on a task."""
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, *, hardware: Hardware, evidence: bool) -> None:
         head = task.head
@@ -250,7 +250,8 @@ def open_served_run(run: str, *, ensemble: bool, evidence: bool, top_k: int, tru
     if is_pretrained(run):
         if ensemble:
             raise ConfigError(
-                f"ensemble=true: run={run} is a pretraining run, but only answers to a task are averaged; remove it"
+                f"ensemble=true: run={run} is a pretraining run, which has no predictions to average; leave "
+                "ensemble out"
             )
         return ServedMasks(open_saved(run, key="run", trust=trust), top_k=top_k, hardware=hardware)
     runs = open_runs(run, ensemble=ensemble, trust=trust)

@@ -1,1 +1,1 @@
-"""Heads, which turn the encoder's vectors into answers to a task."""
+"""Heads, which turn the encoder's vectors into predictions for a task."""

@@ -26,7 +26,7 @@ from lmtransfer.transfer.standardizer import Standardizer
 #: Standard deviation of new weights, as in the published BERT.
 INITIAL_DEVIATION = 0.02
 
-#: Which tokens of a word determine its answer.
+#: The tokens of a word that determine its label.
 Pieces = Literal["first", "last", "mean"]
 Activation = Literal["tanh", "gelu", "relu"]
 _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -37,7 +37,7 @@ _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Head(nn.Module):
-    """The base class of heads, which turn vectors into logits and compute the loss and the answers.
+    """The base class of heads, which turn vectors into logits and compute the loss and the outputs.
 
     A head is dropout and a linear layer (Devlin et al. 2019, section 4.1), with an optional hidden layer before them.
     Weights are initialized from a normal distribution with deviation 0.02, biases with 0.
@@ -117,11 +117,11 @@ class Head(nn.Module):
         return Loss(sum=self.row_loss(rows, batch.targets), count=self.count(batch))
 
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """Return the outputs, float32, (R, K): row r answers target row r; gold answers are not used."""
+        """Return the outputs, float32, (R, K), one row per target row; gold answers are not used."""
         return self.rows(at_least_float32(logits), batch).float()
 
     def begin(self, targets: Targets[np.ndarray]) -> None:
-        """Initialize the head from the gold answers of the training part, before the first step."""
+        """Initialize the head from the gold answers of the training examples, before the first step."""
 
     def fold(self, standardising: Standardizer) -> None:
         """Fold the features' mean and deviation into the first layer, which then reads unscaled features."""
@@ -129,9 +129,9 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def reorder(self, order: Sequence[int]) -> None:
-        """Reorder the labels: new label i is old label ``order[i]``."""
+        """Reorder the labels: new label i is the old label ``order[i]``."""
         fixed = self.output.out_features - len(order)
-        rows = torch.tensor([*range(fixed), *(fixed + place for place in order)])
+        rows = torch.tensor([*range(fixed), *(fixed + index for index in order)])
         self.output.weight.copy_(self.output.weight[rows])
         self.output.bias.copy_(self.output.bias[rows])
 

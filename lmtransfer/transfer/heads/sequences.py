@@ -1,4 +1,4 @@
-"""Heads with one answer per sequence: one of C labels, any of C labels, or a number.
+"""Heads with one prediction per sequence: one of C labels, any of C labels, or a score.
 
 Shape legend: B sequences, E width of a composed vector, C labels.
 """
@@ -71,7 +71,7 @@ class ClassificationHead(Head):
         )
 
     def begin(self, targets: Targets[np.ndarray]) -> None:
-        """Balance the labels' weights over the training part, if requested."""
+        """Compute balanced label weights from the training examples, if requested."""
         if self.class_weights == "balanced":
             weights_C = balanced_weights(LabelTargets.of(targets).labels, num_labels=self.num_labels)
             self.weights_C.copy_(torch.from_numpy(weights_C))

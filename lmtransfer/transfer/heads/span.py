@@ -44,8 +44,8 @@ class SpanHead(Head):
 
     Args:
         max_answer_tokens: maximum number of tokens in an answer.
-        null: which token of a sequence is the null token: the first ([CLS]), or the last, if only the last token has
-            seen the whole sequence (causal encoders).
+        null: the null token of a sequence: the first token ([CLS]), or the last one, which alone has seen the whole
+            sequence in a causal encoder.
     """
 
     loss_name: ClassVar[str] = "span"
@@ -128,7 +128,7 @@ class SpanHead(Head):
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Positions of a batch's passages; token indices are over the whole batch, int64.
+    """Positions of a batch's passages; token indices count over the whole batch, int64.
 
     Attributes:
         begin_S: first token of each sequence.
