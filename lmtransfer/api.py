@@ -183,7 +183,7 @@ def _as_text(value: Any) -> str:
 
 
 def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, config_dir: Folder | None) -> CommandLine:
-    """Return the settings of one call.
+    """Combine the words and keywords of one call into a command line.
 
     Args:
         words: the words of a command line, such as ``key=value``; a path is never read as ``key=value``.
@@ -380,7 +380,7 @@ class LoadedRun:
     @check_arguments
     @torch.inference_mode()
     def nearest(self, text: str, num: Count = 10) -> list[tuple[str, float]]:
-        """Return the tokens with the embeddings (layer 0) nearest to a token's, with their cosines, nearest first.
+        """Return the tokens whose embeddings (layer 0) are nearest to that of ``text``, with their cosines.
 
         Args:
             num: number of tokens to return, excluding special tokens and those of ``text``.

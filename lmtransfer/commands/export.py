@@ -101,7 +101,7 @@ def _parts_of(run: str, *, revisions: bool | Literal["babylm"], branch: str) -> 
 
     Args:
         run: the run as the user gave it.
-        revisions: whether to export its revisions too; "babylm" names them by the words read.
+        revisions: whether to export the run's revisions too; "babylm" names them by the number of words read.
     """
     if not revisions:
         return [_Part(run, "", branch)]

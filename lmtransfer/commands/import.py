@@ -48,7 +48,7 @@ _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
 
 def _copy_run(cfg: DictConfig, folder: Path) -> Path:
-    """Copy a run that was pushed or exported unchanged to the folder in which its own command looks for it."""
+    """Copy an lmtransfer run to the folder in which the command that started the run looks for it."""
     if cfg.tokenizer.add is not None:
         raise ConfigError("tokenizer.add: source is an lmtransfer run, which is copied unchanged; leave this key out")
     source = RunDirectory.open(folder)
@@ -81,7 +81,7 @@ def _names_to_skip(folder: str, names: list[str]) -> set[str]:
 
 
 def _command_of(run: RunDirectory, config: Mapping[str, Any]) -> str:
-    """Return the command that produced a run: from its result, else from its configuration."""
+    """Return the command that produced a run, as its result says or as its configuration implies."""
     recorded = run.read_result().command if run.is_finished else None
     if recorded in _COMMANDS:
         return recorded

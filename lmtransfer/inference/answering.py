@@ -1,4 +1,4 @@
-"""Predictions for the examples of a task, from one run or several seeds, and for the words of running texts."""
+"""Predictions for the examples of a task, and entities in running text, from one run or from several seeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lmtransfer.transfer.scoring import run_head
 
 
 def open_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
-    """Open the run at ``path``: the first seed of several, or all seeds with ``ensemble``."""
+    """Open the first seed of the run at ``path``, or all seeds with ``ensemble``."""
     folders = task_run_folders(path)
     if ensemble and len(folders) == 1:
         raise RunDirectoryError(

@@ -149,7 +149,7 @@ class StudyPlan:
     """A study.
 
     Attributes:
-        folder: absolute path, an output root for the runs.
+        folder: absolute path of the study's folder, the output root of the runs.
         jobs: the jobs in running order: the pretraining of a recipe, its transfers, then the next recipe. If several
             jobs run at the same time, all pretraining comes first.
         demonstration: whether the runs are too short for verdicts.

@@ -45,7 +45,7 @@ _STYLES = {"running": "bold", "failed": "bold red", "waiting": "dim"}
 
 
 class LedgerEntry(TypedDict, total=False):
-    """A run in the ledger; without ``seconds`` if it has not ended yet."""
+    """A run in the ledger; ``seconds`` is missing until the run ends."""
 
     overrides: Required[list[str]]
     seconds: NonNegative
@@ -114,7 +114,7 @@ def _write(folder: Path, ledger: Ledger) -> None:
 
 
 def _started_from(plan: StudyPlan, pretraining: StudyJob) -> list[Path]:
-    """Return the transfer runs that began from the run of a pretraining job; none for other jobs."""
+    """Return the transfer runs that started from a pretraining job's run; empty for other jobs."""
     if pretraining.stage != PRETRAIN:
         return []
     same = (job for job in plan.jobs if job.recipe == pretraining.recipe and job.stage != PRETRAIN and not job.shared)
@@ -269,7 +269,7 @@ def _budget(overrides: Sequence[str]) -> float | None:
 
 
 def watch(folder: Path, console: Console) -> list[JobProgress]:
-    """Show the progress until no run is left; if the output is not a terminal, show it once."""
+    """Show the progress until all runs have ended, or only once if the output is not a terminal."""
     jobs = progress_of(folder)
     if not console.is_terminal:
         console.print(progress_table(jobs, folder))

@@ -58,8 +58,8 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     """Choose C by the task's main metric (ties: loss), then fit the learner's convex head on all examples.
 
     Values of C are tried in ascending order, until two in a row have a worse score and a worse loss than an earlier
-    value. A value with which all predictions are the same is chosen only if this is so for every value: such a head
-    reveals nothing about the encoder.
+    value. A value that makes all predictions identical is chosen only if every value does: such a head reveals nothing
+    about the encoder.
     """
     head, encoded = learner.head, source.encoded
     head.train()
@@ -118,7 +118,7 @@ def head_inputs(learner: TaskLearner, source: TaskSource) -> Tensor:
 
 
 def assign_folds(encoded: EncodedExamples) -> np.ndarray:
-    """Assign each example or group of examples to a fold, label by label and in file order."""
+    """Distribute the examples, or their groups, over the folds, label by label and in file order."""
     labels: dict[str, int] = {}
     units = [example.group or f"\0{place}" for place, example in enumerate(encoded.examples)]
     for unit, example in zip(units, encoded.examples, strict=True):

@@ -50,7 +50,7 @@ _NUM_SPECIALS = 2
 
 
 def text_prefix(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
-    """Return a prefix of more than ``num_tokens`` tokens, which the text also begins with, or the whole text.
+    """Return a prefix of more than ``num_tokens`` tokens that the whole text begins with too, or the whole text.
 
     The prefix ends at white space, which no token crosses. A text of ten million characters thus takes hardly longer
     than a page.
@@ -150,8 +150,8 @@ def scale_vectors(vectors_NE: np.ndarray, *, standardizer: Standardizer | None, 
 class VectorChoice:
     """The user's choice of layers and pooling.
 
-    None stands for the choice of the run's head or of the model's publisher; without either, for the last layer and the
-    mean.
+    None stands for the choice of the run's head or of the model's publisher; if there is neither, for the last layer
+    and the mean.
     """
 
     layers: Layers | None = None
@@ -214,7 +214,7 @@ def open_embedder(
 ) -> Embedder:
     """Open a run's encoder with the chosen layers and pooling, on the device and in evaluation mode.
 
-    If neither layers nor pooling are set, an imported model builds vectors as its publisher does.
+    If neither layers nor pooling is set, an imported model builds vectors as its publisher does.
     """
     trained = _open_task_run(saved, hardware) if _is_of_task(saved.config) else None
     encoder = pretrained_encoder(saved) if trained is None else trained.learner.encoder

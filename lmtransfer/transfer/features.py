@@ -1,4 +1,4 @@
-"""Features, the inputs to a head before training: all of them for a frozen encoder, else those of a sample.
+"""Features: the inputs to a head before training, of all examples for a frozen encoder, otherwise of a sample.
 
 The features of a frozen encoder are stored, so an epoch of probing only runs the head. If neither reading nor
 composition has parameters, the head's inputs are stored. Otherwise the layers that are read are stored for each token.

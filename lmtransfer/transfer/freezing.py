@@ -34,7 +34,7 @@ class Freezing:
         encoder.train(training)
 
     def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """Whether a layer is trained in the next step; a layer that is not trained at the end is never trained.
+        """Whether a layer is trained in the next step; a layer not trained at the end of the budget is never trained.
 
         ``depth`` counts layers down from the head, from 1 to ``deepest`` (the embeddings); ``fraction`` is the share of
         the budget that has been used.
@@ -158,7 +158,7 @@ class Matrix:
 
 
 def matrices_of(encoder: Encoder) -> list[Matrix]:
-    """Return the matrices in an encoder's attention blocks, which can have a low-rank update, each once."""
+    """Return the distinct matrices in an encoder's attention blocks, which can get low-rank updates."""
     blocks = [block for block in encoder.blocks() if any(isinstance(part, AttentionLayer) for part in block.modules())]
     return list(dict.fromkeys(matrix for block in blocks for matrix in _matrices_in(block)))
 

@@ -186,7 +186,7 @@ class TaskLearner(ComposedEncoder, Learner):
         return every_token and (self.head.per == "token" or not self.composes_once)
 
     def arrange(self, sample: TaskBatch) -> None:
-        """Compute the depths of the encoder's parameters before an optimizer is built; do nothing if it is frozen.
+        """Compute the depths of the encoder's parameters before an optimizer is built; a frozen encoder has none.
 
         Gradients are disabled for unused parameters (layers above those read, parameters that only pretraining uses)
         and for parameters that the rule never trains. ``sample`` is any batch of the task, on the learner's device.

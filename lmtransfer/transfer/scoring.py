@@ -131,7 +131,7 @@ def evaluate(
     max_tokens: int = EVALUATION_TOKENS,
     keep: bool = False,
 ) -> Evaluation:
-    """Score every example once by the task's official metrics; all need gold answers; see ``run_head``.
+    """Score every example, each with a gold answer, by the task's official metrics; see ``run_head``.
 
     With ``keep``, the result has calibration and each prediction, if the task supports them and there are not too many.
     """
@@ -140,7 +140,7 @@ def evaluate(
 
 
 def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, keep: bool = False) -> Evaluation:
-    """Score the outputs of a head, or the joined outputs of several heads, each for a part of the examples."""
+    """Score the outputs of a head, or the joined outputs of heads that each scored a part of the examples."""
     answers, scored = task.answers(encoded, outputs.values), None
     if keep and len(encoded.examples) <= MOST_EXAMPLES:
         predicted = list(answers)

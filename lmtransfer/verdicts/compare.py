@@ -95,7 +95,7 @@ def _missing_verdict(
 def _has_collapsed(condition: Condition, majority: float | None) -> bool:
     """Whether every seed predicts only one label, or scores exactly the same as the majority baseline.
 
-    A constant condition never counts as collapsed: such answers are its optimum.
+    A constant condition never counts as collapsed: such predictions are its optimum.
     """
     if condition.constant:
         return False

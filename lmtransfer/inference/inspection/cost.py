@@ -80,7 +80,7 @@ def measurable_rows(batch: PretrainingBatch, learner: PretrainingLearner, device
 def measure(
     learner: PretrainingLearner, optimizer: Optimizer, batch: PretrainingBatch, *, hardware: Hardware, seed: int
 ) -> StepCost:
-    """Measure a few training steps on one batch; they change the weights of ``learner``."""
+    """Measure a few training steps on one batch; the steps change the weights of ``learner``."""
     batch_on_device = batch.to(hardware.device)
     learner.train()
     optimizer.multiply_in(hardware.precision.optimizer_dtype)

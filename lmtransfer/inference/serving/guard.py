@@ -109,7 +109,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 #: Builds the body of a refusal and its content type from the path, the status and a sentence.
 Refusal = Callable[[str, int, str], tuple[bytes, str]]
 
-#: Headers that determine whether a request is answered; a request may have at most one of each.
+#: Headers that determine whether a request is accepted; a request may have at most one of each.
 _ONCE = (b"host", b"origin")
 #: Up to this size, a body that is too large is still read: a browser shows no response until it has sent everything.
 _LARGEST_READ = 64 << 20

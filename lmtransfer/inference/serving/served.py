@@ -27,7 +27,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.experiment.part_run import task_of
 
 TextField = Literal["text", "text_pair"]
-#: Scores each example: by the probability of the answer, or by the answer itself if it is a number.
+#: Scores each example: the probability of the predicted label, or the predicted score of a regression.
 Score = Callable[[Sequence[TextExample]], Sequence[float]]
 
 #: Maximum number of words in a text with evidence, since each word needs one pass over the text.
@@ -86,7 +86,7 @@ def leave_one_out(
 
 
 def find_words(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
-    """Yield the character spans of a text's words, or of its tokens where it has no spaces."""
+    """Yield the character spans of a text's words, or of tokens where the text has no spaces."""
     for match in _WORD.finditer(text):
         if len(match[0]) <= _LONGEST_WORD:
             yield match.span()
@@ -135,7 +135,7 @@ class Served(ABC):
 
     @property
     def name(self) -> str:
-        """The run with its command, such as ``finetune/imdb-ft``; for a seed also its folder."""
+        """The command and name of the run, such as ``finetune/imdb-ft``, with the seed if there are several."""
         path = self.saved.path
         return "/".join(path.parts[-3 if path.name.startswith("seed-") else -2 :])
 

@@ -61,7 +61,7 @@ def try_name(part: Part) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The parts of one command; ``settings`` are one per pretraining seed."""
+    """The parts of one command; ``settings`` has one entry per pretraining seed."""
 
     command: str
     config: dict[str, Any]
@@ -91,7 +91,7 @@ class Experiment:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether the weights of finished runs are kept, which is always so for a single seed."""
+        """Whether the weights of finished runs are kept, as those of a single seed always are."""
         return self.config["keep_weights"] or len(self.seeds) * len(self.settings) == 1
 
     @property

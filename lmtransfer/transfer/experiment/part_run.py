@@ -277,7 +277,7 @@ def open_task_learner(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLe
 
 
 def match_labels(run_labels: Sequence[str], task_labels: Sequence[str]) -> list[int] | None:
-    """Return the run's index of each of the task's labels, matched by name; None if the order is the same."""
+    """Return the index in the run of each label of the task, matched by name; None if the order is the same."""
     if list(run_labels) == list(task_labels):
         return None
     if sorted(run_labels) != sorted(task_labels):

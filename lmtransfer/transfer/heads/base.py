@@ -40,7 +40,7 @@ class Head(nn.Module):
     """The base class of heads, which turn vectors into logits and compute the loss and the outputs.
 
     A head is dropout and a linear layer (Devlin et al. 2019, section 4.1), with an optional hidden layer before them.
-    Weights are initialized from a normal distribution with deviation 0.02, biases with 0.
+    Weights are initialized from a normal distribution with deviation 0.02, and biases with zeros.
 
     Attributes:
         per: whether the input is one vector per sequence, (B, E), or one per real token, (T, E), sequences end to end.

@@ -83,7 +83,7 @@ class SpanHead(Head):
     @classmethod
     @override
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> SpanHead:
-        """Build the head; the task sets the longest answer, and the null token has seen the whole sequence."""
+        """Build the head; the task sets the maximum answer length; the null token has seen the whole sequence."""
         assert isinstance(spec, SpanSpec)
         return cls(
             num_labels=spec.num_labels,
@@ -172,8 +172,8 @@ class _Windows:
         """Return the span in each passage whose start and end logits have the highest sum.
 
         All valid pairs are compared, using a table (T, L) of the end logits of the L tokens from each token on. The
-        result is first and last token, as indices in the sequence, and the score; -1, -1 and minus infinity without a
-        valid span. (S,) each.
+        result is the first and the last token, as indices in the sequence, and the score, (S,) each; without a valid
+        span they are -1, -1 and minus infinity.
         """
         place_T = self._places()
         tokens_left_T = self.stop_S[self.owner_T] - place_T
