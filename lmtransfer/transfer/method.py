@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
@@ -23,7 +23,7 @@ from lmtransfer.transfer.freezing import (
     Lora,
     LowRankTraining,
 )
-from lmtransfer.transfer.heads.base import Head, Pieces
+from lmtransfer.transfer.heads.base import Head, HeadLayers, Pieces
 from lmtransfer.transfer.layer_selection import LayerSelection, OneLayer, ScalarMix, SideBySide
 from lmtransfer.transfer.learner import ComposedEncoder, TaskLearner
 from lmtransfer.transfer.pooling import (
@@ -334,16 +334,11 @@ class TransferMethod(VectorMethod):
         return EveryToken(dim=dim)
 
     def _head(self, encoder: Encoder, head: HeadSpec, *, input_dim: int) -> Head:
-        layers: dict[str, Any] = {"input_dim": input_dim, "hidden_dim": self.head_hidden_dim, "dropout": self.dropout}
-        activation = (
-            encoder.family_head.hidden_activation if self.pooling == "family" and head.per == "sequence" else None
-        )
-        if activation is not None:
-            layers |= {
-                "hidden_dim": self.head_hidden_dim or encoder.dim,
-                "activation": activation,
-                "hidden_dropout": self.dropout,
-            }
+        layers = HeadLayers(input_dim=input_dim, hidden_dim=self.head_hidden_dim, dropout=self.dropout)
+        is_family_head = self.pooling == "family" and head.per == "sequence"
+        if is_family_head and (activation := encoder.family_head.hidden_activation) is not None:
+            hidden_dim = self.head_hidden_dim or encoder.dim
+            layers = replace(layers, hidden_dim=hidden_dim, activation=activation, hidden_dropout=self.dropout)
         cls: type[Head] = resolve(head.module, key="task.head", bases=_HEADS)
         return cls.of(head, encoder, layers, pieces=self.resolve_pieces(encoder))
 

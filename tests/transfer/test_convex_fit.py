@@ -23,7 +23,7 @@ from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 from lmtransfer.transfer.convex_fit import FOLDS, STRENGTHS, Problem, assign_folds, fit_head, head_inputs
 from lmtransfer.transfer.experiment.data import read_task_data
 from lmtransfer.transfer.features import compute_features
-from lmtransfer.transfer.heads.base import Head
+from lmtransfer.transfer.heads.base import Head, HeadLayers
 from lmtransfer.transfer.heads.sequences import ClassificationHead, MultiLabelHead, RegressionHead
 from lmtransfer.transfer.heads.tagging import TaggingHead
 from lmtransfer.transfer.method import TransferMethod
@@ -80,12 +80,15 @@ def _targets(kind: str, signal: np.ndarray) -> Targets[torch.Tensor]:
 
 
 HEADS: dict[str, tuple[str, Callable[[int], Head]]] = {
-    "two labels": ("labels", lambda dim: ClassificationHead(input_dim=dim, num_labels=2)),
-    "three labels": ("labels", lambda dim: ClassificationHead(input_dim=dim, num_labels=3)),
-    "balanced": ("labels", lambda dim: ClassificationHead(input_dim=dim, num_labels=3, class_weights="balanced")),
-    "sets": ("sets", lambda dim: MultiLabelHead(input_dim=dim, num_labels=3)),
-    "scores": ("scores", lambda dim: RegressionHead(input_dim=dim)),
-    "tags": ("tags", lambda dim: TaggingHead(input_dim=dim, num_labels=3)),
+    "two labels": ("labels", lambda dim: ClassificationHead(HeadLayers(input_dim=dim), num_labels=2)),
+    "three labels": ("labels", lambda dim: ClassificationHead(HeadLayers(input_dim=dim), num_labels=3)),
+    "balanced": (
+        "labels",
+        lambda dim: ClassificationHead(HeadLayers(input_dim=dim), num_labels=3, class_weights="balanced"),
+    ),
+    "sets": ("sets", lambda dim: MultiLabelHead(HeadLayers(input_dim=dim), num_labels=3)),
+    "scores": ("scores", lambda dim: RegressionHead(HeadLayers(input_dim=dim))),
+    "tags": ("tags", lambda dim: TaggingHead(HeadLayers(input_dim=dim), num_labels=3)),
 }
 
 

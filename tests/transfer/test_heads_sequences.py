@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lmtransfer.tasks.targets import ScoreTargets
-from lmtransfer.transfer.heads.base import Head
+from lmtransfer.transfer.heads.base import Head, HeadLayers
 from lmtransfer.transfer.heads.sequences import ClassificationHead, MultiLabelHead, RegressionHead
 from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.heads.tagging import TaggingHead
@@ -25,13 +25,13 @@ SCORES = [0.5, -2.0, 4.75, 0.0]
 
 
 def _heads(**changes: object) -> dict[str, Head]:
-    arguments = {"input_dim": 64, **changes}
+    layers = HeadLayers(input_dim=64, **changes)  # type: ignore[arg-type]
     return {
-        "classification": ClassificationHead(num_labels=5, **arguments),  # type: ignore[arg-type]
-        "multi_label": MultiLabelHead(num_labels=5, **arguments),  # type: ignore[arg-type]
-        "regression": RegressionHead(**arguments),  # type: ignore[arg-type]
-        "tagging": TaggingHead(num_labels=5, **arguments),  # type: ignore[arg-type]
-        "span": SpanHead(num_labels=3, max_answer_tokens=4, **arguments),  # type: ignore[arg-type]
+        "classification": ClassificationHead(layers, num_labels=5),
+        "multi_label": MultiLabelHead(layers, num_labels=5),
+        "regression": RegressionHead(layers),
+        "tagging": TaggingHead(layers, num_labels=5),
+        "span": SpanHead(layers, num_labels=3, max_answer_tokens=4),
     }
 
 
@@ -126,7 +126,8 @@ def test_the_loss_is_that_of_a_loop_over_sequences(kind: str) -> None:
 
 
 def test_the_loss_of_sets_is_that_of_pytorch() -> None:
-    head, batch = MultiLabelHead(input_dim=6, num_labels=3), asked([1] * 4, [[row] for row in SETS], dtype=torch.int8)
+    head = MultiLabelHead(HeadLayers(input_dim=6), num_labels=3)
+    batch = asked([1] * 4, [[row] for row in SETS], dtype=torch.int8)
     logits = torch.randn(4, 3)
     mean = nn.BCEWithLogitsLoss()(logits, torch.tensor(SETS).float())
     torch.testing.assert_close(head.loss(logits, batch).sum / head.count(batch), mean)
@@ -134,7 +135,7 @@ def test_the_loss_of_sets_is_that_of_pytorch() -> None:
 
 def test_it_learns_a_linear_rule() -> None:
     torch.manual_seed(0)
-    head = RegressionHead(input_dim=3, dropout=0.0)
+    head = RegressionHead(HeadLayers(input_dim=3, dropout=0.0))
     hidden = torch.randn(64, 3)
     scores = hidden @ torch.tensor([[1.0], [-2.0], [0.5]]) + 0.25
     batch = asked([1] * 64, [[[score]] for score in scores[:, 0].tolist()], dtype=torch.float32)
@@ -154,7 +155,7 @@ def test_it_learns_a_linear_rule() -> None:
 def test_regression_starts_from_the_mean_score_in_whatever_unit() -> None:
     torch.manual_seed(0)
     scores, hidden = np.array([0.0, 50.0, 100.0, 70.0], np.float32), torch.randn(4, 6)
-    small, large = RegressionHead(input_dim=6).eval(), RegressionHead(input_dim=6).eval()
+    small, large = RegressionHead(HeadLayers(input_dim=6)).eval(), RegressionHead(HeadLayers(input_dim=6)).eval()
     large.load_state_dict(small.state_dict())
     small.begin(ScoreTargets(scores))
     large.begin(ScoreTargets(1000 * scores))

@@ -7,7 +7,7 @@ import torch
 from fakes.heads import Rows, asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
 from torch import Tensor, nn
 
-from lmtransfer.transfer.heads.base import Pieces
+from lmtransfer.transfer.heads.base import HeadLayers, Pieces
 from lmtransfer.transfer.heads.tagging import TaggingHead
 
 #: Words of one, two and three tokens; tokens before, between and after them that no word here has; an unknown label;
@@ -47,7 +47,7 @@ def _loop(logits: Tensor, pieces: Pieces) -> Tensor:
 
 @pytest.mark.parametrize("pieces", PIECES)
 def test_loss_is_the_cross_entropy_summed_over_words_with_known_labels(pieces: Pieces) -> None:
-    head = TaggingHead(input_dim=6, num_labels=3, pieces=pieces)
+    head = TaggingHead(HeadLayers(input_dim=6), num_labels=3, pieces=pieces)
     batch = asked(LENGTHS, ROWS, filler=4)
     check_against_loop(head, batch, lambda logits: _loop(logits, pieces), 3)
     assert head.count(batch) == head.loss(torch.randn(30, 3), batch).count == 7
@@ -56,7 +56,7 @@ def test_loss_is_the_cross_entropy_summed_over_words_with_known_labels(pieces: P
 
 
 def test_the_mean_of_logits_is_the_logit_of_the_mean_vector() -> None:
-    head = TaggingHead(input_dim=6, num_labels=3, pieces="mean").double().eval()
+    head = TaggingHead(HeadLayers(input_dim=6), num_labels=3, pieces="mean").double().eval()
     nn.init.normal_(head.output.weight)
     hidden = torch.randn(sum(LENGTHS), 6, dtype=torch.float64)
     expected = head.output(torch.stack(_words(hidden, "mean"))).float()
@@ -65,7 +65,7 @@ def test_the_mean_of_logits_is_the_logit_of_the_mean_vector() -> None:
 
 @pytest.mark.parametrize("pieces", PIECES)
 def test_a_batch_is_its_sequences(pieces: Pieces) -> None:
-    head = TaggingHead(input_dim=6, num_labels=3, pieces=pieces, hidden_dim=4).double().eval()
+    head = TaggingHead(HeadLayers(input_dim=6, hidden_dim=4), num_labels=3, pieces=pieces).double().eval()
     nn.init.normal_(head.output.weight)
     check_batch_is_its_sequences(head, LENGTHS, ROWS, dim=6)
     check_half_precision(head.float(), asked(LENGTHS, ROWS), torch.randn(sum(LENGTHS), 6))
@@ -74,14 +74,14 @@ def test_a_batch_is_its_sequences(pieces: Pieces) -> None:
 @pytest.mark.parametrize("pieces", PIECES)
 def test_only_the_pieces_that_speak_get_a_gradient(pieces: Pieces) -> None:
     logits = torch.randn(9, 3, requires_grad=True)
-    TaggingHead(input_dim=6, num_labels=3, pieces=pieces).loss(logits, asked([9], ROWS[:1])).sum.backward()
+    TaggingHead(HeadLayers(input_dim=6), num_labels=3, pieces=pieces).loss(logits, asked([9], ROWS[:1])).sum.backward()
     touched = logits.grad.any(1).nonzero()[:, 0].tolist()
     assert touched == SPEAKING[pieces]
 
 
 @pytest.mark.parametrize("pieces", PIECES)
 def test_a_batch_may_have_no_words(pieces: Pieces) -> None:
-    head = TaggingHead(input_dim=6, num_labels=3, pieces=pieces)
+    head = TaggingHead(HeadLayers(input_dim=6), num_labels=3, pieces=pieces)
     batch, logits = asked([2, 2], [[], []]), torch.randn(4, 3, requires_grad=True)
     loss = head.loss(logits, batch)
     loss.sum.backward()

@@ -7,8 +7,9 @@ R rows of targets, K columns of outputs.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -36,6 +37,17 @@ _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadLayers:
+    """Sizes, activation and dropout of a head's layers; if ``hidden_dim`` is None, there is no hidden layer."""
+
+    input_dim: int
+    hidden_dim: int | None = None
+    activation: Activation = "tanh"
+    dropout: float = 0.1
+    hidden_dropout: float = 0.0
+
+
 class Head(nn.Module):
     """The base class of heads, which turn vectors into logits and compute the loss and the outputs.
 
@@ -55,24 +67,15 @@ class Head(nn.Module):
     per: ClassVar[Literal["sequence", "token"]]
     convex: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        input_dim: int,
-        num_labels: int = 0,
-        hidden_dim: int | None = None,
-        activation: Activation = "tanh",
-        dropout: float = 0.1,
-        hidden_dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, layers: HeadLayers, *, num_labels: int = 0) -> None:
         super().__init__()
         self.num_labels = num_labels
         self.cancellation = 0.0
-        self.hidden = None if hidden_dim is None else nn.Linear(input_dim, hidden_dim)
-        self.activate = _ACTIVATE[activation]
-        self.hidden_dropout = Dropout(hidden_dropout)
-        self.dropout = Dropout(dropout)
-        self.output = nn.Linear(input_dim if hidden_dim is None else hidden_dim, self.num_logits)
+        self.hidden = None if layers.hidden_dim is None else nn.Linear(layers.input_dim, layers.hidden_dim)
+        self.activate = _ACTIVATE[layers.activation]
+        self.hidden_dropout = Dropout(layers.hidden_dropout)
+        self.dropout = Dropout(layers.dropout)
+        self.output = nn.Linear(layers.input_dim if layers.hidden_dim is None else layers.hidden_dim, self.num_logits)
         for layer in (self.hidden, self.output):
             if layer is not None:
                 nn.init.normal_(layer.weight, std=INITIAL_DEVIATION)
@@ -84,9 +87,9 @@ class Head(nn.Module):
         return ("logits",)
 
     @classmethod
-    def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> Head:
-        """Build the head for a task; ``layers`` has the arguments of ``Head`` except ``num_labels``."""
-        return cls(num_labels=spec.num_labels, **layers)
+    def of(cls, spec: HeadSpec, encoder: Encoder, layers: HeadLayers, *, pieces: Pieces) -> Head:
+        """Build the head for a task."""
+        return cls(layers, num_labels=spec.num_labels)
 
     @property
     def num_logits(self) -> int:

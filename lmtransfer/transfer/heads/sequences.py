@@ -5,8 +5,7 @@ Shape legend: B sequences, E width of a composed vector, C labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.heads import ClassificationSpec, ClassWeights, HeadSpec, balanced_weights
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, Targets
-from lmtransfer.transfer.heads.base import Activation, Head, Pieces
+from lmtransfer.transfer.heads.base import Head, HeadLayers, Pieces
 
 
 class ClassificationHead(Head):
@@ -36,38 +35,27 @@ class ClassificationHead(Head):
 
     def __init__(
         self,
+        layers: HeadLayers,
         *,
-        input_dim: int,
         num_labels: int,
         class_weights: ClassWeights | None = None,
         label_smoothing: float = 0.0,
-        hidden_dim: int | None = None,
-        activation: Activation = "tanh",
-        dropout: float = 0.1,
-        hidden_dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            input_dim=input_dim,
-            num_labels=num_labels,
-            hidden_dim=hidden_dim,
-            activation=activation,
-            dropout=dropout,
-            hidden_dropout=hidden_dropout,
-        )
+        super().__init__(layers, num_labels=num_labels)
         self.class_weights, self.label_smoothing = class_weights, label_smoothing
         initial = [1.0] * num_labels if class_weights is None or class_weights == "balanced" else list(class_weights)
         self.register_buffer("weights_C", torch.tensor(initial), persistent=False)
 
     @classmethod
     @override
-    def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> ClassificationHead:
+    def of(cls, spec: HeadSpec, encoder: Encoder, layers: HeadLayers, *, pieces: Pieces) -> ClassificationHead:
         """Build the head; the task sets weights and smoothing."""
         assert isinstance(spec, ClassificationSpec)
         return cls(
+            layers,
             num_labels=spec.num_labels,
             class_weights=spec.class_weights,
             label_smoothing=spec.label_smoothing,
-            **layers,
         )
 
     def begin(self, targets: Targets[np.ndarray]) -> None:

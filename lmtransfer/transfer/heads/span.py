@@ -6,9 +6,8 @@ kinds of answer, K logits of a token, L maximum number of tokens in an answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from lmtransfer.tasks.heads import HeadSpec, SpanSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
+from lmtransfer.transfer.heads.base import Head, HeadLayers, Pieces, at_least_float32
 from lmtransfer.transfer.pooling import owners, segment_sum
 
 _LOWEST = float("-inf")
@@ -53,24 +52,13 @@ class SpanHead(Head):
 
     def __init__(
         self,
+        layers: HeadLayers,
         *,
-        input_dim: int,
         max_answer_tokens: int,
         num_labels: int = 0,
         null: Literal["first", "last"] = "first",
-        hidden_dim: int | None = None,
-        activation: Activation = "tanh",
-        dropout: float = 0.1,
-        hidden_dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            input_dim=input_dim,
-            num_labels=num_labels,
-            hidden_dim=hidden_dim,
-            activation=activation,
-            dropout=dropout,
-            hidden_dropout=hidden_dropout,
-        )
+        super().__init__(layers, num_labels=num_labels)
         self.max_answer_tokens = max_answer_tokens
         self.null = null
 
@@ -82,14 +70,14 @@ class SpanHead(Head):
 
     @classmethod
     @override
-    def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> SpanHead:
+    def of(cls, spec: HeadSpec, encoder: Encoder, layers: HeadLayers, *, pieces: Pieces) -> SpanHead:
         """Build the head; the task sets the maximum answer length; the null token has seen the whole sequence."""
         assert isinstance(spec, SpanSpec)
         return cls(
+            layers,
             num_labels=spec.num_labels,
             max_answer_tokens=spec.max_answer_tokens or encoder.max_length,
             null="last" if encoder.attention == "causal" else "first",
-            **layers,
         )
 
     @property

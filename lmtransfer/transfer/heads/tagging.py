@@ -5,8 +5,7 @@ Shape legend: T real tokens of a packed batch, W words to tag, E width of a toke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tasks.targets import NO_LABEL, TagTargets, Targets
-from lmtransfer.transfer.heads.base import Activation, Head, Pieces
+from lmtransfer.transfer.heads.base import Head, HeadLayers, Pieces
 
 
 class TaggingHead(Head):
@@ -32,31 +31,14 @@ class TaggingHead(Head):
     per: ClassVar[Literal["sequence", "token"]] = "token"
     convex: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        input_dim: int,
-        num_labels: int,
-        pieces: Pieces = "first",
-        hidden_dim: int | None = None,
-        activation: Activation = "tanh",
-        dropout: float = 0.1,
-        hidden_dropout: float = 0.0,
-    ) -> None:
-        super().__init__(
-            input_dim=input_dim,
-            num_labels=num_labels,
-            hidden_dim=hidden_dim,
-            activation=activation,
-            dropout=dropout,
-            hidden_dropout=hidden_dropout,
-        )
+    def __init__(self, layers: HeadLayers, *, num_labels: int, pieces: Pieces = "first") -> None:
+        super().__init__(layers, num_labels=num_labels)
         self.pieces = pieces
 
     @classmethod
     @override
-    def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> TaggingHead:
-        return cls(num_labels=spec.num_labels, pieces=pieces, **layers)
+    def of(cls, spec: HeadSpec, encoder: Encoder, layers: HeadLayers, *, pieces: Pieces) -> TaggingHead:
+        return cls(layers, num_labels=spec.num_labels, pieces=pieces)
 
     def count(self, batch: TaskBatch) -> int:
         """Return the number of words with a known label."""
