@@ -123,7 +123,7 @@ def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys:
 
 
 def test_choices_are_learnt_scored_and_predicted(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files in COPA's format, written here: the kind choice is right."""
+    """The files are in COPA's format; the kind choice is correct."""
     rng = random.Random(0)
     for split, num in {"train": 120, "val": 40, "test": 5}.items():
         rows = []
@@ -155,7 +155,7 @@ def test_choices_are_learnt_scored_and_predicted(world: Path, capsys: pytest.Cap
 
 
 def test_languages_have_scores_of_their_own(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files in XNLI's format, written here; the words of the second language have not been seen in training."""
+    """The files are in XNLI's format; the words of the second language do not occur in training."""
     rng = random.Random(0)
 
     def pairs(num: int, kind: list[str], unkind: list[str]) -> list[tuple[str, str, str]]:
@@ -190,7 +190,7 @@ def test_languages_have_scores_of_their_own(world: Path, capsys: pytest.CaptureF
     assert list(Path("runs/report/figures").glob("languages-*.svg"))
 
 
-#: The words of each task and the split that is scored; stand-ins where a task has no train set of its own there.
+#: Overrides and scored split of each task; tasks without a training set use another one.
 TASKS = {
     "sst2": (["task=sst2"], "dev"),
     "sst5": (["task=sst5"], "dev"),
@@ -205,13 +205,13 @@ TASKS = {
     "wnut17": (["task=wnut17"], "test"),
     "ud_ewt": (["task=ud_ewt"], "test"),
 }
-#: One of a kind: classification of a text and of a pair, regression, tagging.
+#: One task of each kind: classification of a text and of a pair, regression, tagging.
 FAST = ("cola", "rte", "stsb", "wnut17")
 
 
 @pytest.fixture(scope="module")
 def base(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run as pretraining leaves one, of random weights, with a tokenizer of real text."""
+    """A pretraining run with random weights and a tokenizer trained on real text."""
     folder = tmp_path_factory.mktemp("world")
     path = find_file(data_root / "sst2" / "train.tsv")
     assert path is not None
@@ -237,7 +237,7 @@ def test_it_is_trained_evaluated_and_predicted(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
     words, split = TASKS[name]
-    if name == "squad":  # a few hundred of the questions, which are read three times
+    if name == "squad":  # only a few hundred questions, because they are read three times
         path = find_file(data_root / "squad" / "dev-v1.1.json")
         assert path is not None
         with open_binary(path) as file:
@@ -246,7 +246,7 @@ def test_it_is_trained_evaluated_and_predicted(
         part.write_text(json.dumps({"version": "1.1", "data": articles[:1]}))
         words = [word.replace("part.json", str(part)) for word in words]
     quick = ["task.num_train=60", "train.steps=3", "hardware=exact", "transfer.pooling=mean", "name=ft"]
-    if name == "wnli":  # too small to take a part of
+    if name == "wnli":  # too small for a subset
         quick.remove("task.num_train=60")
     assert lmtransfer("finetune", *words, f"init={base}", f"data_root={data_root}", f"split={split}", *quick) == 0
     found = result("runs/finetune/ft")

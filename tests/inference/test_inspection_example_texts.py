@@ -1,4 +1,4 @@
-"""The texts of scored examples, read again from the files of a task: only those that were scored, or a reason."""
+"""The texts of scored examples, read from a task's files: only scored ones are shown, or a reason why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From lines to examples to answers in order, without any model."""
+"""From lines to examples to predictions in order, without a model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SPANS = SpanQa(name="spans", files={"train": "x"})
 def given(
     path: Path, reader: Reader, answers: AnswersInOrder, *, file_format: str | None = None, **columns: str
 ) -> Iterator[LocatedExample]:
-    """The examples of a file."""
+    """Return the examples of a file."""
     source = find_input(str(path))
     form = input_format(file_format, source, reader, Notes())
     return reader.read(input_file(source, form, columns, answers, Notes()))
@@ -54,7 +54,7 @@ def given(
 def answered(
     path: Path, task: Any, *, on_error: Any = "skip", group: int = 2, file_format: str | None = None, **columns: str
 ) -> list[dict[str, Any]]:
-    """What a run would answer that only says what it was asked."""
+    """Return the predictions of a run that only repeats its input."""
     written: list[dict[str, Any]] = []
 
     def echo(examples: Sequence[Any]) -> list[dict[str, Any]]:
@@ -192,7 +192,7 @@ def test_one_that_cannot_be_answered_does_not_take_its_group_with_it() -> None:
 
 
 class Pipe:
-    """Gives one piece at a time."""
+    """A stream that returns one piece at a time."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.pieces = list(pieces)

@@ -1,4 +1,4 @@
-"""Linear heads of frozen encoders at their optimum: the objective, the choice of C and the answers of scikit-learn."""
+"""Linear heads fitted to frozen encoders: the objective, the choice of C, and scikit-learn as the reference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Linear = tuple[np.ndarray, np.ndarray]
 
 
 def _sklearn(inputs: np.ndarray, targets: Targets[Any], strength: float, *, num_logits: int, balanced: bool) -> Linear:
-    """Weight (K, E) and bias (K,) of scikit-learn's optimum."""
+    """Return weight (K, E) and bias (K,) of scikit-learn's optimum."""
     exact = {"tol": 1e-12, "max_iter": 100_000, "class_weight": "balanced" if balanced else None}
     if isinstance(targets, ScoreTargets):
         ridge = Ridge(alpha=1 / (2 * strength)).fit(inputs, np.asarray(targets.scores, np.float64))

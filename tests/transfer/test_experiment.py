@@ -1,4 +1,4 @@
-"""The parts of an experiment: the data they share, the choice of rate and checkpoint, and what is printed."""
+"""The parts of an experiment: shared data, the choice of learning rate and checkpoint, and the printed output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lmtransfer.transfer.method import TransferMethod
 
 
 def _phrases(num_sentences: int) -> list[str]:
-    """Random sentences and phrases of them, in random order; each word is in several sentences."""
+    """Return random sentences and phrases from them, in random order; each word occurs in several sentences."""
     rng = random.Random(0)
     texts = []
     for _ in range(num_sentences):

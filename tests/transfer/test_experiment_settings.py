@@ -1,4 +1,4 @@
-"""Encoders that were pretrained without [CLS] do not meet an untrained one in transfer."""
+"""An encoder that was pretrained without [CLS] does not start transfer with an untrained [CLS]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The heads for one label and for any number of labels, and what all heads have in common."""
+"""The heads for one label and for any number of labels, and what all heads share."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _labels(logits: Tensor) -> Tensor:
 
 
 def _decisions(logits: Tensor) -> Tensor:
-    """The negative log-probability of each decision, one by one."""
+    """Return the negative log-probability of each decision, one by one."""
     chances = 1 / (1 + torch.exp(-logits))
     parts = [
         -torch.log(chance if given else 1 - chance)
@@ -101,7 +101,7 @@ def _squares(logits: Tensor) -> Tensor:
     return torch.stack([(row[0] - score) ** 2 for row, score in zip(logits.unbind(0), SCORES, strict=True)]).sum()
 
 
-#: Of each head with an answer a sequence: how it is made, the targets and their type, its loss by hand, its count.
+#: For each head with one prediction per sequence: the head, the targets and their type, the loss by hand, the count.
 KINDS: dict[str, tuple[Callable[..., Head], list[Any], torch.dtype, Callable[[Tensor], Tensor], int]] = {
     "labels": (partial(ClassificationHead, num_labels=3), LABELS, torch.int64, _labels, 4),
     "sets": (partial(MultiLabelHead, num_labels=3), SETS, torch.int8, _decisions, 12),

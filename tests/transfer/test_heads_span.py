@@ -1,4 +1,4 @@
-"""The span head against loops over every legal span."""
+"""The span head, compared with loops over all valid spans."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS: list[Rows] = [
     [[-1, -1, -1, 2, 2]],
     [[3, 5, -1, 2, 6]],
 ]
-#: The same without another kind.
+#: The same without other kinds of answer.
 PLAIN: list[Rows] = [[[*row[:2], -1, *row[3:]] for row in rows] for rows in ROWS]
 
 
@@ -87,7 +87,7 @@ def test_large_logits_do_no_harm() -> None:
 
 
 def _best(tokens: Tensor, first: int, stop: int, longest: int) -> tuple[float, int, int]:
-    """Score, start and end of the best span, the first and then the shortest of equal ones."""
+    """Return score, start and end of the best span; on a tie the first, then the shortest."""
     best = (float("-inf"), -1, -1)
     for start in range(first, stop):
         for end in range(start, min(stop, start + longest)):

@@ -1,4 +1,4 @@
-"""The tagging head against loops over words."""
+"""The tagging head, compared with loops over words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS: list[Rows] = [
     [[1, 1, 2], [3, 2, -1]],
 ]
 PIECES: list[Pieces] = ["first", "last", "mean"]
-#: Tokens of the words of the first sequence that speak for them.
+#: Tokens of the first sequence that determine its words' labels.
 SPEAKING: dict[Pieces, list[int]] = {"first": [1, 3, 4], "last": [2, 3, 6], "mean": [1, 2, 3, 4, 5, 6]}
 
 

@@ -69,7 +69,7 @@ def _train(learner: TaskLearner, source: TaskSource, steps: int = 5) -> None:
 
 
 class _Counting(nn.Module):
-    """An encoder with a buffer that moves in training mode, as batch norm's statistics do."""
+    """An encoder with a buffer that changes in training mode, like batch norm statistics."""
 
     def __init__(self) -> None:
         super().__init__()

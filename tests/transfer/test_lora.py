@@ -1,4 +1,4 @@
-"""LoRA: the update in closed form, a base that never moves, and merged weights that compute the same."""
+"""LoRA: the update in closed form, base weights that never change, and merged weights with the same outputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lmtransfer.transfer.method import TransferMethod
 SIZES: dict[str, Any] = {"vocab_size": 128, "dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32}
 ATTENTION, FEED_FORWARD = ["query", "key", "value", "output"], ["expand", "contract"]
 RELATIVE = ["query", "key", "value", "position", "output", *FEED_FORWARD]
-#: Of each family: an encoder, and the names of its matrices.
+#: For each family: an encoder, and the names of its matrices.
 FAMILIES: dict[str, tuple[Callable[[], Encoder], list[str]]] = {
     "bert": (bert, ATTENTION + FEED_FORWARD),
     "gpt": (gpt, ATTENTION + FEED_FORWARD),
@@ -76,7 +76,7 @@ def _is_update(name: str) -> bool:
 
 
 def _moved(learner: TaskLearner) -> None:
-    """Give every update a B that is not 0."""
+    """Set the matrix B of every update to nonzero values."""
     torch.manual_seed(5)
     for module in learner.modules():
         if isinstance(module, LowRankUpdate):
@@ -130,7 +130,7 @@ def test_dropout_drops_the_input_of_the_update_only() -> None:
     ones = torch.ones(1, 400)
     added = (updated.train()(ones) - layer(ones)).squeeze()
     kept = added * 0.75
-    torch.testing.assert_close(kept, kept.round(), atol=1e-2, rtol=0)  # a count of features, each scaled by 4 / 3
+    torch.testing.assert_close(kept, kept.round(), atol=1e-2, rtol=0)  # number of features, each times 4 / 3
     assert 250 < kept[0] < 350
     torch.testing.assert_close(updated.eval()(ones) - layer(ones), torch.full((1, 3), 400.0), atol=1e-2, rtol=0)
 
@@ -223,7 +223,7 @@ def test_updates_that_do_not_fit_stay_where_they_are() -> None:
     tensors: dict[str, Tensor] = {
         "x.weight": torch.zeros(4, 6),
         "x.updates.1.a.weight": torch.zeros(2, 6),
-        "x.updates.1.b.weight": torch.zeros(4, 2),  # the matrix has one block of 4 rows, number 0
+        "x.updates.1.b.weight": torch.zeros(4, 2),  # the matrix has one block of 4 rows, with index 0
         "x.updates.1.scale": torch.tensor(1.0),
         "y.updates.0.a.weight": torch.zeros(2, 6),
     }

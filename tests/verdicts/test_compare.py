@@ -1,4 +1,4 @@
-"""The verdict on a difference, alone and in a column: against permutations and the closure principle."""
+"""The verdict on a difference, alone and in a column, compared with the closure principle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lmtransfer.verdicts.intervals import critical_value
         (condition([0.5] * 3), condition([0.5] * 3), {}, "seeds all alike"),
         (condition([0.7, 0.71, 0.72]), condition([0.5] * 3), {}, "seeds all alike"),
         (condition([0.5] * 3), condition([0.7, 0.71, 0.72]), {}, "seeds all alike"),
-        (condition([0.7, 0.71, 0.72]), condition([0.6, 0.61, 0.62]), {}, "seeds all alike"),  # by the same
+        (condition([0.7, 0.71, 0.72]), condition([0.6, 0.61, 0.62]), {}, "seeds all alike"),  # equal gaps
         (condition([0.7, 0.71, 0.72]), condition([0.5] * 3), {"majority": 0.5}, "control collapsed"),
         (condition([0.5] * 3), condition([0.7, 0.71, 0.72]), {"majority": 0.5}, "collapsed"),
         (condition([0.7, 0.71, 0.72]), replace(condition([0.5] * 3), constant=True), {}, "better"),
@@ -80,15 +80,15 @@ def test_a_verdict_names_what_it_is_of(one: list, other: list, scope: str) -> No
 
 
 def of_chance(p_value: float) -> Difference:
-    """A difference of four pairs with this chance."""
-    center = critical_value(p_value, 3) / 2  # times the standard error of deviation 1 over root 4
+    """Return a difference of four pairs with this p value."""
+    center = critical_value(p_value, 3) / 2  # in units of the standard error, which is 1 / sqrt(4)
     offsets = np.array([-1.0, 1.0, -1.0, 1.0]) * math.sqrt(3 / 4)
     return compare_conditions(condition(list(center + offsets)), condition([0.0, 0.0, 1e-12, 0.0]))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_holm_is_the_procedure_of_all_intersections(seed: int) -> None:
-    """By the closure principle: found where every set of hypotheses that holds it is rejected by Bonferroni."""
+    """Closure principle: a difference is found if Bonferroni rejects every set of hypotheses that contains it."""
     rng = np.random.default_rng(seed)
     chances = rng.choice([0.003, 0.009, 0.012, 0.016, 0.024, 0.03, 0.06, 0.5], size=5)
     assert [of_chance(p).p_value for p in chances] == pytest.approx(chances, rel=1e-6)

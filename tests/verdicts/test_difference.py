@@ -1,4 +1,4 @@
-"""A difference as plain values."""
+"""A difference as plain values, written and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Student's distribution and power against closed forms, published tables and draws."""
+"""Student's distribution and power, compared with closed forms, published tables and random draws."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_seeds_needed_are_the_fewest_that_find_it() -> None:
     for num, enough in ((wanted, True), (wanted - 1, False)):
         shift, critical = 1.0 / math.sqrt(0.5 * 5 / num), critical_value(0.05, num - 1)
         assert (scipy.stats.nct.sf(critical, num - 1, shift) >= 0.8) == enough
-    # Of examples that are too few, no number of seeds makes up for it: 1 / sqrt(0.2) is 2.2 standard errors.
+    # No number of seeds makes up for too few examples: 1 / sqrt(0.2) is 2.2 standard errors.
     assert seeds_needed(1.0, 5, [(0.5, 4.0)], [(0.2, 500.0)], level=0.05) is None
     more = seeds_needed(1.0, 5, [(0.5, 4.0)], [(0.05, 500.0)], level=0.05)
     assert more is not None

@@ -1,4 +1,4 @@
-"""Pairing and variance: against Student's tests, analysis of variance, and a bootstrap over examples."""
+"""Pairing and variance, compared with Student's tests, analysis of variance, and a bootstrap over examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def unpaired(one: Condition) -> Condition:
 
 
 def crossed(table: np.ndarray, name: str = "run") -> Condition:
-    """A condition of P pretrainings by F finetuning seeds."""
+    """Return a condition of P pretraining runs by F finetuning seeds."""
     rows, columns = table.shape
     return Condition(tuple(Score(float(table[p, f]), f, f"{name}/{p}") for p in range(rows) for f in range(columns)))
 
@@ -53,7 +53,7 @@ def test_an_unpaired_difference_is_welchs_test() -> None:
     assert found.verdict == "no difference shown"
     by_hand = math.sqrt(np.var(drug_a, ddof=1) / 10 + np.var(drug_b, ddof=1) / 10)
     assert found.standard_error == pytest.approx(by_hand)
-    # seeds that no pair shares are compared in the same way
+    # seeds without a partner are compared in the same way
     apart = compare_conditions(condition(drug_b), condition(drug_a, seeds=range(100, 110)))
     assert apart.p_value == pytest.approx(found.p_value)
     assert not apart.paired
@@ -69,7 +69,7 @@ def test_pairs_are_matched_by_seed_and_the_rest_is_left_out() -> None:
 
 
 def test_the_luck_of_pretraining_is_that_of_an_analysis_of_variance() -> None:
-    """Crossed pretraining and finetuning seeds against one control: expected mean squares by hand."""
+    """Crossed pretraining and finetuning seeds against one control, with expected mean squares computed by hand."""
     rng = np.random.default_rng(1)
     table = rng.normal(size=(4, 1)) + rng.normal(size=(1, 5)) + 0.3 * rng.normal(size=(4, 5))
     control = rng.normal(size=5)
@@ -124,7 +124,7 @@ def test_the_luck_of_the_examples_is_what_a_bootstrap_over_them_comes_to() -> No
     assert found.degrees_of_freedom is not None
     assert found.degrees_of_freedom > 250
     assert found.counts_examples
-    # unpaired seeds change nothing in it: the examples are the same
+    # unpaired seeds give the same result, because the examples are the same
     apart = compare_conditions(unpaired(with_examples(one, "a")), unpaired(with_examples(other, None)))
     assert apart.standard_error == pytest.approx(bootstrap, rel=0.03)
 
@@ -149,7 +149,7 @@ def test_examples_of_one_passage_are_drawn_together() -> None:
 
 
 def test_the_luck_of_examples_in_one_run_is_counted_once() -> None:
-    """With nothing but it, the seeds' spread holds it all: counted twice, the variance would be twice as large."""
+    """If nothing else varies, the seeds' spread contains all of it; counted twice, the variance would double."""
     rng = np.random.default_rng(6)
     errors = []
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""The spread over seeds, against closed forms."""
+"""The spread over seeds, compared with closed forms."""
 
 from __future__ import annotations
 
