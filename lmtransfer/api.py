@@ -37,8 +37,8 @@ from lmtransfer.config.overrides import CommandLine
 from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import MaskedTexts, TaskAnswers, open_runs
 from lmtransfer.inference.fill_mask import MaskFiller, open_mask_filler
+from lmtransfer.inference.prediction import MaskedTexts, TaskPredictor, open_runs
 from lmtransfer.interop.open_run import open_saved, run_folder
 from lmtransfer.launch.command_line import call_command
 from lmtransfer.models.base import Encoder
@@ -309,14 +309,14 @@ class LoadedRun:
         encoder: Encoder,
         hardware: Hardware,
         task: Task | None = None,
-        answers: TaskAnswers | None = None,
+        predictor: TaskPredictor | None = None,
         notes: Notes | None = None,
     ) -> None:
         self.path: Path = saved.path
         self.encoder: Encoder = encoder
         self.tokenizer: Tokenizer = saved.tokenizer
         self.task = task
-        self._saved, self._hardware, self._answers = saved, hardware, answers
+        self._saved, self._hardware, self._predictor = saved, hardware, predictor
         self._notes = notes or Notes()
         self._filled: dict[int, MaskFiller] = {}
         self._embedders: dict[str, Embedder] = {}
@@ -339,15 +339,15 @@ class LoadedRun:
         """
         reader = self._reader()
         examples = list(_examples([texts] if isinstance(texts, str) else texts, reader))
-        if self._answers is not None:
-            return self._answer(self._answers, examples)
+        if self._predictor is not None:
+            return self._predict(self._predictor, examples)
         if top_k not in self._filled:
             self._filled[top_k] = open_mask_filler(self._saved, top_k, self._hardware)
         return self._filled[top_k].lines(examples)
 
-    def _answer(self, answers: TaskAnswers, examples: Sequence[Any]) -> list[dict[str, Any]]:
+    def _predict(self, predictor: TaskPredictor, examples: Sequence[Any]) -> list[dict[str, Any]]:
         self._notes.clear()
-        lines = answers.lines(examples)
+        lines = predictor.lines(examples)
         for kind, count in self._notes.counts.items():
             warnings.warn(f"{count:,} {kind}", stacklevel=4)
         return lines
@@ -442,9 +442,9 @@ def load(
         runs = open_runs(path, ensemble=ensemble, trust=trust)
         task = task_of(runs[0])
         notes = Notes()
-        answers = TaskAnswers(runs, task, hardware, notes)
+        predictor = TaskPredictor(runs, task, hardware, notes)
         return LoadedRun(
-            saved=runs[0], encoder=answers.encoder, hardware=hardware, task=task, answers=answers, notes=notes
+            saved=runs[0], encoder=predictor.encoder, hardware=hardware, task=task, predictor=predictor, notes=notes
         )
     saved = open_saved(path, key="run", trust=trust)
     return LoadedRun(saved=saved, encoder=pretrained_encoder(saved).to(hardware.device).eval(), hardware=hardware)

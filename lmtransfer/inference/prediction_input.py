@@ -25,7 +25,7 @@ JsonObject = dict[str, Any]
 _REMEDY = "Fix it, or set on_error=skip to write an error in place of its prediction and continue"
 
 
-class AnswersInOrder:
+class PredictionsInOrder:
     """Predicts examples in groups and writes the predictions in the order of the examples.
 
     An example without a valid prediction stops the command after all earlier predictions have been written. With
@@ -37,13 +37,13 @@ class AnswersInOrder:
 
     def __init__(
         self,
-        answer: Callable[[Sequence[Any]], Sequence[JsonObject]],
+        predict: Callable[[Sequence[Any]], Sequence[JsonObject]],
         write: Callable[[Sequence[JsonObject]], None],
         *,
         group: int,
         on_error: OnError,
     ) -> None:
-        self._answer, self._write = answer, write
+        self._predict, self._write = predict, write
         self._group, self._on_error = group, on_error
         self._pending: list[LocatedExample | JsonObject] = []
         self.num_inputs = self.num_errors = 0
@@ -53,7 +53,7 @@ class AnswersInOrder:
         """Whether an example that cannot be predicted stops the command."""
         return self._on_error == "stop"
 
-    def answer_all(self, examples: Iterable[LocatedExample]) -> None:
+    def predict_all(self, examples: Iterable[LocatedExample]) -> None:
         """Predict all examples and write the predictions.
 
         Raises:
@@ -78,11 +78,11 @@ class AnswersInOrder:
             return
         examples = [item[1] for item in pending if isinstance(item, tuple)]
         try:
-            answers = iter(self._answer(examples) if examples else ())
+            lines = iter(self._predict(examples) if examples else ())
         except DataError:
-            self._answer_one_by_one(pending)
+            self._predict_one_by_one(pending)
             return
-        self._write([next(answers) if isinstance(item, tuple) else item for item in pending])
+        self._write([next(lines) if isinstance(item, tuple) else item for item in pending])
 
     def _add(self, item: LocatedExample | JsonObject) -> None:
         self._pending.append(item)
@@ -90,14 +90,14 @@ class AnswersInOrder:
         if len(self._pending) >= self._group:
             self.flush()
 
-    def _answer_one_by_one(self, pending: Sequence[LocatedExample | JsonObject]) -> None:
+    def _predict_one_by_one(self, pending: Sequence[LocatedExample | JsonObject]) -> None:
         for item in pending:
             if not isinstance(item, tuple):
                 self._write([item])
                 continue
             where, example = item
             try:
-                line = self._answer([example])[0]
+                line = self._predict([example])[0]
             except DataError as error:
                 line = self._error(example.id, f"{where}: {error}")
             self._write([line])
@@ -179,7 +179,7 @@ def input_file(
     source: InputSource,
     file_format: str,
     columns: Mapping[str, str],
-    answers: AnswersInOrder,
+    predictions: PredictionsInOrder,
     notes: Notes,
     *,
     delimiter: str | None = None,
@@ -188,10 +188,10 @@ def input_file(
     """Open an input for reading.
 
     Args:
-        answers: receives invalid inputs, and is flushed whenever reading waits for more data.
+        predictions: receives invalid inputs, and is flushed whenever reading waits for more data.
     """
     path = None if source.is_stream else source.path
-    lines = read_input(source, notes, encoding_errors=encoding_errors, before_waiting=answers.flush)
+    lines = read_input(source, notes, encoding_errors=encoding_errors, before_waiting=predictions.flush)
     return InputFile(
         name=source.name,
         lines=lines,
@@ -200,8 +200,8 @@ def input_file(
         columns=columns,
         delimiter=delimiter,
         encoding_errors=encoding_errors,
-        stops=answers.stops,
-        refuse=answers.add_error,
+        stops=predictions.stops,
+        refuse=predictions.add_error,
         notes=notes,
     )
 

@@ -19,7 +19,7 @@ from lmtransfer.models.layers.lora import merge_updates
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
 from lmtransfer.transfer.freezing import Freezing
-from lmtransfer.transfer.heads.base import Head
+from lmtransfer.transfer.heads import Head
 from lmtransfer.transfer.layer_selection import LayerSelection
 from lmtransfer.transfer.pooling import Pooling
 from lmtransfer.transfer.standardizer import Standardizer

@@ -23,7 +23,7 @@ from lmtransfer.transfer.freezing import (
     Lora,
     LowRankTraining,
 )
-from lmtransfer.transfer.heads.base import Head, HeadLayers, Pieces
+from lmtransfer.transfer.heads import Head, HeadLayers, Pieces
 from lmtransfer.transfer.layer_selection import LayerSelection, OneLayer, ScalarMix, SideBySide
 from lmtransfer.transfer.learner import ComposedEncoder, TaskLearner
 from lmtransfer.transfer.pooling import (
@@ -46,7 +46,7 @@ Layers = Literal["last", "mix"] | int | Sequence[Literal["last"] | int]
 FreezeName = Literal["frozen", "full", "gradual", "joint", "lora", "bitfit"]
 
 #: The base class of the heads that a task may name.
-_HEADS = ("lmtransfer.transfer.heads.base.Head",)
+_HEADS = ("lmtransfer.transfer.heads.Head",)
 #: The settings of whole layers and of unfreezing, each with the value that has no effect.
 _LAYER_SETTINGS = {"layer_decay": 1.0, "layer_decay_gap": False, "embedding_rate": 1.0, "unfreeze_share": 0.5}
 #: The parts that are trained by methods that do not train whole layers.

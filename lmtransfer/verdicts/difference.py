@@ -179,25 +179,13 @@ class Difference:
 
     def as_values(self) -> dict[str, Any]:
         """Convert to JSON values for ``result.json``, a table or ``report.json``, in the metric's unit."""
+        values = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
+        }
         return {
-            "difference": self.delta,
-            "standard_error": self.standard_error,
-            "verdict": self.verdict,
-            "scope": self.scope,
+            "difference": values.pop("delta"),
+            **values,
             "interval": None if self.interval is None else list(self.interval),
-            "level": self.level,
-            "p_value": self.p_value,
-            "corrected_p_value": self.corrected_p_value,
-            "higher_is_better": self.higher_is_better,
-            "is_below": self.is_below,
-            "num_comparisons": self.num_comparisons,
-            "degrees_of_freedom": self.degrees_of_freedom,
-            "paired": self.paired,
-            "num_seeds": list(self.num_seeds),
-            "num_pretrainings": list(self.num_pretrainings),
-            "parts": [dataclasses.asdict(part) for part in self.parts],
             "detectable": self.detectable_difference,
             "seeds_needed": self.seeds_needed,
-            "margin": self.margin,
-            "notes": list(self.notes),
         }

@@ -20,12 +20,11 @@ from lmtransfer.training.loop import Trainer, TrainerConfig
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.transfer.freezing import Freezing
-from lmtransfer.transfer.heads.base import HeadLayers
-from lmtransfer.transfer.heads.sequences import ClassificationHead
-from lmtransfer.transfer.heads.span import SpanHead
+from lmtransfer.transfer.heads import ClassificationHead, HeadLayers
 from lmtransfer.transfer.layer_selection import OneLayer
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.pooling import EveryToken, OneToken
+from lmtransfer.transfer.span_head import SpanHead
 
 from .clock import Clock
 from .setting import FINETUNING, LEARNING_RATE, Setting, num_parameters

@@ -25,7 +25,7 @@ from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import encode_texts
 from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.sequences import ClassificationHead
+from lmtransfer.transfer.heads import ClassificationHead
 
 SIZES = {"train": 60, "dev": 30, "test": 30}
 

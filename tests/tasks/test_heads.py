@@ -22,8 +22,7 @@ from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import accumulate
-from lmtransfer.transfer.heads.base import HeadLayers
-from lmtransfer.transfer.heads.sequences import ClassificationHead
+from lmtransfer.transfer.heads import ClassificationHead, HeadLayers
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 

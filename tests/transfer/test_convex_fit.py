@@ -23,9 +23,7 @@ from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 from lmtransfer.transfer.convex_fit import FOLDS, STRENGTHS, Problem, assign_folds, fit_head, head_inputs
 from lmtransfer.transfer.experiment.data import read_task_data
 from lmtransfer.transfer.features import compute_features
-from lmtransfer.transfer.heads.base import Head, HeadLayers
-from lmtransfer.transfer.heads.sequences import ClassificationHead, MultiLabelHead, RegressionHead
-from lmtransfer.transfer.heads.tagging import TaggingHead
+from lmtransfer.transfer.heads import ClassificationHead, Head, HeadLayers, MultiLabelHead, RegressionHead, TaggingHead
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.scoring import Outputs, evaluate, score_outputs
 

@@ -57,6 +57,21 @@ def test_the_sentence_of_a_phrase_is_the_one_that_contains_it() -> None:
         assert sentence == (longest.pop() if len(longest) == 1 else "")
 
 
+def test_hidden_gold_labels_are_not_scored(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\na b\t1\nc d\t0\n")
+    (tmp_path / "test.tsv").write_text("sentence\tlabel\na b\t-1\nc d\t-1\n")
+    task: Task = TextClassification(
+        name="hidden",
+        labels=["0", "1"],
+        text_column="sentence",
+        label_column="label",
+        files={"train": "train.tsv", "test": "test.tsv"},
+        data_root=str(tmp_path),
+    )
+    with refuses(DataError, "split test", "2 of 2", "gold"):
+        read_task_data(task, WordTokenizer(), bert(), seeds=[0], split="test")
+
+
 def test_no_held_out_phrase_lies_inside_a_trained_one(tmp_path: Path) -> None:
     texts = _phrases(60)
     rows = [f"{text}\t{len(text) % 2}" for text in texts]

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import MaskedTexts, TaskAnswers, open_runs
 from lmtransfer.inference.fill_mask import MASK, open_mask_filler
+from lmtransfer.inference.prediction import MaskedTexts, TaskPredictor, open_runs
 from lmtransfer.interop.open_run import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer
@@ -188,11 +188,11 @@ class ServedMasks(Served):
 
     def __init__(self, saved: SavedRun, *, top_k: int, hardware: Hardware) -> None:
         super().__init__(saved, MaskedTexts(), [Field("text", f"A text with {MASK} where a token is to be predicted")])
-        self._answers = open_mask_filler(saved, top_k, hardware)
+        self._filler = open_mask_filler(saved, top_k, hardware)
 
     @override
     def _answer_example(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
-        return self._answers.lines([example])[0]
+        return self._filler.lines([example])[0]
 
 
 class ServedTask(Served):
@@ -203,13 +203,13 @@ class ServedTask(Served):
         super().__init__(runs[0], task.reader(), _FIELDS.get(head.kind) or (_PAIR if head.pairs else _TEXT))
         self.kind, self.labels, self.no_answer = head.kind, tuple(task.labels), task.no_answer
         self._notes = Notes()
-        self._answers = TaskAnswers(runs, task, hardware, self._notes)
+        self._predictor = TaskPredictor(runs, task, hardware, self._notes)
         self._with_evidence = evidence
 
     @override
     def _answer_example(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
         self._notes.clear()
-        answer = self._answers.answer([example])[0]
+        answer = self._predictor.predict([example])[0]
         for kind, count in self._notes.counts.items():
             notes.add(kind, "text", count)
         line = {**_texts_of(example), **answer.as_dict()}
@@ -228,7 +228,7 @@ class ServedTask(Served):
         label = answer.name if isinstance(answer, LabelAnswer) else None
 
         def score(examples: Sequence[TextExample]) -> list[float]:
-            answers: Sequence[Any] = self._answers.answer(examples)
+            answers: Sequence[Any] = self._predictor.predict(examples)
             return [float(other.score if label is None else other.probabilities[label]) for other in answers]
 
         words = leave_one_out(example, score, self.saved.tokenizer, is_over=is_over)

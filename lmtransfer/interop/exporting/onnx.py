@@ -56,7 +56,7 @@ class DenseModel(nn.Module):
 
     Attributes:
         per_row: whether there is one output a row, (B, ...), not one a token, (B, L, ...).
-        cancellation: the largest sum of magnitudes that cancel in a head, see ``transfer.heads.base.Head``.
+        cancellation: the largest sum of magnitudes that cancel in a head, see ``transfer.heads.Head``.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ def open_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
     return [open_saved(folder, key="run", trust=trust) for folder in (folders if ensemble else folders[:1])]
 
 
-class TaskAnswers:
+class TaskPredictor:
     """A run's predictions for examples of a task.
 
     Args:
@@ -56,7 +56,7 @@ class TaskAnswers:
         """The encoder of the first run."""
         return self._learners[0].encoder
 
-    def answer(self, examples: Sequence[Example]) -> list[Answer]:
+    def predict(self, examples: Sequence[Example]) -> list[Answer]:
         """Predict the answer to each example, in order."""
         if not examples:
             return []
@@ -71,21 +71,22 @@ class TaskAnswers:
     def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """Return the prediction for each example as a JSON object with the example's id."""
         lines: list[dict[str, Any]] = []
-        for example, answer in zip(examples, self.answer(examples), strict=True):
+        for example, answer in zip(examples, self.predict(examples), strict=True):
             lines.append({"id": example.id, **self._task.echo(example), **answer.as_dict()})
         return lines
 
 
-class EntityAnswers:
+class EntityPredictor:
     """The entities that a tagger finds in running texts."""
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
         if task.head.kind != TaggingSpec.kind:
             raise ConfigError(
-                f"entities=true: the run must tag words, but {task.name} is a {task.head.kind} task; leave entities out"
+                f"entities=true: the task must tag words, but {task.name} is a {task.head.kind} task; leave "
+                "entities out"
             )
         self._task, self._tokenizer = task, runs[0].tokenizer
-        self._answers = TaskAnswers(runs, task, hardware, notes)
+        self._predictor = TaskPredictor(runs, task, hardware, notes)
 
     def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
         """Return one JSON object per text: ``id``, ``text`` and ``entities``."""
@@ -94,7 +95,7 @@ class EntityAnswers:
             TaggedExample(example.id, tuple(example.text[start:end] for start, end in words))
             for example, words in zip(examples, spans, strict=True)
         ]
-        answers: Iterator[Any] = iter(self._answers.answer([sentence for sentence in tagged if sentence.words]))
+        answers: Iterator[Any] = iter(self._predictor.predict([sentence for sentence in tagged if sentence.words]))
         return [
             {
                 "id": example.id,

@@ -19,7 +19,7 @@ from lmtransfer.tasks.heads import HeadSpec, SpanSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.base import Head, HeadLayers, Pieces, at_least_float32
+from lmtransfer.transfer.heads import Head, HeadLayers, Pieces, at_least_float32
 from lmtransfer.transfer.pooling import owners, segment_sum
 
 _LOWEST = float("-inf")

@@ -11,8 +11,8 @@ from fakes.heads import Rows, asked, check_against_loop, check_batch_is_its_sequ
 from support.gpu_device import gpu
 from torch import Tensor, nn
 
-from lmtransfer.transfer.heads.base import HeadLayers
-from lmtransfer.transfer.heads.span import SpanHead
+from lmtransfer.transfer.heads import HeadLayers
+from lmtransfer.transfer.span_head import SpanHead
 
 Null = Literal["first", "last"]
 NULLS: list[Null] = ["first", "last"]
