@@ -111,10 +111,10 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
             "hardware.shard=true is for pretraining only; here each process holds the whole model, so set it to false"
         )
     if cfg.get("init") and cfg.get("model") is not None:
-        problems.append("model and init are both set: the model comes from the run; leave model out")
+        problems.append("model= and init= are both set: the model comes from the run; leave model out")
     if cfg.get("init") and cfg.get("tokenizer_from"):
         problems.append(
-            "tokenizer_from and init are both set: the tokenizer comes from the run; leave tokenizer_from out"
+            "tokenizer_from= and init= are both set: the tokenizer comes from the run; leave tokenizer_from out"
         )
     if not cfg.get("init") and (cfg.get("model") is None or not cfg.get("tokenizer_from")):
         problems.append(
@@ -149,7 +149,10 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     groups = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
     if method.text is None and groups:
         raise ConfigError(
-            [f"{group}: only transfer=joint uses text; choose transfer=joint, or leave {group} out" for group in groups]
+            [
+                f"{group}= is set, but only transfer=joint uses text; choose transfer=joint, or leave {group} out"
+                for group in groups
+            ]
         )
 
 

@@ -114,7 +114,7 @@ def test_every_mistake_in_a_study_is_named() -> None:
         ("transfers.few.seed:", "seeds"),
     ):
         assert any(all(name in problem for name in names) for problem in caught.value.problems), names
-    with refuses(ConfigError, "recipes=", "lmtransfer list studies"):
+    with refuses(ConfigError, "recipes:", "lmtransfer list studies"):
         make_plan(config(recipes={"small": None, "other": None}))
 
 
