@@ -101,7 +101,7 @@ def _only_one(folder: Path) -> Iterator[None]:
     except Busy as busy:
         by = "another process" if busy.pid is None else f"process {busy.pid}"
         raise RunDirectoryError(
-            f"{short_path(folder)}: {by} is running this study; wait for it, or choose another study name with name=... "
+            f"{short_path(folder)}: {by} is running this study; wait for it, or choose another name with name=... "
             f"(lmtransfer report {short_path(folder)} watch=true shows its progress)"
         ) from None
     try:
