@@ -31,7 +31,7 @@ SCORES = [0.5, -2.0, 4.75, 0.0]
 
 
 def _heads(**changes: object) -> dict[str, Head]:
-    layers = HeadLayers(input_dim=64, **changes)  # type: ignore[arg-type]
+    layers = HeadLayers(**{"input_dim": 64, **changes})  # type: ignore[arg-type]
     return {
         "classification": ClassificationHead(layers, num_labels=5),
         "multi_label": MultiLabelHead(layers, num_labels=5),
@@ -118,7 +118,7 @@ KINDS: dict[str, tuple[Callable[..., Head], list[Any], torch.dtype, Callable[[Te
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_that_of_a_loop_over_sequences(kind: str) -> None:
     make, answers, dtype, loop, count = KINDS[kind]
-    head = make(input_dim=6)
+    head = make(HeadLayers(input_dim=6))
     rows = [[answer if isinstance(answer, list) else [answer]] for answer in answers]
     batch = asked([1] * 4, rows, dtype=dtype)
     check_against_loop(head, batch, loop, head.num_logits)
@@ -126,7 +126,7 @@ def test_the_loss_is_that_of_a_loop_over_sequences(kind: str) -> None:
     logits = torch.randn(4, head.num_logits)
     torch.testing.assert_close(head.outputs(logits, batch), logits, rtol=0, atol=0)
     check_half_precision(head, asked([3, 1, 7, 2], rows, dtype=dtype), torch.randn(4, 6))
-    deep = make(input_dim=6, hidden_dim=4).double().eval()
+    deep = make(HeadLayers(input_dim=6, hidden_dim=4)).double().eval()
     nn.init.normal_(deep.output.weight)
     check_batch_is_its_sequences(deep, [3, 1, 7, 2], rows, dim=6, dtype=dtype)
 
