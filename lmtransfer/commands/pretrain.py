@@ -50,7 +50,7 @@ from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import process_group
 from lmtransfer.training.averaging import weight_average
-from lmtransfer.training.hardware import Hardware, forget_peak, peak_memory
+from lmtransfer.training.hardware import Hardware, peak_memory, reset_peak_memory
 
 
 def run(cfg: DictConfig) -> Path:
@@ -93,7 +93,7 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
         check_text(started, text)
 
     # The phases of the run: the encoder, the batches and the loop settings of each
-    forget_peak(hardware.device)
+    reset_peak_memory(hardware.device)
     parts = build_phases(cfg, text.tokenizer)
     if started is not None:
         if not is_own(started):

@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.stream import Source
+from lmtransfer.data.micro_batches import Source
 from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.objectives.base import Read

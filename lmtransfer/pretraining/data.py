@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lmtransfer.config.settings import TrainSettings
-from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.micro_batches import PlannedStream, evaluation_batches
 from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions

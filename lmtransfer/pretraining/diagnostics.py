@@ -20,8 +20,7 @@ from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.save_points import explain_unreached
 from lmtransfer.training.callbacks import Callback, TokenForecast, UnigramPlateau, millions
-from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.optim.optimizers import Muon
+from lmtransfer.training.optim.optimizers import Muon, Optimizer
 
 
 def callbacks_of(

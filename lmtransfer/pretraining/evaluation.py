@@ -16,7 +16,7 @@ from rich.table import Table
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.open_run import open_saved
@@ -28,11 +28,10 @@ from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.parts import PretrainingParts, load_learner
 from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.trust import check_same_text
-from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import process_group

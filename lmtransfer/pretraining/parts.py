@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from lmtransfer.objectives.corruption.masking import Corruption
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
+from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
@@ -128,8 +130,14 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
     return heads
 
 
-def load_learner(saved: SavedRun, config: DictConfig) -> tuple[PretrainingParts, PretrainingLearner]:
-    """Load the parts of a pretraining run, and its learner with the trained weights; ``init`` is null in ``config``."""
+def load_learner(
+    saved: SavedRun, config: DictConfig, *, trained: bool = True
+) -> tuple[PretrainingParts, PretrainingLearner]:
+    """Load the parts of a pretraining run, and its learner; ``init`` is null in ``config``.
+
+    Args:
+        trained: whether the learner has the trained weights; otherwise it has the random weights of the run's seed.
+    """
     model, folder = saved.model_node, saved.checkpoint()
     for part in ("rows", "corruption"):
         saved.component(f"objective.{part}", "tokenizer")
@@ -142,6 +150,9 @@ def load_learner(saved: SavedRun, config: DictConfig) -> tuple[PretrainingParts,
 
     saved.check_fit(build_learner, tensors, checkpoint=folder, keys="model and objective")
     parts = build_parts(config, saved.tokenizer)
-    learner = PretrainingLearner(parts.encoder, list(parts.objectives))
-    load_weights(learner, tensors, source=str(folder))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(config.seed, "heads"))
+        learner = PretrainingLearner(parts.encoder, list(parts.objectives))
+    if trained:
+        load_weights(learner, tensors, source=str(folder))
     return parts, learner

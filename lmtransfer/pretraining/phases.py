@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.component import build
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.config.settings import TrainSettings, VectorSettings
-from lmtransfer.data.stream import RenumberedStream
+from lmtransfer.data.micro_batches import RenumberedStream
 from lmtransfer.errors import CheckpointError
 from lmtransfer.models.word_embeddings import TokenVectors, standardize
 from lmtransfer.objectives.base import selection_metric
@@ -46,15 +46,15 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import build_optimizer, prepare_encoders, trainer_config
 from lmtransfer.training.averaging import Average, UpdateWeight
 from lmtransfer.training.callbacks import Callback, PhaseName
+from lmtransfer.training.checkpoints import PhaseStart, TrainState
 from lmtransfer.training.data_parallel import shard
 from lmtransfer.training.evaluation import ModelSelection, Validation
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Trainer, TrainerConfig
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import ProgressLine
-from lmtransfer.training.state import PhaseStart, TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import weights
 

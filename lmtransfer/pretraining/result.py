@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ from lmtransfer.pretraining.phases import Pretraining
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.create_and_lock import check_resumable
 from lmtransfer.runs.result import RunResult, largest_values
-from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.trust import is_own, mark_as_own
-from lmtransfer.runs.versions import versions
 from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import process_group
-from lmtransfer.training.state import TrainState
+from lmtransfer.training.checkpoints import TrainState
 
 
 def pretraining_result(
@@ -63,7 +62,7 @@ def pretraining_result(
             **({} if average is None else {"weights": str(average)}),
             **words,
             **({} if entropy is None else {"unigram_entropy": entropy}),
-            **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),
+            **({"parts": {name: asdict(share) for name, share in shares.items()}} if shares else {}),
         },
     )
 

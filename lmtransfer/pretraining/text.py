@@ -15,8 +15,8 @@ from rich.table import Table
 from lmtransfer.config.component import build
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.screening import ScreenedCorpus, Screening, list_path
-from lmtransfer.data.stream import PlannedStream
 from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.added_tokens import add_words
@@ -179,7 +179,7 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
     else:
         trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
         tokenizer = tokenizer_for(corpus, build(OmegaConf.create(trainer)), cache_dir=cache_dir)
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     if words is not None:
         tokenizer, notes = add_words(tokenizer, Path(str(words)).expanduser().absolute())
     prepared = prepare(

@@ -156,6 +156,25 @@ def test_completions_are_scored_after_their_prefixes(berts: tuple[Any, Pretraini
     assert scores.per_token().tolist() == pytest.approx(means, abs=1e-5, rel=1e-5)
 
 
+def test_masked_next_token_prediction_is_scored_from_the_place_before_the_mask() -> None:
+    torch.manual_seed(1)
+    learner = PretrainingLearner(bert(), [MaskedLanguageModel(predict="next")]).eval()
+    _stirred(learner)
+    head: Any = learner.objective_list()[0]
+    encoder: Any = learner.encoder
+    wanted = []
+    for sentence in SENTENCES:
+        total = 0.0
+        for place, token in enumerate(sentence):
+            ids = np.array([CLS, *sentence, SEP])
+            ids[1 + place] = MASK
+            with torch.no_grad():
+                logits = head.token_logits(encoder(pack([ids])).last)[place]
+            total += float(logits.log_softmax(-1)[token])
+        wanted.append(total)
+    assert _scored(learner) == pytest.approx(wanted, abs=1e-5, rel=1e-5)
+
+
 def test_surprisals_of_words_add_up_those_of_their_tokens() -> None:
     passage = Passage("a:1", "The  cat's\u00a0here. ")
     spans = np.array([[0, 3], [3, 8], [8, 9], [9, 10], [10, 15], [15, 16], [16, 17]])

@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from lmtransfer.data.batch import pack
 from lmtransfer.models.albert import AlbertEncoder, Sharing
-from lmtransfer.training.optim.optimizer import classify
-from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, classify
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 SHARED: dict[Sharing, set[str]] = {

@@ -21,7 +21,7 @@ from support.objective_table import built, small_model
 from support.refusals import refuses
 from torch import Tensor, nn
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import encoders_in

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fakes.objectives import TOKENIZER, random_documents, store_of
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.models.base import EncoderOutput
 from lmtransfer.objectives.batch import PretrainingBatch

@@ -13,7 +13,7 @@ from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.layers import cross_entropy
@@ -30,7 +30,7 @@ from lmtransfer.pretraining.continued import inherit_heads
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
-from lmtransfer.training.optim.optimizer import classify
+from lmtransfer.training.optim.optimizers import classify
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import accumulate
 from lmtransfer.training.weights import aliases, load_weights, num_parameters, weights

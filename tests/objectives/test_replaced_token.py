@@ -28,7 +28,7 @@ from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.training.optim.optimizer import classify
+from lmtransfer.training.optim.optimizers import classify
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 ENCODERS: dict[str, Callable[..., Any]] = {"electra": electra, "modern": modern}

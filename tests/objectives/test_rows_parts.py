@@ -11,7 +11,7 @@ import pytest
 from fakes.objectives import TOKENIZER, random_documents, store_of
 
 from lmtransfer.data.corpora.mixture import Sampling
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_store import MixedStore
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.rows.base import RowPlan, Rows
