@@ -29,16 +29,17 @@ from lmtransfer.pretraining.messages import (
 )
 from lmtransfer.pretraining.parts import PretrainingParts, build_phases
 from lmtransfer.pretraining.phases import Pretraining, TrainingPhase, describe_phases, find_phase
-from lmtransfer.pretraining.result import (
+from lmtransfer.pretraining.result import joint_result, pretraining_result
+from lmtransfer.pretraining.resume import (
     TEXT_PATHS,
     check_text,
-    joint_result,
+    keep_commits,
     new_run,
-    pretraining_result,
     run_to_resume,
+    with_commits,
 )
 from lmtransfer.pretraining.save_points import check_reached
-from lmtransfer.pretraining.text import Text, keep_commits, read_text, with_absolute_paths, with_commits
+from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.pretraining.utilization import output_share
 from lmtransfer.runs.create_and_lock import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory

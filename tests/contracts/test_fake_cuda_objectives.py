@@ -31,8 +31,8 @@ from lmtransfer.config.config_files import group_config
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
+from lmtransfer.models.layers.attention.dispatch import Layout
 from lmtransfer.models.layers.attention.flash import flash_attention
-from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.optim.optimizers import AdamW, Muon
 from lmtransfer.training.precision import PrecisionName

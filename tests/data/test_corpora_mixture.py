@@ -32,7 +32,7 @@ from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.base import Rows
-from lmtransfer.objectives.rows.mixed import MixedPlan, quotas
+from lmtransfer.objectives.rows.mixture import MixedPlan, quotas
 from lmtransfer.objectives.rows.pairs import SentencePairs
 from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource

@@ -24,13 +24,12 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
-from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.base import Objective, Softmax
 from lmtransfer.objectives.language_model import BackwardLanguageModel, BidirectionalLanguageModel, LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
-from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.tasks.completion_task import Completion
 from lmtransfer.tasks.text.surprisal import Passage, word_surprisals
 from lmtransfer.tokenizers.words import WordTokenizer

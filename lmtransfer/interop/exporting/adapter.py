@@ -246,7 +246,7 @@ def _modules(rewrite: Rewrite, updates: Sequence[SavedUpdate], *, num_rows: int)
     transposed = rewrite.layout == "in_out"
     if len(names) > 1:
         return {
-            names[update.number]: _ModuleUpdate(update.a_RD, update.b_ER, _alpha(update), transposed)
+            names[update.index]: _ModuleUpdate(update.a_RD, update.b_ER, _alpha(update), transposed)
             for update in updates
         }
     ranks = [len(update.a_RD) for update in updates]

@@ -35,8 +35,7 @@ from lmtransfer.interop.families.family import (
     linear,
     task_heads,
 )
-from lmtransfer.models.electra import ElectraEncoder
-from lmtransfer.models.generator import generator_shape
+from lmtransfer.models.electra import ElectraEncoder, generator_shape
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 

@@ -1,4 +1,4 @@
-"""The check that the rows, corruption, objectives and encoder of a config are compatible."""
+"""Checks that the rows, the corruption, the objectives and the encoder of a config are compatible."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lmtransfer.objectives.corruption.masking import Corruption
 from lmtransfer.objectives.rows.base import Rows
 
 
-def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, corruption: Corruption) -> None:
-    """Find all incompatible settings before any data is read."""
+def check_compatible(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, corruption: Corruption) -> None:
+    """Report all incompatible settings, before any data is read."""
     misfits = list(_misfits(encoder, objectives, rows, corruption))
     if misfits:
         raise ConfigError(misfits)
@@ -23,7 +23,7 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
     if before and rows.frame == "none":
         problems.append(
             f"objective.losses.{before[0]}.predict=next is not possible with objective.rows.frame=none: the state "
-            "before a masked token predicts it, and the first token of such a row has no token before it; use "
+            "before a token predicts it, but the first token of such a row has no token before it; use "
             "objective.rows.frame=start or both, or predict=same"
         )
     if rows.max_length > encoder.max_length:
@@ -33,7 +33,7 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
         )
     if rows.num_segments > max(encoder.num_segments, 1):
         problems.append(
-            f"objective.rows builds rows with {rows.num_segments} segments, but {type(encoder).__name__} distinguishes "
+            f"objective.rows builds rows with {rows.num_segments} segments, but {type(encoder).__name__} supports "
             f"only {encoder.num_segments}: use a model with model.num_segments=2, such as model=bert_laptop, or "
             f"objective/rows=stream or full_sentences"
         )
@@ -49,7 +49,7 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
 
 
 def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
-    """Yield attention problems of objectives that each fit the encoder, but not together in one batch."""
+    """Yield problems of objectives whose attentions the encoder supports separately, but not in the same batch."""
     shared, share = shared_attention(encoder, objectives), corruption.causal_share
     needs = ", ".join(f"{o.name} {' or '.join(o.directions)}" for o in objectives)
     alone = [o.name for o in objectives if not o.supports_mixed_attention]
@@ -60,13 +60,13 @@ def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corru
         )
     elif shared is None and (not share or alone):
         yield (
-            f"objective.losses: no attention fits all losses ({needs}), but each row has only one attention: use "
+            f"objective.losses: no attention suits all losses ({needs}), but each row has only one attention: use "
             "objective=mlm_lm, which has rows for each attention, or list fewer losses"
         )
 
 
 def _misfits(encoder: object, objectives: Sequence[object], rows: object, corruption: object) -> Iterator[str]:
-    """Yield problems with objects of the wrong base class, such as a user's class that is not a subclass of ours."""
+    """Yield problems with objects of the wrong class, such as a user's class with a wrong base class."""
     pairs = [
         ("model", encoder, Encoder),
         ("objective.rows", rows, Rows),
@@ -81,7 +81,7 @@ def _misfits(encoder: object, objectives: Sequence[object], rows: object, corrup
 
 
 def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
-    """Reject contiguous rows for objectives that do not use the order of the text."""
+    """Reject contiguous rows for objectives that do not support them."""
     names = [o.name for o in objectives if not o.supports_contiguous_rows]
     if rows.contiguous and names:
         raise ConfigError(
@@ -92,7 +92,7 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
 
 
 def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
-    """Yield problems with what the objectives need and the corruption lacks, or the reverse."""
+    """Yield mismatches between the needs of the objectives and the results of the corruption."""
     names = ", ".join(o.name for o in objectives)
     predicts = any(map(_predicts, objectives))
     for objective in objectives:
@@ -116,5 +116,5 @@ def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption
 
 
 def _predicts(objective: Objective) -> bool:
-    """Whether an objective predicts tokens that the corruption chooses."""
+    """Whether the objective predicts tokens that the corruption chooses."""
     return bool(objective.output_positions == "masked" or objective.masked_loss or objective.needs)

@@ -1,4 +1,4 @@
-"""The screening on the command line: what prepare, inspect and pretrain tell, and what they refuse."""
+"""Screening on the command line: the output of prepare, inspect and pretrain, and refused settings."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_parts_of_a_mixture_are_screened_one_by_one(tmp_path: Path, capsys: 
 
 
 class FakeTask(Task):
-    """A task with a split that cannot be read."""
+    """A task with an unreadable split."""
 
     name, splits = "fake", ("train", "dev", "test")
 

@@ -1,4 +1,4 @@
-"""The part of a plan that is sent to a worker: the same rows, small, and without the text."""
+"""The part of a plan that is sent to a worker has the same rows, but not the text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_part_that_was_sent_builds_the_same_batch(way: str, store: Any) -> Non
     plan = source.plan(1)
     rows = np.random.default_rng(0).permutation(len(plan.lengths))[:7]
     sent = pickle.dumps(source.part(plan, rows))
-    assert len(sent) < 4000  # the text, and the places of the other rows, stay here
+    assert len(sent) < 4000  # without the text and the other rows
     worker = pickle.loads(pickle.dumps(source))
     expected, built = source.build(1, plan, rows), worker.build(1, pickle.loads(sent), rows)
     assert built.keys == expected.keys
@@ -60,7 +60,7 @@ def test_a_part_that_was_sent_builds_the_same_batch(way: str, store: Any) -> Non
 
 
 class _PlansHereOnly(PretrainingSource):
-    """Refuses to plan in a worker."""
+    """Fails if a worker makes a plan."""
 
     here = os.getpid()
 

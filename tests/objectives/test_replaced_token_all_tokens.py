@@ -1,4 +1,4 @@
-"""All-tokens masked language modelling: its loss and gradients against dense probabilities, and what it counts."""
+"""All-tokens masked language modeling: losses and gradients against dense probabilities."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.token_store import TokenStore
-from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel, copy_or_softmax
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.objectives.replaced_token import AllTokensMaskedLanguageModel, copy_or_softmax
 from lmtransfer.objectives.rows.stream import FullSentences
 from lmtransfer.objectives.source import PretrainingSource
 
 
 def learner_of(**changes: Any) -> PretrainingLearner:
-    """In float64, with a gate that copies about half of the tokens."""
+    """Return a learner in float64 whose gate copies about half of the tokens."""
     learner = perturbed(PretrainingLearner(electra(), [AllTokensMaskedLanguageModel(**changes)]))
     torch.nn.init.normal_(learner.objectives["all_tokens_mlm"].gate.weight)
     return learner.double()
 
 
 def dense(learner: PretrainingLearner, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one row: the gate, the softmax and the distribution of each place, by the formula."""
+    """Compute the gate, the softmax and the distribution at each position of a row by the formula."""
     head: Any = learner.objectives["all_tokens_mlm"]
     embedding = learner.encoder.token_embedding
     assert embedding is not None

@@ -1,4 +1,4 @@
-"""Pretraining batches: rows and masks are functions of (seed, epoch, row) alone, and indices point where they say."""
+"""Pretraining batches: rows and masks depend only on (seed, epoch, row), and indices are right."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def source_of(store: TokenStore, *, corruption: Corruption | None = None, **chan
 
 
 def rows_of(batch: PretrainingBatch) -> list[dict[str, Any]]:
-    """The batch taken apart again into rows."""
+    """Split a batch into its rows."""
     edges = batch.inputs.cu_seqlens.tolist()
     positions, targets = batch.positions_M.tolist()[: batch.num_targets], batch.targets_M.tolist()
     rows = []
@@ -97,7 +97,7 @@ def test_masks_differ_across_epochs_rows_and_seeds(tmp_path: Path) -> None:
             rows = rows_of(source.build(epoch, source.plan(epoch), range(20)))
             assert len({tuple(row["original"]) for row in rows}) == 1
             masks |= {tuple(row["positions"]) for row in rows}
-    assert len(masks) > 75  # of 80 draws among more than 150,000 masks
+    assert len(masks) > 75  # 80 samples among more than 150,000 possible masks
 
 
 def test_static_masking_repeats_the_first_epoch(store: TokenStore) -> None:

@@ -1,7 +1,7 @@
-"""Stacks of relative transformer layers with a memory: the basis of Transformer-XL and XLNet.
+"""Transformer layers with relative positions and a memory, and their stacks: the basis of Transformer-XL and XLNet.
 
 Shape legend: T tokens, N output positions, X packed keys (of each sequence: its memory, then its tokens), R real
-sequences, M memory rows, D width.
+sequences, M memory rows, P distances, D width.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from lmtransfer.models.layers.relative_attention import (
 )
 from lmtransfer.models.transformer import TransformerSettings
 
-#: The states of the queries, and the keys that they see.
+#: The states of some queries, and the keys that these queries see.
 Stream = tuple[Tensor, RelativeLayout]
 
 
 class RelativeLayer(nn.Module):
-    """Relative attention and feed-forward, each with a residual connection and LayerNorm; "post" norms as published.
+    """Relative attention and feed-forward, each with a residual connection and LayerNorm (post-norm as published).
 
     Args:
-        biases: biases of this layer; None if each call passes them.
+        biases: biases of this layer; None if each call passes biases.
     """
 
     def __init__(self, settings: TransformerSettings, *, biases: RelativeBiases | None) -> None:
@@ -50,7 +50,12 @@ class RelativeLayer(nn.Module):
     def forward(
         self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None
     ) -> list[Tensor]:
-        """Compute the next states (N, D) of each stream."""
+        """Compute the next states of each stream, (N, D).
+
+        Args:
+            keys_XD: states at the keys, which all streams share.
+            distances_PD: sinusoids of the distances between queries and keys.
+        """
         biases = self.biases or biases
         assert biases is not None
         normed_XD = self.attention_norm(keys_XD) if self.pre_norm else keys_XD
@@ -76,13 +81,13 @@ class RelativeStack(nn.Module):
     """``num_layers`` relative transformer layers, with a final LayerNorm if they are pre-norm.
 
     The memory is a tuple of ``num_layers`` tensors (R, M, D): the inputs of each layer at the last tokens of each real
-    sequence, detached. M grows to ``memory_length``. If the sequences of a batch differ in length, each keeps as many
-    rows as the shortest sequence allows, so that the memory is one tensor per layer.
+    sequence, detached. M grows up to ``memory_length``. If the sequences of a batch differ in length, each keeps only
+    as many rows as the shortest allows, so that the memory is one tensor per layer.
 
     Args:
-        own_biases: whether each layer has its own biases (XLNet); otherwise all layers share one pair, as in the
-            equations of Dai et al. 2019, section 3.3.
-        segments: whether to use relative segments; requires ``own_biases``.
+        own_biases: whether each layer has its own biases (XLNet); otherwise all layers share two bias vectors, as in
+            the equations of Dai et al. 2019, section 3.3.
+        segments: whether to use relative segments; this requires ``own_biases``.
     """
 
     def __init__(
@@ -118,18 +123,18 @@ class RelativeStack(nn.Module):
         recurrent_state: tuple[Tensor, ...] | None,
         output_positions: OutputPositions | None,
     ) -> EncoderOutput:
-        """Return the outputs of all layers, the embeddings first; the last only at any ``output_positions``."""
+        """Return the embeddings and the outputs of all layers; the last output only at ``output_positions``, if any."""
         embedded_TD = self.residual.begin(embedded_TD)
-        keys = _keys(batch, recurrent_state)
+        keys = keys_of(batch, recurrent_state)
         segments_T = None if batch.one_segment or not self.segments else batch.segments_T
-        everywhere = self._layout(keys, segments_T)
-        outputs, distances_PD = [embedded_TD], self._distances(everywhere, embedded_TD)
+        everywhere = self.layout(keys, segments_T)
+        outputs, distances_PD = [embedded_TD], self.distances(everywhere, embedded_TD)
         memory: list[Tensor] = []
         for depth, layer in enumerate(self.layers):
             hidden_TD, at = outputs[-1], everywhere
-            keys_XD = self._with_memory(keys, recurrent_state, depth, hidden_TD, memory)
+            keys_XD = self.with_memory(keys, recurrent_state, depth, hidden_TD, memory)
             if output_positions is not None and not self.causal and layer is self.layers[-1]:
-                at = self._layout_of_reads(keys, batch, output_positions, segments_T)
+                at = self.layout_of_reads(keys, batch, output_positions, segments_T)
                 hidden_TD = hidden_TD.index_select(0, output_positions.positions_N)
             outputs += layer([(hidden_TD, at)], keys_XD, distances_PD, self.biases)
         last = self.residual.end(self.final_norm(outputs.pop()))
@@ -137,40 +142,7 @@ class RelativeStack(nn.Module):
             last = last.index_select(0, output_positions.positions_N)
         return EncoderOutput((*outputs, self.dropout(last)), tuple(memory) if self.memory_length else None)
 
-    def two_stream(
-        self,
-        embedded_TD: Tensor,
-        query_D: Tensor,
-        batch: PackedBatch,
-        *,
-        order_T: Tensor,
-        output_positions: OutputPositions,
-        recurrent_state: tuple[Tensor, ...] | None,
-    ) -> EncoderOutput:
-        """Return the layers of the content stream, (T, D) each, and the last layer of the query stream, (N, D).
-
-        The content stream is not computed in the last layer, where it is not needed.
-
-        Args:
-            query_D: start of the query stream, the same at each output position.
-        """
-        embedded_TD = self.residual.begin(embedded_TD)
-        keys = _keys(batch, recurrent_state)
-        segments_T = None if batch.one_segment or not self.segments else batch.segments_T
-        content = self._layout(keys, segments_T, order_T)
-        queries = self._layout_of_reads(keys, batch, output_positions, segments_T, order_T)
-        distances_PD = self._distances(content, embedded_TD)
-        outputs, memory = [embedded_TD], list[Tensor]()
-        query_ND = query_D.to(embedded_TD.dtype).expand(len(output_positions.positions_N), -1)
-        for depth, layer in enumerate(self.layers):
-            keys_XD = self._with_memory(keys, recurrent_state, depth, outputs[-1], memory)
-            streams = [(query_ND, queries), (outputs[-1], content)][: 1 if layer is self.layers[-1] else 2]
-            query_ND, *after = layer(streams, keys_XD, distances_PD, self.biases)
-            outputs += after
-        last_ND = self.dropout(self.residual.end(self.final_norm(query_ND)))
-        return EncoderOutput((*outputs, last_ND), tuple(memory) if self.memory_length else None)
-
-    def _with_memory(
+    def with_memory(
         self,
         keys: Keys,
         recurrent_state: tuple[Tensor, ...] | None,
@@ -178,17 +150,18 @@ class RelativeStack(nn.Module):
         hidden_TD: Tensor,
         memory: list[Tensor],
     ) -> Tensor:
-        """Return the keys of layer ``depth``; append their last rows to ``memory``, the memory of the next batch."""
+        """Return the keys of layer ``depth``, and append the last ones to ``memory``, the memory for the next batch."""
         keys_XD = keys.with_memory(None if recurrent_state is None else recurrent_state[depth], hidden_TD)
         if self.memory_length:
             memory.append(keys.last_keys(keys_XD, self.memory_length))
         return keys_XD
 
-    def _layout(self, keys: Keys, segments_T: Tensor | None, order_T: Tensor | None = None) -> RelativeLayout:
+    def layout(self, keys: Keys, segments_T: Tensor | None, order_T: Tensor | None = None) -> RelativeLayout:
+        """Return the layout in which all tokens are queries."""
         num_seen = max(self.memory_length, 1) if self.same_length else None
         return RelativeLayout.of(keys, causal=self.causal, num_seen=num_seen, segments_T=segments_T, order_T=order_T)
 
-    def _layout_of_reads(
+    def layout_of_reads(
         self,
         keys: Keys,
         batch: PackedBatch,
@@ -196,6 +169,7 @@ class RelativeStack(nn.Module):
         segments_T: Tensor | None,
         order_T: Tensor | None = None,
     ) -> RelativeLayout:
+        """Return the layout in which only the output positions are queries."""
         return RelativeLayout.of(
             keys,
             counts=output_positions.counts,
@@ -205,21 +179,23 @@ class RelativeStack(nn.Module):
             attends_to_itself=False,
         )
 
-    def _distances(self, at: RelativeLayout, like: Tensor) -> Tensor:
+    def distances(self, at: RelativeLayout, like: Tensor) -> Tensor:
+        """Return the sinusoids of the distances between queries and keys, (P, D), in the dtype of ``like``."""
         distances_P = at.distances()
         if self.clamp_length is not None:
             distances_P = distances_P.clamp(-self.clamp_length, self.clamp_length)
         return self.dropout(sinusoids(distances_P, self.dim).to(like.dtype))
 
 
-def _keys(batch: PackedBatch, recurrent_state: tuple[Tensor, ...] | None) -> Keys:
+def keys_of(batch: PackedBatch, recurrent_state: tuple[Tensor, ...] | None) -> Keys:
+    """Return the keys of a batch, with the memory of its sequences."""
     if recurrent_state is not None and len(recurrent_state[0]) != batch.num_real:
-        raise ValueError(f"a memory of {len(recurrent_state[0])} sequences does not fit a batch of {batch.num_real}")
+        raise ValueError(f"the memory has {len(recurrent_state[0])} sequences, but the batch has {batch.num_real}")
     return Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
 
 
 class RelativeEncoder(Encoder):
-    """Token vectors and a relative stack; the memory of the stack is the recurrent state.
+    """Token embeddings and a ``RelativeStack``, whose memory is the recurrent state.
 
     A subclass creates ``token_embedding``, ``stack`` and ``dropout`` in ``__init__``.
     """

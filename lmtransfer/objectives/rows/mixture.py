@@ -1,4 +1,4 @@
-"""Rows from several corpora in one epoch."""
+"""Rows from a mixture of corpora."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class MixedPlan(RowPlan):
     """One epoch of a mixture: as many rows as all parts have together, in the mixture's proportions.
 
     Part i has n_i rows in its first pass, and contributes a share q_i of the rows of an epoch: q_i ~ n_i^alpha, or by
-    token weights, with or without caps (see ``data.corpora.mixture.Sampling``). The rows of a part come pass after
-    pass, each pass in its own random order. An epoch continues where the previous epoch ended: no row of a part is
-    repeated before all its other rows were used. A row belongs to a single part, and so do both texts of a pair.
+    token weights, with or without caps (see ``data.corpora.mixture.Sampling``). A part is used pass by pass, each in
+    its own random order. An epoch continues where the previous epoch ended: no row of a part is repeated before all
+    other rows of the part have been used. A row, including both texts of a pair, belongs to a single part.
     """
 
     def __init__(self, rows: Rows, store: MixedStore, *, seed: int, epoch: int) -> None:
@@ -53,7 +53,7 @@ class MixedPlan(RowPlan):
             start, stop = epoch * count, (epoch + 1) * count
             for number in range(start // size, -(-stop // size)):
                 plan = first[part] if number == 0 else planned(part, number)
-                # If rows are sampled again in each pass, the number of rows differs a little between passes.
+                # If rows are sampled anew in each pass, the number of rows differs slightly between passes.
                 places = np.arange(max(start - number * size, 0), min(stop - number * size, size)) % len(plan.lengths)
                 row_numbers = permutation(len(plan.lengths), seeds[part], "pass", number)[places]
                 lengths.append(plan.lengths[row_numbers])
@@ -66,7 +66,7 @@ class MixedPlan(RowPlan):
         self._of_plan, self._numbers = np.concatenate(plans), np.concatenate(numbers)
 
     def row(self, index: int) -> Row:
-        """Return row ``index``, whose key begins with the name of its part."""
+        """Read a row; its key begins with the name of its part."""
         plan, name = self._plans[int(self._of_plan[index])], self._names[int(self.parts[index])]
         plan.text = self.text[name]
         row = plan.row(int(self._numbers[index]))
@@ -88,16 +88,15 @@ class MixedPlan(RowPlan):
 
 
 def quotas(lengths: Mapping[str, np.ndarray], sampling: Sampling) -> dict[str, int]:
-    """Return each part's number of rows in an epoch: its amount of rows, rounded by the largest remainders.
+    """Return the number of rows of each part in an epoch, at least 1, rounded by the largest remainders.
 
-    Returns:
-        The numbers by part, at least one row for each. Without caps, their sum is the number of all rows.
+    Without caps, the sum is the number of all rows.
     """
     sizes = {name: len(rows) for name, rows in lengths.items()}
     means = {name: float(np.mean(rows)) for name, rows in lengths.items()}
     for name, mean in means.items():
         _check_cap(sampling.max_tokens.get(name), f"corpus.max_tokens.{name}", mean, f"a row has {mean:.0f} tokens")
-        least = f"this part has {sizes[name]} rows, so one row is {1 / sizes[name]:.2g} of it"
+        least = f"this part has {sizes[name]} rows, so one row is {1 / sizes[name]:.2g} epochs"
         _check_cap(sampling.max_epochs.get(name), f"corpus.max_epochs.{name}", 1 / sizes[name], least)
     exact = np.array(list(sampling.amounts(sizes, tokens_per_unit=means).values()))
     counts = np.floor(exact).astype(np.int64)

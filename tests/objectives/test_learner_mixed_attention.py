@@ -1,4 +1,4 @@
-"""Masked and causal rows in one batch: against each row alone by plain loops, and what is refused."""
+"""Masked and causal rows in one batch (mlm_lm), against each row separately; and refused settings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lmtransfer.data.batch import pack
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.compatibility import check_compatible
 from lmtransfer.objectives.corruption.masking import TokenMasking
-from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -44,7 +44,7 @@ def source_of(store: TokenStore, *, share: float = 0.4, capacity: int | None = N
 
 
 def by_hand(learner: PretrainingLearner, batch: PretrainingBatch, predict: Predict) -> dict[str, Any]:
-    """Each row by itself, read in its own way by an encoder that is set to it."""
+    """Compute the losses row by row, with the encoder set to the attention of each row."""
     (mlm, lm), encoder = learner.objective_list(), learner.encoder
     assert isinstance(mlm, MaskedLanguageModel)
     embedding, sums = encoder.token_embedding, {"mlm": 0.0, "lm": 0.0}
@@ -160,7 +160,7 @@ def test_a_causal_batch_of_an_encoder_with_narrow_embeddings_has_a_projection() 
 
 def test_what_does_not_fit_is_refused(store: TokenStore) -> None:
     def check(losses: list[Any], *, share: float, frame: str = "both") -> None:
-        check_fit(
+        check_compatible(
             encoder=bert(),
             objectives=losses,
             rows=LanguageStream(max_length=16, frame=frame, tokenizer=TOKENIZER),  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused(store: TokenStore) -> None:
         check(both, share=0.0)
     with refuses(ConfigError, "objective.causal_share=0.25", "objective=mlm_lm"):
         check([MaskedLanguageModel()], share=0.25)
-    with refuses(ConfigError, "objective.losses", "nsp bidirectional"):  # [CLS] of a causal row has seen nothing
+    with refuses(ConfigError, "objective.losses", "nsp bidirectional"):  # in a causal row, [CLS] sees no other token
         check([*both, NextSentencePrediction()], share=0.25)
     with refuses(ConfigError, "objective.losses.mlm.predict=next", "objective.rows.frame=start"):
         check([MaskedLanguageModel(predict="next"), LanguageModel()], share=0.25, frame="none")

@@ -1,4 +1,4 @@
-"""Embeddings of discriminator and generator: tied, disentangled by the gradient (DeBERTaV3), or apart."""
+"""The embeddings of discriminator and generator: tied, disentangled (DeBERTaV3) or separate."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.layers import cross_entropy
 from lmtransfer.models.layers.disentangled import merge
-from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
+from lmtransfer.objectives.replaced_token import AllTokensMaskedLanguageModel, ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.continued import inherit_heads
@@ -64,14 +63,14 @@ def batch_of(source: PretrainingSource, rows: range = range(6)) -> PretrainingBa
 def learner_of(
     sharing: str, *, name: str = "electra", objective: str = "rtd", seed: int = 0, size: float = 0.25
 ) -> PretrainingLearner:
-    """In float64, away from where all begins."""
+    """Return a learner in float64 with perturbed weights."""
     torch.manual_seed(seed)
     made = OBJECTIVES[objective](embedding_sharing=sharing, generator_size=size, weight=3.0)
     return perturbed(PretrainingLearner(ENCODERS[name](seed), [made]).double(), seed=seed + 1)
 
 
 def tables(learner: PretrainingLearner) -> tuple[nn.Embedding, nn.Embedding]:
-    """The encoder's and the generator's."""
+    """Return the token embeddings of the encoder and the generator."""
     (objective,) = learner.objective_list()
     embedding = learner.encoder.token_embedding
     generator = objective.generator.token_embedding
@@ -80,7 +79,7 @@ def tables(learner: PretrainingLearner) -> tuple[nn.Embedding, nn.Embedding]:
 
 
 def gradients(learner: PretrainingLearner, batch: PretrainingBatch, *kinds: str) -> dict[str, torch.Tensor]:
-    """Those that are not 0, by name."""
+    """Return the nonzero gradients by name."""
     learner.zero_grad()
     losses, _ = learner.losses(batch)
     torch.stack([losses[kind].sum * losses[kind].weight / losses[kind].count for kind in kinds]).sum().backward()
@@ -130,13 +129,13 @@ def test_the_gradient_of_the_difference_is_that_of_finite_differences_and_the_ba
             slopes.append((higher - loss()) / 2e-5)
             table[row, 1] += 1e-5
         assert slopes[0] == pytest.approx(found[DIFFERENCE][row, 1].item(), rel=1e-4, abs=1e-9)
-        assert slopes[1] == pytest.approx(slopes[0], rel=1e-4, abs=1e-9)  # the loss depends on the base: it is stopped
+        assert slopes[1] == pytest.approx(slopes[0], rel=1e-4, abs=1e-9)  # despite the stopped gradient
     assert base.weight.grad is None
 
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_three_steps_are_those_of_the_formula_by_hand(source: PretrainingSource, name: str) -> None:
-    """He et al. 2021: E_G learns from the one loss, the difference from the other, and E_D is their sum."""
+    """E_G learns from the generator's loss, the difference from the encoder's, and E_D is the sum (He et al. 2021)."""
     learner, by_hand = learner_of("disentangled", name=name), learner_of("none", name=name)
     load_weights(by_hand, {k: t for k, t in weights(learner).items() if k != "objectives.rtd.difference.weight"})
     encoder, generator = (table.weight.data for table in tables(by_hand))
@@ -183,7 +182,7 @@ def test_a_checkpoint_holds_an_ordinary_encoder_and_gives_the_same_learner_back(
     assert not aliases(trained)
     encoders = {k.removeprefix("encoder."): t for k, t in saved.items() if k.startswith("encoder.")}
     plain = ENCODERS[name](5).double()
-    load_weights(plain, encoders)  # nothing is missing, nothing is left over
+    load_weights(plain, encoders)  # no key is missing or unexpected
     packed = pack([torch.arange(4, 20).numpy()])
     assert torch.equal(plain(packed).last, trained.encoder(packed).last)
     base, difference = (saved[f"objectives.rtd.{key}.weight"] for key in ("generator.embeddings.token", "difference"))
@@ -196,7 +195,7 @@ def test_a_checkpoint_holds_an_ordinary_encoder_and_gives_the_same_learner_back(
     expected = {kind: loss.sum.item() for kind, loss in trained.losses(batch)[0].items()}
     for learner in (loaded, copied):
         assert {kind: loss.sum.item() for kind, loss in learner.losses(batch)[0].items()} == expected
-    tables(copied)[1].weight.data.mul_(1.5)  # a copy follows its own generator, and the first one does not follow it
+    tables(copied)[1].weight.data.mul_(1.5)  # a copy follows its own generator, but not the original encoder
     assert not torch.equal(tables(copied)[0].weight, tables(trained)[0].weight)
     assert {kind: loss.sum.item() for kind, loss in trained.losses(batch)[0].items()} == expected
 
@@ -209,7 +208,7 @@ BOTH = [("tied", "rtd"), ("disentangled", "rtd"), ("tied", "all_tokens_mlm")]
 def test_the_evaluation_loss_does_not_depend_on_the_batch_size(store: TokenStore, sharing: str, objective: str) -> None:
     learner = learner_of(sharing, objective=objective)
     if objective == "rtd":
-        learner.objectives["rtd"].output.weight.data *= 20  # so that it tells some
+        learner.objectives["rtd"].output.weight.data *= 20  # so that it detects some replacements
     source = source_of(store, FullSentences)
     measured = [
         evaluate_losses(learner, evaluation_batches(source, micro_batch_tokens=size)) for size in (32, 256, 4096)

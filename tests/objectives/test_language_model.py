@@ -1,4 +1,4 @@
-"""bilm and backward_lm: losses against plain loops, leaks in neither direction, carries, rows by heart."""
+"""bilm and backward_lm: losses against plain loops, no leaks, recurrent states, and overfitting."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_no_path_from_a_token_to_its_own_prediction(make: Any) -> None:
         for half, sees in ((last[place, :16], range(place + 1)), (last[place, 16:], range(place, 9))):
             (gradient,) = torch.autograd.grad(half.sum(), inputs[0], retain_graph=True)
             reached = gradient.abs().sum(1).nonzero()[:, 0].tolist()
-            assert reached == list(sees)  # and so neither place + 1 of the forward half nor place - 1 of the backward
+            assert reached == list(sees)  # not position + 1 (forward half) or position - 1 (backward half)
 
 
 @pytest.mark.parametrize("make", [elmo, char_elmo])
@@ -155,7 +155,7 @@ def test_the_forward_direction_over_windows_is_one_long_pass(store: TokenStore, 
         for layer, states in enumerate(whole.layers):
             joined = torch.cat([window[layer][lane] for window in windows])
             torch.testing.assert_close(joined[:, :16], states[:, :16], atol=1e-6, rtol=1e-5)
-            if layer:  # the backward direction starts afresh in each window
+            if layer:  # the backward direction starts from zeros in each window
                 assert not torch.allclose(joined[:12, 16:], states[:12, 16:], atol=1e-4)
                 torch.testing.assert_close(joined[-12:, 16:], states[-12:, 16:], atol=1e-6, rtol=1e-5)
 
@@ -211,7 +211,7 @@ def test_thirty_two_rows_are_learnt_by_heart_from_characters(store: TokenStore) 
         mean = losses["bilm"].sum.item() / losses["bilm"].count
         if step == 0:
             assert mean == pytest.approx(math.log(96), abs=0.3)
-        if mean < 0.75:  # the tokens after [CLS] and before the last [SEP] cannot be foretold: ln 32 for two of 14
+        if mean < 0.75:  # the first and the last token cannot be predicted: ln 32 for two of 14
             break
         optimizer.zero_grad()
         losses["bilm"].sum.div(losses["bilm"].count).backward()

@@ -9,9 +9,9 @@ import torch
 from support.gpu_device import gpu
 from torch import Tensor
 
+from lmtransfer.models.layers.attention.dense import dense_attention
+from lmtransfer.models.layers.attention.dispatch import Layout, attention
 from lmtransfer.models.layers.attention.flash import can_run_flash, has_kernel
-from lmtransfer.models.layers.attention.layout import Layout
-from lmtransfer.models.layers.attention.self_attention import _dense, attention
 
 pytestmark = pytest.mark.gpu
 
@@ -21,14 +21,14 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _tensors(num_queries: int, num_keys: int, device: torch.device) -> list[Tensor]:
-    """Queries, keys and values, and the gradient that reaches the output: values that bfloat16 holds exactly."""
+    """Return queries, keys, values and the gradient of the output, exactly representable in bfloat16."""
     torch.manual_seed(0)
     rows = [num_queries, num_keys, num_keys, num_queries]
     return [torch.randn(n, HEADS, WIDTH).to(device, torch.bfloat16) for n in rows]
 
 
 def _results(attend: Attend, tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """The output and the gradients of queries, keys and values, in float32."""
+    """Return the output and the gradients of queries, keys and values, as float32."""
     *inputs, upstream = (tensor.to(dtype) for tensor in tensors)
     inputs = [tensor.requires_grad_() for tensor in inputs]
     output = attend(*inputs)
@@ -44,7 +44,7 @@ def _check(layout: Layout, num_queries: int, *, window: int | None) -> None:
         return attention(query, key, value, layout, reach=window)
 
     def dense(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return _dense(query, key, value, layout, layout.causal, window, 0.0)
+        return dense_attention(query, key, value, layout.dense, layout.causal, window, 0.0)
 
     assert (layout.flash is not None) == has_kernel(device)
     assert can_run_flash(*tensors[:3])
@@ -65,12 +65,14 @@ def test_flash_is_no_further_from_float32_than_twice_dense(causal: bool, window:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_flash_of_long_sequences_of_one_length_is_no_further_from_float32_than_twice_dense(causal: bool) -> None:
+def test_flash_of_long_sequences_of_one_length_is_no_further_from_float32_than_twice_dense(
+    causal: bool,
+) -> None:
     _check(Layout.of([256] * 3, device=gpu(), causal=causal), 3 * 256, window=None)
 
 
 def test_flash_of_selected_queries_is_no_further_from_float32_than_twice_dense() -> None:
-    asked = [1, 20, 0, 64, 5, 1, 30, 0]  # of each sequence; of two of them nothing
+    asked = [1, 20, 0, 64, 5, 1, 30, 0]  # number of queries in each sequence
     _check(Layout.of(LENGTHS, asked, device=gpu()), sum(asked), window=None)
 
 

@@ -1,4 +1,4 @@
-"""Packed attention against a loop over sequences, heads and queries; rotary positions against complex numbers."""
+"""Packed attention against a loop over sequences, heads and queries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.models.layers.attention.cpu import LongAttention, row_ranges
-from lmtransfer.models.layers.attention.layout import Layout
-from lmtransfer.models.layers.attention.self_attention import _dense, attention, rotation
+from lmtransfer.models.layers.attention.dense import dense_attention
+from lmtransfer.models.layers.attention.dispatch import Layout, attention
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -44,7 +44,7 @@ def _one_by_one(lengths: list[int], causal: bool, window: int | None) -> Attend:
 
 
 def _in_blocks(lengths: list[int], causal: bool, window: int | None) -> Attend:
-    return lambda q, k, v: _dense(q, k, v, Layout.of(lengths), causal, window, 0.0)
+    return lambda q, k, v: dense_attention(q, k, v, Layout.of(lengths).dense, causal, window, 0.0)
 
 
 @pytest.mark.parametrize("compute", [_chosen, _one_by_one, _in_blocks])
@@ -68,9 +68,9 @@ def test_attention_and_its_gradients_equal_a_loop(
 def test_long_sequences_of_different_lengths_are_computed_one_by_one() -> None:
     lengths = [83, 220, 97]
     assert Layout.of(lengths).is_long
-    assert not Layout.of([220, 220, 220]).is_long  # one block already
+    assert not Layout.of([220, 220, 220]).is_long  # a single dense block
     assert not Layout.of([20, 131, 142]).is_long
-    assert not Layout.of([220, 30, 30]).is_long  # mostly short ones
+    assert not Layout.of([220, 30, 30]).is_long  # mostly short
     assert not Layout.of(lengths, [1, 2, 3]).is_long  # a selection of queries
     torch.manual_seed(0)
     query, key, value = (torch.randn(sum(lengths), 2, 4, dtype=torch.float64) for _ in range(3))
@@ -86,7 +86,7 @@ def test_a_selection_of_queries_equals_the_same_queries_of_all(lengths: list[int
     starts = np.cumsum([0, *lengths[:-1]])
     asked = [int(start) + place for start, count in zip(starts, counts, strict=True) for place in range(count)]
     weights = torch.randn(len(asked), 2, 4, dtype=torch.float64)
-    query, key, value = joint.unbind(1)  # views, as attention gets them
+    query, key, value = joint.unbind(1)  # views, as in the attention layer
     some = attention(query[asked], key, value, Layout.of(lengths, counts))
     every = _brute_force(query, key, value, lengths, False, None)[asked]
     torch.testing.assert_close(some, every, atol=1e-10, rtol=1e-10)
@@ -151,34 +151,3 @@ def test_the_shapes_of_selected_queries_are_few() -> None:
         rows = Layout.of(lengths.tolist(), rng.binomial(lengths, 0.15).tolist()).shared_rows
         sizes.add(rows.queries.size)
     assert sizes <= {16, 32}
-
-
-def test_turning_is_a_product_with_complex_numbers() -> None:
-    torch.manual_seed(0)
-    states = torch.randn(7, 2, 3, 10, dtype=torch.float64)
-    positions = torch.tensor([0, 1, 2, 0, 1, 500, 3])
-    turned = rotation(positions, head_dim=10, theta=100.0).turn(states)
-    for t, position in enumerate(positions.tolist()):
-        for p in range(5):
-            angle = torch.tensor(1j * position * 100.0 ** (-2 * p / 10), dtype=torch.complex128)
-            pair = torch.complex(states[t, ..., p], states[t, ..., p + 5]) * angle.exp()
-            torch.testing.assert_close(turned[t, ..., p], pair.real, atol=1e-4, rtol=1e-4)
-            torch.testing.assert_close(turned[t, ..., p + 5], pair.imag, atol=1e-4, rtol=1e-4)
-
-
-def test_scores_depend_on_the_distance_alone() -> None:
-    torch.manual_seed(0)
-    query, key = torch.randn(1, 8).expand(40, 8), torch.randn(1, 8).expand(40, 8)
-    turn = rotation(torch.arange(40), head_dim=8, theta=50.0).turn
-    scores = turn(query) @ turn(key).T
-    for distance in range(-39, 40):
-        diagonal = scores.diagonal(distance)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=1e-5)
-    assert scores[0].std() > 0.1
-
-
-def test_some_positions_turn_as_they_do_among_all_and_the_type_stays() -> None:
-    states = torch.randn(9, 2, 4)
-    whole, some = rotation(torch.arange(9), head_dim=4, theta=10.0), torch.tensor([1, 4, 8])
-    torch.testing.assert_close(whole.at(some).turn(states[some]), whole.turn(states)[some])
-    assert whole.turn(states.bfloat16()).dtype == torch.bfloat16

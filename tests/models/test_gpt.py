@@ -1,4 +1,4 @@
-"""Two GPTs side by side: what each half sees, and that the backward half is a causal GPT on the reversed text."""
+"""Bi-GPT: the tokens that each half sees, and the backward half as a causal GPT on the reversed text."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_half_sees_the_token_and_one_side_of_it() -> None:
 
 
 def test_no_prediction_of_bilm_sees_its_target() -> None:
-    """The gradient of each direction's states at a place, by the embeddings of all tokens of the text."""
+    """Compute the gradient of the states at a position, in each direction, with respect to all token embeddings."""
     encoder = bi_gpt()
     embedded: list[torch.Tensor] = []
     for half in (encoder.forwards, encoder.backwards):
@@ -83,8 +83,8 @@ def test_no_prediction_of_bilm_sees_its_target() -> None:
         last[place].sin().sum().backward()
         ahead = embedded[0].grad.abs().sum(1) > 0
         back = embedded[1].grad.abs().sum(1).flip(0) > 0
-        assert ahead.tolist() == [t <= place for t in range(12)]  # the next token, t + 1, is not among them
-        assert back.tolist() == [t >= place for t in range(12)]  # nor is the one before
+        assert ahead.tolist() == [t <= place for t in range(12)]  # not the next token, t + 1
+        assert back.tolist() == [t >= place for t in range(12)]  # not the previous token
 
 
 def test_reads_select_and_the_embedding_is_one() -> None:
@@ -99,7 +99,7 @@ def test_reads_select_and_the_embedding_is_one() -> None:
         assert aliases(module) == {
             "encoder.backwards.embeddings.token.weight": "encoder.forwards.embeddings.token.weight"
         }
-    assert learner.objectives["bilm"].output.own is None  # the softmax is the token embedding
+    assert learner.objectives["bilm"].output.own is None  # the output matrix is the token embedding
     assert encoder.token_embedding.weight.shape == (90, 16)
 
 
