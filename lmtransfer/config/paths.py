@@ -8,7 +8,7 @@ from typing import Any
 
 
 def conf_dir() -> Path:
-    """Return the folder of the built-in configs: in the package if installed from a wheel, next to it in a checkout."""
+    """Return the folder of the built-in configs: inside the package in a wheel, next to the package in a checkout."""
     package = Path(__file__).resolve().parents[1]
     packaged = package / "conf"
     return packaged if packaged.is_dir() else package.parent / "conf"
@@ -20,12 +20,12 @@ def search_folders(sources: Iterable[Any]) -> list[Path]:
 
 
 def find(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the first file with this name in ``folders``; None if there is none."""
+    """Return the path of the file ``name`` in the first folder that has the file; None if none has."""
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def group_options(group: str, folders: Sequence[Path]) -> list[str]:
-    """Return the names allowed in ``group=<name>``, sorted."""
+    """Return the choices of a group, sorted."""
     files = (path for folder in folders for path in (folder / group).glob("*.yaml"))
     return sorted({path.stem for path in files})
 
@@ -36,6 +36,6 @@ def is_group(name: str, folders: Sequence[Path]) -> bool:
 
 
 def shadowed_configs(folder: Path) -> list[Path]:
-    """List the user's configs, by relative path, that are never read because a built-in one has the same name."""
+    """List the configs in a user's folder that are never read, because a built-in config has the same relative path."""
     own = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
     return sorted(path for path in own if (conf_dir() / path).is_file())

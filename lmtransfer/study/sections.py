@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.reporting.figures.kinds import draw
+from lmtransfer.reporting.figures.drawing import draw
 from lmtransfer.reporting.figures.scores import SeriesScore, layer_panel
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, make_series, points_panel, sort_points
 from lmtransfer.reporting.runs.collect import collect

@@ -1,4 +1,4 @@
-"""The content of a figure as plain data: reports and studies build charts, and ``kinds`` draws them."""
+"""The content of a figure as plain data: reports and studies build charts, and ``drawing`` draws them."""
 
 from __future__ import annotations
 
