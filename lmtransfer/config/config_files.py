@@ -84,9 +84,7 @@ def primary_config(name: str) -> dict[str, Any]:
 
 
 def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequence[Path]) -> list[str]:
-    """Replace ``group=null`` with Hydra's form ``~group``; drop it if neither the command's file nor an experiment
-    chooses the group.
-    """
+    """Replace ``group=null`` with ``~group``, as Hydra requires; drop overrides of groups that nothing chooses."""
     path = paths.find(f"{primary}.yaml", folders)
     loaded = OmegaConf.to_container(load(path)) if path else {}
     entries = (loaded.get("defaults") or []) if isinstance(loaded, dict) else []

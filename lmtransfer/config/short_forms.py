@@ -65,7 +65,7 @@ def _find_corpus(name: str, part: Any, folders: list[Path], problems: list[str])
 
 
 def expand_overlap(cfg: DictConfig) -> None:
-    """Replace the tasks named in ``screening.overlap_with`` with their configs, and files with one-line corpora."""
+    """Replace the names in ``screening.overlap_with`` with tasks, and the files with corpora."""
     screening = cfg.get("screening")
     if not isinstance(screening, DictConfig) or "overlap_with" not in screening:
         return

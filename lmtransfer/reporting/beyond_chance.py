@@ -1,4 +1,4 @@
-"""Choices without training: on which tasks a run is beyond chance, and beyond token frequencies."""
+"""Tests on which zero-shot choice tasks a run is beyond chance, and beyond token frequencies."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NOTE = (
 
 
 def chance_table(entries: Sequence[Entry], *, revisions: bool = True) -> ReportTable | None:
-    """Build the table of the runs that chose between alternatives without training; None if there are none.
+    """Build the table of runs that were scored on choices without training; None if there are none.
 
     Args:
-        revisions: whether the revisions of runs have rows too.
+        revisions: whether revisions of runs get rows too.
     """
     chosen = [entry for entry in entries if "interval" in entry.run.result and "chance" in entry.run.result]
     chosen = [entry for entry in chosen if revisions or split_revision(_source(entry))[1] is None]
@@ -70,7 +70,7 @@ def _gain_over_frequencies(entry: Entry) -> _Gain | None:
 
 
 def _p_value(gain: _Gain) -> float:
-    """Return the two-sided p value of a gain with a 95 % interval, by the normal distribution."""
+    """Return the two-sided p value of a gain, assuming a normal distribution with this 95 % interval."""
     difference, low, high = gain
     deviation = (high - low) / (2 * stats.norm.ppf(0.975))
     if deviation == 0:
@@ -79,7 +79,7 @@ def _p_value(gain: _Gain) -> float:
 
 
 def _verdicts(gains: Sequence[_Gain]) -> list[Cell]:
-    """Return the verdicts on gains, corrected for their number."""
+    """Return the verdicts on several gains, corrected by Holm's method."""
     return list(map(_verdict, gains, holm(list(map(_p_value, gains)))))
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report: all runs, with three selections of columns, the leaderboard, and the points of a sweep."""
+"""Builds the tables of a report: the table of all runs, the leaderboard, and the points of a sweep."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from lmtransfer.verdicts.spread import Spread
 _TRANSFER_ORDER = ("majority", "baseline", "control", "frozen", "bitfit", "lora", "finetuned")
 
 _DIFFERENCE = TableColumn("difference from control", ("difference", "({interval})"))
-#: Columns for Markdown and LaTeX: one line per run.
+#: Columns for Markdown and LaTeX, with one line of text per run.
 WIDE = (
     TableColumn("run", ("run", "({state})")),
     TableColumn("model"),
@@ -65,12 +65,12 @@ WIDE = (
     TableColumn("cost", separator=", "),
     TableColumn("tokens/s"),
 )
-#: Columns for the page: under group headings, with the pretraining below the name of the run.
+#: Columns for the HTML page, which has a heading per group and shows model, objective and corpus below the run's name.
 PAGE = (
     replace(WIDE[0], notes=("weights",), problem="warning"),
     *(column for column in WIDE[1:] if column.heading not in ("model", "objective", "corpus", "task", "metric")),
 )
-#: Columns for a terminal 100 characters wide: a few lines of text per run.
+#: Columns for a terminal of 100 characters, with a few lines of text per run.
 NARROW = (
     TableColumn("run", notes=("weights", "reason", "warning"), width=(18, 36)),
     TableColumn("transfer", notes=("{several seeds} seeds",), width=(9, 10)),
@@ -112,9 +112,9 @@ class ReportRow:
     """One row of the table.
 
     Attributes:
-        entry: the run; for a baseline or a control, its run's entry with its own score.
-        run: name of the run or of the baseline, or "majority".
-        label: ``run``, with the way of transfer where comparable runs share the name.
+        entry: the run; for a baseline or a control, a copy of the run's entry with the other score.
+        run: the name of the run or of the baseline, or "majority".
+        label: ``run``, followed by the way of transfer if comparable runs share the name.
         other_metrics: the scores by the task's metrics other than the main one.
         note: a remark about an unfinished or damaged run, or about its score.
     """
@@ -127,7 +127,7 @@ class ReportRow:
 
 
 def table_rows(entries: Sequence[Entry]) -> list[ReportRow]:
-    """Build all rows: each task's baselines, controls, probes and finetuned runs, then pretraining runs."""
+    """Build all rows: for each task, baselines, controls, probes and finetuned runs; then pretraining runs."""
     names = distinct_names(entries)
     groups: dict[tuple[bool, str, str, float], dict[tuple[str, str], ReportRow]] = {}
     for entry in entries:
@@ -137,7 +137,7 @@ def table_rows(entries: Sequence[Entry]) -> list[ReportRow]:
             rows.setdefault(("majority", ""), _baseline(entry, "majority", "majority", condition([entry.majority])))
         for name, scores in entry.baseline_conditions.items():
             same = rows.get(("baseline", name))
-            # A group with other seeds has other examples.
+            # Other seeds may have other examples.
             if same is None or same.entry.condition is None or len(scores.scores) > len(same.entry.condition.scores):
                 rows["baseline", name] = _baseline(entry, name, "baseline", scores)
         own = entry.control_condition
@@ -199,9 +199,9 @@ def _note(entry: Entry) -> str:
 
 
 def _remarks(entry: Entry, result: Mapping[str, Any]) -> list[str]:
-    """List warnings about a score; ``result`` may be the control's part of a result."""
+    """List warnings about a score; ``result`` may be the part of a result on the control."""
     score, remarks = entry.score, []
-    if collapsed := int(result.get("collapsed") or 0):  # which a mean can hide
+    if collapsed := int(result.get("collapsed") or 0):  # a mean can hide this
         several = f"{collapsed} of {score.n} seeds predict" if score is not None and score.n > 1 else "predicts"
         remarks.append(f"{several} the same label for every example")
     remarks += result.get("undefined") or []
@@ -215,7 +215,7 @@ def _remarks(entry: Entry, result: Mapping[str, Any]) -> list[str]:
 
 
 def results_table(rows: Sequence[ReportRow]) -> ReportTable:
-    """Build the table of a report by groups of comparable runs; ``WIDE``, ``PAGE`` and ``NARROW`` select columns."""
+    """Build the table of all runs, by groups of comparable runs, with the columns ``WIDE``."""
     names = dict.fromkeys(row.entry.group for row in rows)
     return ReportTable(
         "All results", WIDE, tuple(_group(name, [row for row in rows if row.entry.group == name]) for name in names)
@@ -223,10 +223,7 @@ def results_table(rows: Sequence[ReportRow]) -> ReportTable:
 
 
 def leaderboard(entries: Sequence[Entry]) -> ReportTable | None:
-    """Rank all scored runs of tasks, task by task, best score first; return None if there are no such runs.
-
-    Empty columns are left out.
-    """
+    """Rank the scored runs of each task, best first, without empty columns; return None if there are none."""
     scored = [entry for entry in entries if entry.score is not None and not entry.is_pretraining]
     if not scored:
         return None
@@ -303,10 +300,10 @@ def _number(value: float | None, text: Callable[[float], str]) -> Cell:
 
 
 def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> ReportTable:
-    """Build the table of a sweep, with a star at the best point.
+    """Build the table of a sweep, in which a star marks the best point.
 
     Args:
-        failed: labels of the points without a run, such as ``train.steps=5,seed=1``; their lines come last.
+        failed: the labels of points without a run, such as ``train.steps=5,seed=1``, which are listed last.
     """
     of_pretraining = sweep.points[0].entries[0].is_pretraining
     metric = metric_heading(sweep.metric, of_pretraining=of_pretraining) if sweep.metric else "metric"
@@ -327,7 +324,7 @@ def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> ReportTable:
 
 def _point_line(sweep: Sweep, point: SweepPoint) -> Line:
     entry, metric, score = point.entries[0], sweep.metric or "", point.score
-    alone = len(point.entries) == 1  # each of several runs has its own difference
+    alone = len(point.entries) == 1  # several runs have several differences
     texts = {
         **{f"value {place}": value_text(value) for place, value in enumerate(point.values)},
         "score": entry.run.state if score is None else score_text(score, metric),
@@ -341,7 +338,7 @@ def _point_line(sweep: Sweep, point: SweepPoint) -> Line:
 
 
 def _failed_line(sweep: Sweep, label: str) -> Line:
-    """Build the line of a failed point; its label is ``key=value,key=value``."""
+    """Build the line of a failed point from its label, ``key=value,key=value``."""
     settings = parse_values(label)
     values = {f"value {place}": settings[key] for place, key in enumerate(sweep.keys) if settings.get(key)}
     texts = {**(values or {"value 0": label}), "score": "failed", "run": label}
@@ -373,7 +370,7 @@ def _pretrainings(run_dirs: Sequence[Path], failed: Sequence[str]) -> ReportTabl
 
 
 def _transfers(run_dirs: Sequence[Path], failed: Sequence[str]) -> ReportTable:
-    """Build a line per point, best first, or in the sweep's order if the tasks differ."""
+    """Build a table with a line per point, best first, or in the sweep's order if the points have different tasks."""
     results = [(path.name, RunResult.read(path / "result.json").values()) for path in run_dirs]
     metrics = {str(result["main_metric"]) for _, result in results}
     tasks = {result.get("task_fingerprint") or (result["task"], result["main_metric"]) for _, result in results}

@@ -1,4 +1,4 @@
-"""Sections of a report that each answer one question, with a figure and a sentence that explains it."""
+"""The sections of a report; each answers a question with a figure and a sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.safe_files import read_json
 
-#: The file in a study's folder that lists its sections.
+#: The file in a study's folder that lists the study's sections.
 FILE = "sections.json"
 
 
@@ -29,7 +29,7 @@ class Section:
     """A question with its answer.
 
     Attributes:
-        sentence: what the figure shows, and whether it is beyond chance.
+        sentence: the finding in the figure, and whether it is beyond chance.
         svg: the figure; a PNG of the same name is next to it.
     """
 
@@ -40,7 +40,7 @@ class Section:
 
 
 def write_sections(sections: Sequence[Section], folder: Path) -> None:
-    """Write the sections to ``sections.json``, next to the folder ``figures`` with their figures."""
+    """Write the sections to ``sections.json``; the figures are in the folder ``figures`` next to this file."""
     content = [
         {"title": one.title, "sentence": one.sentence, "command": one.command, "figure": one.svg.stem}
         for one in sections
@@ -49,9 +49,9 @@ def write_sections(sections: Sequence[Section], folder: Path) -> None:
 
 
 def find_sections(roots: Sequence[Path]) -> list[Section]:
-    """Find the sections of all studies in some folders, at any depth, in path order.
+    """Find the sections of the studies in some folders, in path order.
 
-    Unreadable files are skipped: the report then lacks a figure, which the study's command can draw again.
+    Unreadable files are skipped. The report then lacks a figure, which the study's command can draw again.
     """
     sections = []
     for path in sorted({path for root in roots for path in _files(root)}):

@@ -1,4 +1,4 @@
-"""The whole report as a single self-contained HTML file."""
+"""Renders a report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def html_report(
     sections: Sequence[Section] = (),
     texts: Texts | None = None,
 ) -> str:
-    """Render the page: the answer, then the leaderboard, tables, figures, and the runs' answers and details.
+    """Render the page: the answer, the leaderboard, tables, figures, and each run's predictions and details.
 
     Args:
         texts: finds the texts of examples; None to show no texts.
@@ -92,10 +92,10 @@ def _yaml(content: Mapping[str, Any]) -> str:
 
 
 def _figure(figure: SavedFigure) -> dict[str, str]:
-    """Read the SVG of a figure that this process has drawn, without its prolog, and label it for screen readers.
+    """Read the SVG of a figure that this process has drawn, and label the SVG for screen readers.
 
-    The SVG, whose text matplotlib has escaped, is the only value that a template does not escape. The caption is empty
-    if the figure contains it.
+    The SVG is the only value that a template does not escape, because matplotlib has escaped its text. The caption is
+    empty if the figure already contains this text.
     """
     svg = figure.svg.read_text(encoding="utf-8")
     start_tag = f'<svg role="img" aria-label="{escape(figure.title)}" '
@@ -104,9 +104,9 @@ def _figure(figure: SavedFigure) -> dict[str, str]:
 
 
 def _section(section: Section) -> dict[str, str]:
-    """Read a section, whose folder may come from someone else.
+    """Read a section, which someone else may have written.
 
-    Its figure becomes an image's ``data:`` address: a browser runs no script in such an image and loads nothing.
+    The figure becomes the ``data:`` URL of an image, in which a browser runs no script and loads nothing.
     """
     source = f"data:image/svg+xml;base64,{base64.b64encode(section.svg.read_bytes()).decode()}"
     return {"title": section.title, "sentence": section.sentence, "command": section.command, "source": source}
