@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.runs.result import check_format
+from lmtransfer.runs.result import read_values
 from lmtransfer.system.printable import printable, printable_values
 from lmtransfer.system.safe_files import check_folder, read_json, read_json_lines, read_yaml
 from lmtransfer.system.validation import leaves
@@ -34,95 +34,6 @@ MAX_DEPTH = 8
 
 #: Larger numbers cannot be measurements; squares and sums of numbers up to this are finite.
 _LARGEST = 1e100
-
-
-class _Reliability(TypedDict):
-    ece: float
-    counts: list[int]
-    confidences: list[float]
-    accuracies: list[float]
-
-
-class _Calibration(TypedDict):
-    plain: _Reliability
-    scaled: _Reliability | None
-    temperature: float | None
-
-
-class _MixDeviation(TypedDict):
-    gamma: float | None
-    weights: list[float | None]
-
-
-class _LayerWeights(TypedDict):
-    gamma: float
-    weights: list[float]
-    deviation: NotRequired[_MixDeviation | None]
-
-
-class _Try(TypedDict, total=False):
-    arm: str
-    learning_rate: float
-    score: float | None
-    seed: int | None
-    pretraining_seed: int | None
-
-
-class _Curve(TypedDict):
-    key: str
-    values: list[float]
-    losses: list[float]
-
-
-class _SeedScores(TypedDict, total=False):
-    metrics: dict[str, float | None] | None
-    seed: int | None
-    pretraining_seed: int | None
-
-
-class _Scores(_SeedScores, total=False):
-    """A result, or its part on a control or a baseline."""
-
-    seeds: list[_SeedScores]
-    n: int
-    collapsed: bool | int
-    deterministic: bool
-    undefined: list[str]
-    learning_rate: float | None
-    calibration: _Calibration
-    layer_weights: _LayerWeights
-
-
-class _Result(_Scores, total=False):
-    """The entries of ``result.json`` that reports show; other entries may hold anything."""
-
-    command: str | None
-    task: str | None
-    task_fingerprint: str | None
-    split: str | None
-    main_metric: str | None
-    higher_is_better: bool
-    zero_shot: str | bool
-    chosen_by: str | None
-    weights: str | None
-    control: _Scores | bool | None
-    baselines: dict[str, _Scores] | None
-    majority: dict[str, float | None] | None
-    labels: list[str] | None
-    num_scored: int | None
-    num_train: int | None
-    learning_rates: list[float] | None
-    learning_rate_tries: list[_Try]
-    curve: _Curve
-    parts: dict[str, dict[str, Any]]
-    seconds: float | None
-    tokens: float | None
-    tokens_per_second: float | None
-    num_parameters: float | None
-    num_trained_parameters: float | None
-    peak_memory: float | None
-    flops: float | None
-    unigram_entropy: float | None
 
 
 class _Config(TypedDict, total=False):
@@ -237,9 +148,9 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
     except RunDirectoryError as error:
         problems.append(_within(path, error))
         return Run(path, printable(key or path.name), "torn", {}, {}, {}, (), tuple(problems))
-    config = _read_mapping(path / "config.yaml", _Config, problems)
-    result = _read_mapping(path / "result.json", _Result, problems)
-    versions = _read_mapping(path / "versions.json", _Versions, problems)
+    config = _read_mapping(path / "config.yaml", _read_config, problems)
+    result = _read_mapping(path / "result.json", read_values, problems)
+    versions = _read_mapping(path / "versions.json", _read_versions, problems)
     is_torn = bool(problems)
     metrics, are_metrics_torn = read_metrics(path / "metrics.jsonl", problems)
     if is_torn or are_metrics_torn:
@@ -331,13 +242,19 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def _read_mapping(path: Path, schema: type, problems: list[str]) -> Mapping[str, Any]:
+def _read_config(path: Path) -> Any:
+    return read_yaml(path, _Config, error=RunDirectoryError)
+
+
+def _read_versions(path: Path) -> Any:
+    return read_json(path, _Versions, error=RunDirectoryError)
+
+
+def _read_mapping(path: Path, read: Callable[[Path], Any], problems: list[str]) -> Mapping[str, Any]:
     if not os.path.lexists(path):
         return {}
     try:
-        value: Any = (read_yaml if path.suffix == ".yaml" else read_json)(path, schema, error=RunDirectoryError)
-        if path.name == "result.json":
-            check_format(value, path)
+        value = read(path)
         for where, number in leaves(value):
             if isinstance(number, float) and abs(number) > _LARGEST:
                 raise RunDirectoryError(f"{path}: {where} is {number:g}, but must be at most {_LARGEST:g}")
