@@ -28,7 +28,7 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
             full key ("model", "objective.rows").
     """
     values, problems = to_plain(cfg, "")
-    plain = _PlainKeys(primary)
+    plain = PlainKeys(primary)
     plain.visit(values, reference_config(primary), COMMANDS[primary], key="")
     problems |= plain.problems
     of_primary = primary_config(primary)
@@ -66,14 +66,14 @@ def _node_problem(values: Any, key: str) -> str | None:
     return f"this node has no _target_, so it is not a component: {choose}"
 
 
-class _PlainKeys:
-    """Checks the keys that are not components: those that the primary config lists.
+class PlainKeys:
+    """Checks keys that are not components.
 
     Attributes:
         converted: the values whose type was changed, by full key.
     """
 
-    def __init__(self, primary: str) -> None:
+    def __init__(self, primary: str = "") -> None:
         self.primary = primary
         self.problems: dict[str, str] = {}
         self.converted: dict[str, Any] = {}

@@ -45,8 +45,6 @@ complete -c lmtransfer -f -a '(COMP_LINE=(commandline -cp) lmtransfer --complete
 
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
-_PATHS = ("init", "run", "runs", "source", "add", "input", "output", "data_root", "output_root", "path")
-
 
 def script(shell: str) -> str:
     """Return the script that enables tab completion in a shell that evaluates it."""
@@ -73,7 +71,7 @@ def complete(line: str, point: str | None = None) -> list[str]:
 
         return [option for option in OPTIONS if option.startswith(last)]
     key, equals, value = last.partition("=")
-    if equals and key.rpartition(".")[2] in _PATHS:
+    if equals and key.rpartition(".")[2] in paths.PATH_SETTINGS:
         return [f"{key}={path}" for path in _files(value)]
     return _from_hydra(command, words[2:])
 

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lmtransfer.config.config_files import primary_config
 from lmtransfer.config.overrides import override_keys
+from lmtransfer.config.paths import PATH_SETTINGS
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
@@ -25,11 +26,6 @@ def complete_values(cfg: DictConfig, command: str) -> None:
     complete_learning_rates(cfg)
 
 
-#: Names of settings, at any depth, that hold a path or a list of paths.
-_PATHS = frozenset(
-    {"init", "run", "runs", "source", "add", "input", "output", "to", "results", "data_root", "output_root"}
-    | {"cache_dir", "tokenizer_from", "path"}
-)
 #: Further settings with paths, in a task.
 _TASK_PATHS = frozenset({"task.train", "task.dev", "task.test"})
 _BY_NAME = frozenset({"task.files", "corpus.parts"})
@@ -62,7 +58,7 @@ def _path_texts(node: DictConfig | ListConfig, key: str, *, holds: bool = False)
             value = node[name]
         except OmegaConfBaseException:  # a missing value or a broken interpolation, which are reported elsewhere
             continue
-        is_path = holds or name in _PATHS or where in _TASK_PATHS
+        is_path = holds or name in PATH_SETTINGS or where in _TASK_PATHS
         if isinstance(value, str) and is_path:
             yield node, name, where
         elif isinstance(value, ListConfig) and not value._is_none():

@@ -1,10 +1,16 @@
-"""The locations of the configuration files."""
+"""The locations of configuration files, and the names of settings that are paths."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+#: The names of settings, at any depth, that are a path or a list of paths.
+PATH_SETTINGS = frozenset(
+    {"init", "run", "runs", "source", "add", "input", "output", "to", "results", "data_root", "output_root"}
+    | {"cache_dir", "tokenizer_from", "path"}
+)
 
 
 def conf_dir() -> Path:

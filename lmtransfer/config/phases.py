@@ -17,16 +17,15 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from lmtransfer.config.check import PlainKeys
 from lmtransfer.config.component import is_component
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import BROKEN, is_broken, to_plain
-from lmtransfer.config.settings import PhaseSettings, PhaseTrainSettings, Settings, VectorSettings
+from lmtransfer.config.settings import PhaseSettings, PhaseTrainSettings, VectorSettings
 from lmtransfer.errors import ConfigError
-from lmtransfer.system.validation import Misfit, join, validate
+from lmtransfer.system.validation import join
 
-#: The nodes of a phase with a settings class.
-_DESCRIBED: Mapping[str, type[Settings]] = {"train": PhaseTrainSettings, "embedding_after": VectorSettings}
-_GROUPS = ("objective", "optimizer", *_DESCRIBED)
+_PARTS = ("objective", "optimizer")
 #: Keys that the objective of a phase may have in addition to those of the run's objective.
 _OBJECTIVE_KEYS = ("max_length", "mask_prob", "rows", "corruption", "losses")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
@@ -101,7 +100,7 @@ def complete_phases(cfg: DictConfig) -> None:
     own: dict[str, dict[str, Any]] = {}
     for name in names:
         node = _plain(cfg.phases[name])
-        parts = {part: _merge(_plain(cfg[part]), node.get(part) or {}) for part in ("objective", "optimizer")}
+        parts = {part: _merge(_plain(cfg[part]), node.get(part) or {}) for part in _PARTS}
         completed[name] = {**parts, "train": {**train, **(node.get("train") or {})}}
         own[name] = {"share": shares[name], **{key: node.get(key) for key in ("restart", "embedding_after")}}
     last = names[-1]
@@ -109,7 +108,7 @@ def complete_phases(cfg: DictConfig) -> None:
         for name in names:
             node = own[name] if name == last else completed[name] | own[name]
             OmegaConf.update(cfg, f"phases.{name}", node, merge=False)
-        for part in ("objective", "optimizer"):
+        for part in _PARTS:
             OmegaConf.update(cfg, part, completed[last][part], merge=False)
         for key, value in completed[last]["train"].items():
             cfg.train[key] = value
@@ -155,7 +154,14 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
     for name, node in phases.items():
         key = join("phases", str(name))
         if isinstance(node, dict):
-            problems |= _problems_of(node, key)
+            keys = PlainKeys()
+            keys.visit(node, {}, PhaseSettings, key=key)
+            problems |= keys.problems
+            problems |= {
+                join(key, part): f"{node[part]!r} is not a group of keys"
+                for part in _PARTS
+                if node.get(part) is not None and not isinstance(node[part], dict) and not is_broken(node[part])
+            }
         elif node is not BROKEN:
             problems[key] = (
                 f"{node!r} is not a phase: give it a share of the budget ({key}.share=0.5), and the settings that "
@@ -179,24 +185,6 @@ def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
     losses = objective.get("losses")
     parts = [objective.get("rows"), objective.get("corruption"), *(losses.values() if isinstance(losses, dict) else ())]
     return tuple(str(key) for part in parts if isinstance(part, dict) and is_component(part) for key in part)
-
-
-def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = PhaseSettings) -> dict[str, str]:
-    problems: dict[str, str] = {}
-    for name, value in node.items():
-        where = join(key, name)
-        if name not in settings.model_fields:
-            problems[where] = f"there is no such key; {hint(name, settings.model_fields, what='keys of a phase')}"
-        elif name in _GROUPS and value is not None and not is_broken(value) and not isinstance(value, dict):
-            problems[where] = f"{value!r} is not a group of keys"
-        elif name in _DESCRIBED and isinstance(value, dict):
-            problems |= _problems_of(value, where, _DESCRIBED[name])
-        elif name not in _GROUPS and not is_broken(value):
-            try:
-                validate(value, settings.annotation_of(name))
-            except Misfit as misfit:
-                problems[join(where, *misfit.where)] = str(misfit)
-    return problems
 
 
 def _joint_problems(phases: dict[str, Any], cfg: DictConfig) -> dict[str, str]:

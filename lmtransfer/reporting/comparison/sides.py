@@ -28,13 +28,13 @@ class Member:
         value: the main metric.
         seed: the seed of finetuning or of the probe; None if unknown.
         pretraining: the pretraining run that this run started from; None for random weights.
-        kept: the predictions of the run; None if they were not kept.
+        predictions: the predictions of the run; None if they were not kept.
     """
 
     value: float
     seed: int | None
     pretraining: str | None
-    kept: Predictions | None
+    predictions: Predictions | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ def _members(entry: Entry, problems: list[str]) -> list[Member]:
             value=value.value,
             seed=value.seed,
             pretraining=f"{weights}/seed-{value.pretraining_seed}" if has_seeds else weights,
-            kept=None if predictions is None else predictions[place],
+            predictions=None if predictions is None else predictions[place],
         )
         for place, value in enumerate(values)
     ]
@@ -198,7 +198,7 @@ def pretrained_values(entry: Entry, metric: str) -> list[Member]:
             value=value.value,
             seed=seed if value.seed is None and len(values) == 1 else value.seed,
             pretraining=source.weights if len(values) == 1 else f"{source.weights}/seed-{place}",
-            kept=None,
+            predictions=None,
         )
         for place, value in enumerate(values)
     ]

@@ -37,7 +37,7 @@ def common_answers(
         The predictions in the order of the members, or None if some were not kept; the number of compared examples, or
         None if it is unknown; and notes.
     """
-    without_answers = [side.name for side in (one, other) if any(member.kept is None for member in side.members)]
+    without_answers = [side.name for side in (one, other) if any(member.predictions is None for member in side.members)]
     if without_answers:
         note = [
             f"{' and '.join(without_answers)} kept no predictions, or not for every seed: there is no comparison by "
@@ -51,7 +51,7 @@ def common_answers(
         if None not in fingerprints and fingerprints[0] != fingerprints[1]:
             return None, 0, [*note, "no difference: the scored examples, their gold answers or their labels differ"]
         return None, None if numbers[0] is None else int(numbers[0]), note
-    answers = [[member.kept for member in side.members if member.kept is not None] for side in (one, other)]
+    answers = [[member.predictions for member in side.members if member.predictions is not None] for side in (one, other)]
     all_keys = [predictions.examples.keys for side in answers for predictions in side]
     common = all_keys[0]
     for keys in all_keys[1:]:
