@@ -53,7 +53,7 @@ def _without_own_keys(component: dict[str, Any], own: Any) -> dict[str, Any]:
 
 
 def _node_problem(values: Any, key: str) -> str | None:
-    """Return the problem with a node that must be a component or null; None if there is none or it is known already."""
+    """Return the problem with a node that must be a component or null; None for none or one reported elsewhere."""
     choose = f"choose one with {key.replace('.', '/')}=<name>"
     for part in key.split("."):
         if not isinstance(values, dict):

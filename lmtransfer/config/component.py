@@ -85,7 +85,7 @@ def all_bases() -> tuple[str, ...]:
 
 
 def is_subclass(cls: type, bases: Sequence[str]) -> bool:
-    """Whether a class inherits from one of these base classes, which are given as ``package.module.Class``."""
+    """Whether a class inherits from one of ``bases``, which are given as ``package.module.Class``."""
     return any(f"{base.__module__}.{base.__qualname__}" in bases for base in cls.__mro__)
 
 
@@ -204,7 +204,7 @@ def _construct(values: dict[str, Any], key: str, runtime: dict[str, Any]) -> Any
 
 
 def _replace_components(value: Any, key: str, replace: Callable[[dict[str, Any], str], Any]) -> Any:
-    """Replace the outermost components in plain data by the results of ``replace(component, full_key)``."""
+    """Replace the outermost components in plain data with the results of ``replace(component, full_key)``."""
     if is_component(value):
         return replace(value, key)
     if isinstance(value, dict):

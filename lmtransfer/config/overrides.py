@@ -134,7 +134,7 @@ def quote_value(override: str, *, is_sweep: bool = False) -> str:
 
 
 def quote(value: str) -> str:
-    """Quote a text as one value for Hydra, so that nothing in it is interpreted, not even ``${...}``."""
+    """Quote text as a single value for Hydra, which then interprets nothing in the text, not even ``${...}``."""
     return QuotedString(text=value.replace("${", "\\${"), quote=Quote.single).with_quotes()
 
 
@@ -223,7 +223,7 @@ def is_hydra_setting(override: str) -> bool:
 
 
 def hydra_problem(override: str) -> str | None:
-    """Return the problem with an override that could run programs or set the environment; None if it is safe."""
+    """Explain why an override could run programs or change the environment; return None if it is safe."""
     key = key_of(override).strip()
     known = key in _HYDRA_SETTINGS or any(key.startswith(name) for name in _HYDRA_SETTINGS if name.endswith("."))
     if not is_hydra_setting(override) or (known and "_target_" not in override):

@@ -26,7 +26,7 @@ def search_folders(sources: Iterable[Any]) -> list[Path]:
 
 
 def find(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the path of the file ``name`` in the first folder that has the file; None if none has."""
+    """Return the path of the file ``name`` in the first folder that contains it; None if no folder does."""
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 

@@ -56,7 +56,7 @@ class Phase:
 
 
 def phases_of(cfg: DictConfig) -> list[Phase]:
-    """Return the phases of a completed configuration; a single phase without a name if it has no phases."""
+    """Return the phases of a completed configuration; a single phase without a name if it defines none."""
     nodes = cfg.get("phases")
     if not nodes:
         return [Phase("", 0.0, 1.0)]

@@ -89,7 +89,7 @@ def answer(entries: Sequence[Entry]) -> str:
 
 
 def _word_count_sentences(entries: Sequence[Entry]) -> list[str]:
-    """State whether the runs are no better than counting words, which a better score than the control can hide."""
+    """State which runs score no better than counting words, even if they are better than their controls."""
     with_baseline = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
     not_above = [entry for entry in with_baseline if not entry.is_worse(*_means(entry))]
     if not not_above:
@@ -113,7 +113,7 @@ def _means(entry: Entry) -> tuple[float, float]:
 
 
 def _missing_control_sentences(entries: Sequence[Entry]) -> list[str]:
-    """Explain why runs that have a similar run as a possible control get no verdict."""
+    """Explain for runs without a control why a similar run is not the control."""
     without_verdict = [entry for entry in entries if entry.without_control]
     sentences = [f"No verdict on {entry.name}: {entry.without_control}." for entry in without_verdict[:3]]
     num_more = len(without_verdict) - 3
@@ -196,7 +196,7 @@ def _scores_clause(entry: Entry) -> str:
 
 
 def _certainty(entry: Entry) -> tuple[bool, float]:
-    """Return a sort key with which the maximum is a finetuned run, if any, with the smallest p value."""
+    """Return a sort key; the maximum is the clearest comparison: of a finetuned run, with the smallest p value."""
     difference = entry.difference
     if difference is None or difference.p_value is None:
         return (False, -1.0)

@@ -1,4 +1,4 @@
-"""Tests on which zero-shot choice tasks a run is beyond chance, and beyond token frequencies."""
+"""Finds the zero-shot tasks on which a run chooses better than chance, and better than token frequencies."""
 
 from __future__ import annotations
 

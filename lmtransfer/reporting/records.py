@@ -45,7 +45,7 @@ def records(entries: Sequence[Entry]) -> pd.DataFrame:
       that the weights come from), ``pretraining_tokens``, ``pretraining_seconds``;
     - ``seconds``, ``tokens``, ``tokens_per_second``, ``peak_memory`` (bytes), ``num_parameters``,
       ``num_trained_parameters``, ``flops``: the cost of training this seed, where known;
-    - ``config.<key>``: every setting of the run. A column with values of several types holds them as JSON.
+    - ``config.<key>``: every setting of the run. If the values in a column have several types, they are JSON.
     """
     import pandas as pd
 

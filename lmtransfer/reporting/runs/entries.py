@@ -215,7 +215,7 @@ def _owner(run: Run, by_key: Mapping[str, Run]) -> str:
 
 
 def _below(run: Run, key: str) -> list[str]:
-    """Return the names of the folders between the parent run and a seed or control, and its own folder."""
+    """Return the folder names from the parent run, exclusive, down to the folder of a seed or control."""
     return run.key.removeprefix(f"{key}/").split("/")
 
 
@@ -317,7 +317,7 @@ def _control(
 def _rename_tasks(entries: Sequence[Entry]) -> list[Entry]:
     """Rename tasks so that runs of the same task have the same task name and different tasks have different names.
 
-    Tasks are the same if their examples, labels and main metric are. Each gets the name that its first run uses. If
+    Tasks are the same if they have the same examples, labels and main metric. Each gets the name that its first run uses. If
     several tasks share a name, a distinguishing detail is added: the file, else the number of classes, and so on.
     """
     tasks: dict[tuple[str, str], Entry] = {}
