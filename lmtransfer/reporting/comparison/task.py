@@ -51,7 +51,7 @@ def common_answers(
         if None not in fingerprints and fingerprints[0] != fingerprints[1]:
             return None, 0, [*note, "no difference: the scored examples, their gold answers or their labels differ"]
         return None, None if numbers[0] is None else int(numbers[0]), note
-    answers = [[member.predictions for member in side.members if member.predictions is not None] for side in (one, other)]
+    answers = [[m.predictions for m in side.members if m.predictions is not None] for side in (one, other)]
     all_keys = [predictions.examples.keys for side in answers for predictions in side]
     common = all_keys[0]
     for keys in all_keys[1:]:

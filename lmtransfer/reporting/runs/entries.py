@@ -317,8 +317,8 @@ def _control(
 def _rename_tasks(entries: Sequence[Entry]) -> list[Entry]:
     """Rename tasks so that runs of the same task have the same task name and different tasks have different names.
 
-    Tasks are the same if they have the same examples, labels and main metric. Each gets the name that its first run uses. If
-    several tasks share a name, a distinguishing detail is added: the file, else the number of classes, and so on.
+    Tasks are the same if they have the same examples, labels and main metric. Each gets the name that its first
+    run uses. If several tasks share a name, a detail is added: the file, else the number of classes, and so on.
     """
     tasks: dict[tuple[str, str], Entry] = {}
     for entry in entries:
