@@ -13,13 +13,12 @@ from lmtransfer.reporting.answer import answer
 from lmtransfer.reporting.beyond_chance import chance_table
 from lmtransfer.reporting.figures.scores import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
-from lmtransfer.reporting.page.report import html_report
+from lmtransfer.reporting.page.report import Section, html_report
 from lmtransfer.reporting.page.wrong_answers import Texts
 from lmtransfer.reporting.records import write_records
 from lmtransfer.reporting.results import NARROW, ReportRow, drop_run_names, results_table, sweep_table, table_rows
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
-from lmtransfer.reporting.sections import Section
 from lmtransfer.reporting.table import markdown_table, print_table
 from lmtransfer.system.durable import ensure_folder, write_text
 from lmtransfer.verdicts.difference import Difference

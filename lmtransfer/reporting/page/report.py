@@ -1,14 +1,19 @@
-"""Renders a report as one self-contained HTML file."""
+"""Renders a report as one self-contained HTML file, which includes the sections that studies have written."""
 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import yaml
+from typing_extensions import TypedDict
 
+from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.answer import answer, comparison
 from lmtransfer.reporting.beyond_chance import chance_table
 from lmtransfer.reporting.figures.style import SavedFigure
@@ -20,9 +25,68 @@ from lmtransfer.reporting.runs.details import calibration_text, languages_text, 
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.lineage import read_total
 from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
-from lmtransfer.reporting.sections import Section
 from lmtransfer.reporting.table import PLUS_MINUS
+from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import count, duration
+from lmtransfer.system.safe_files import read_json
+
+#: The file in a study's folder that lists the study's sections.
+_SECTIONS_FILE = "sections.json"
+
+
+class _SavedSection(TypedDict):
+    title: str
+    sentence: str
+    command: str
+    figure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section that a study adds to the report: a question with its answer.
+
+    Attributes:
+        sentence: the finding in the figure, and whether it is beyond chance.
+        svg: the figure; a PNG of the same name is next to it.
+    """
+
+    title: str
+    sentence: str
+    command: str
+    svg: Path
+
+
+def write_sections(sections: Sequence[Section], folder: Path) -> None:
+    """Write the sections to ``sections.json``; the figures are in the folder ``figures`` next to this file."""
+    content = [
+        {
+            "title": section.title,
+            "sentence": section.sentence,
+            "command": section.command,
+            "figure": section.svg.stem,
+        }
+        for section in sections
+    ]
+    write_text(folder / _SECTIONS_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def find_sections(roots: Sequence[Path]) -> list[Section]:
+    """Find the sections of the studies in some folders, in path order.
+
+    Unreadable files are skipped. The report then lacks a figure, which the study's command can draw again.
+    """
+    patterns = (_SECTIONS_FILE, f"*/{_SECTIONS_FILE}", f"*/*/{_SECTIONS_FILE}")
+    sections = []
+    for path in sorted({path for root in roots for pattern in patterns for path in root.resolve().glob(pattern)}):
+        try:
+            saved_sections = read_json(path, list[_SavedSection], error=RunDirectoryError)
+        except RunDirectoryError:
+            continue
+        for saved in saved_sections:
+            svg = path.parent / "figures" / f"{Path(saved['figure']).name}.svg"
+            if svg.is_file():
+                sections.append(Section(saved["title"], saved["sentence"], saved["command"], svg))
+    return sections
 
 
 def html_report(
