@@ -222,7 +222,7 @@ def _unknown_key(override: Override, reference: DictConfig, command: str) -> lis
         siblings += [name for name in arguments if name not in siblings]
     group = key.partition(".")[0]
     if group != key and group in _groups(reference) and OmegaConf.select(reference, group) is None:
-        return [f"{text}: no {group} is chosen; choose one first, with {group}=<name> (lmtransfer {command} --help)"]
+        return [f"{text}: nothing is chosen for {group}; first choose {group}=<name> (lmtransfer {command} --help)"]
     siblings = sorted(name for name in siblings if not name.startswith("_") and name != "hydra")
     everywhere = [*all_keys(reference), *(f"{parent}.{name}" for name in siblings if parent), *_groups(reference)]
     suggested = translate_key(key, everywhere)

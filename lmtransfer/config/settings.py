@@ -646,8 +646,8 @@ class ListSettings(Settings):
     """Settings of ``list``."""
 
     what: str | Sequence[str] = _doc(
-        "all, or one or more of models, objectives, phases, embeddings, corpora, tokenizers, tasks, transfers, "
-        "optimizers, schedules, trackers, recipes and studies",
+        "all, or one or more of models, objectives, phases, embeddings, corpora, screenings, tokenizers, tasks, "
+        "transfers, optimizers, schedules, trackers, recipes and studies",
         "all",
     )
 
