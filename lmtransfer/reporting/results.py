@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,8 @@ from lmtransfer.reporting.table import (
     score_text,
 )
 from lmtransfer.reporting.verdict_text import detectable_text, needed_text, short_text
-from lmtransfer.runs.result import RunResult
 from lmtransfer.system.printable import count, duration, format_metric
-from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.conditions import Condition, condition
-from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
 
 _TRANSFER_ORDER = ("majority", "baseline", "control", "frozen", "bitfit", "lora", "finetuned")
@@ -232,9 +230,7 @@ def leaderboard(entries: Sequence[Entry]) -> ReportTable | None:
 
 
 def _position(entry: Entry) -> tuple[str, str, float, float, str]:
-    assert entry.score is not None
-    score = -entry.score.mean if entry.higher_is_better else entry.score.mean
-    return (entry.task, entry.split, float(entry.num_train or "inf"), score, entry.name)
+    return (entry.task, entry.split, float(entry.num_train or "inf"), entry.order, entry.name)
 
 
 def _group(name: str, rows: Sequence[ReportRow]) -> Group:
@@ -352,16 +348,15 @@ def drop_run_names(table: ReportTable) -> ReportTable:
 
 def print_points(command: str, run_dirs: Sequence[Path], failed: Sequence[str]) -> None:
     """Print the table at the end of a sweep."""
-    if command == "pretrain":
-        print_table(_pretrainings(run_dirs, failed), report_console())
-    elif command in ("probe", "finetune"):
-        print_table(_transfers(run_dirs, failed), report_console())
+    if command in ("pretrain", "probe", "finetune"):
+        folder = run_dirs[0].parent.name
+        entries = make_entries([read_run(path, key=f"{folder}/{path.name}") for path in run_dirs])
+        table = _pretrainings(folder, entries, failed) if command == "pretrain" else _transfers(entries, failed)
+        print_table(table, report_console())
 
 
-def _pretrainings(run_dirs: Sequence[Path], failed: Sequence[str]) -> ReportTable:
-    folder = run_dirs[0].parent
-    entries = make_entries([read_run(path, key=f"{folder.name}/{path.name}") for path in run_dirs])
-    sweep = make_sweep(folder.name, entries)
+def _pretrainings(folder: str, entries: Sequence[Entry], failed: Sequence[str]) -> ReportTable:
+    sweep = make_sweep(folder, entries)
     if sweep is not None:
         return drop_run_names(sweep_table(sweep, failed=failed))
     table = results_table(table_rows(entries)).select(NARROW)
@@ -369,25 +364,19 @@ def _pretrainings(run_dirs: Sequence[Path], failed: Sequence[str]) -> ReportTabl
     return replace(table, groups=(*table.groups, *([Group(lines)] if lines else [])))
 
 
-def _transfers(run_dirs: Sequence[Path], failed: Sequence[str]) -> ReportTable:
+def _transfers(entries: Sequence[Entry], failed: Sequence[str]) -> ReportTable:
     """Build a table with a line per point, best first, or in the sweep's order if the points have different tasks."""
-    results = [(path.name, RunResult.read(path / "result.json").values()) for path in run_dirs]
-    metrics = {str(result["main_metric"]) for _, result in results}
-    tasks = {result.get("task_fingerprint") or (result["task"], result["main_metric"]) for _, result in results}
-    is_one_task = len(tasks) == 1
-    if is_one_task:
-        results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(results[0][1]["higher_is_better"]))
-    differences = [Difference.from_values(result.get("difference")) for _, result in results]
-    corrected = iter(correct_column([difference for difference in differences if difference is not None]))
+    is_one_task = len({entry.task_fingerprint or (entry.task, entry.metric) for entry in entries}) == 1
     rows = []
-    for (label, result), difference in zip(results, differences, strict=True):
-        metric = str(result["main_metric"])
-        deviation = "" if result["deviation"] is None else format_metric(result["deviation"], metric)
-        cells = [format_metric(result["mean"], metric), deviation, str(result["n"])]
-        if difference is not None:
-            cells += [format_metric(result["control"]["mean"], metric), short_text(next(corrected), metric)]
-        rows.append([label, *([] if is_one_task else [metric]), *cells])
+    for entry in sorted(entries, key=attrgetter("order")) if is_one_task else entries:
+        assert entry.score is not None
+        metric = entry.metric or ""
+        deviation = "" if entry.score.deviation is None else format_metric(entry.score.deviation, metric)
+        cells = [format_metric(entry.score.mean, metric), deviation, str(entry.score.n)]
+        if entry.difference is not None and entry.control is not None:
+            cells += [format_metric(entry.control.mean, metric), short_text(entry.difference, metric)]
+        rows.append([entry.run.name, *([] if is_one_task else [metric]), *cells])
     rows += [[label, *([] if is_one_task else [""]), "failed"] for label in failed]
-    mean = metrics.pop() if is_one_task else "mean"
+    mean = (entries[0].metric or "") if is_one_task else "mean"
     headings = ["run", *([] if is_one_task else ["metric"]), mean, "deviation", "seeds", "control", "difference"]
     return plain_table("Points", headings, rows)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -261,7 +262,7 @@ def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers
     ]
     ranks: dict[str, int] = {}
     ranked = []
-    for entry in sorted(with_answers, key=_by_score):
+    for entry in sorted(with_answers, key=attrgetter("order")):
         ranks[entry.group] = rank = ranks.get(entry.group, -1) + 1
         ranked.append((rank, entry.group, entry))
     best = sorted(ranked, key=lambda candidate: candidate[:2])[:MAX_RUNS]
@@ -295,11 +296,6 @@ def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
         class_scores=class_scores(answers),
         num_seeds=len(answers),
     )
-
-
-def _by_score(entry: Entry) -> float:
-    assert entry.score is not None
-    return -entry.score.mean if entry.higher_is_better else entry.score.mean
 
 
 def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[list[dict[str, Any]], str]:

@@ -142,6 +142,12 @@ class Entry:
         """Whether higher values of the main metric are better."""
         return higher_is_better(self.metric or "", self.run.result)
 
+    @property
+    def order(self) -> float:
+        """A sort key with which the best score comes first."""
+        assert self.score is not None
+        return -self.score.mean if self.higher_is_better else self.score.mean
+
     def is_worse(self, score: float, other: float) -> bool:
         """Whether a value of the main metric is worse than another."""
         return is_worse(score, other, self.metric or "", self.run.result)
