@@ -63,7 +63,7 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
         difference = compare_conditions(*conditions, higher_is_better=False, settings_differ=bool(mixed))
         missing += [note for note in difference.notes if note != NO_PREDICTIONS]
         missing.append(
-            "the interval ignores the variance of the held-out text, as the losses of documents are not kept"
+            "the interval ignores the variance of the held-out text, since the losses of documents are not kept"
         )
     losses = _losses(one, other, incomparable, settings_differ=bool(mixed))
     return Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, losses=losses)
