@@ -11,10 +11,10 @@ from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.lineage import starting_point
-from lmtransfer.reporting.runs.scores import read_answers, seed_values, select_predictions
+from lmtransfer.reporting.runs.scores import make_condition, read_answers, seed_values, select_predictions
 from lmtransfer.runs.labels import flatten, node_label
 from lmtransfer.tasks.metrics.scored_examples import Predictions
-from lmtransfer.verdicts.conditions import Condition, Examples, Score
+from lmtransfer.verdicts.conditions import Condition, Examples
 
 #: Pretraining settings that do not affect what a model learns.
 _IGNORED_KEYS = ("name", "resume", "output_root", "cache_dir", "data_root", "seeds", "hardware", "tracker", "run")
@@ -93,17 +93,10 @@ class Side:
         return {key: value for key, value in flat.items() if value not in (None, {})}
 
     def condition(self, values: Sequence[float], examples: Examples | None = None, *, collapsed: int = 0) -> Condition:
-        """Build a condition with a score for each member, which can be paired if all seeds are known and distinct."""
-        known = {(member.pretraining, member.seed) for member in self.members if member.seed is not None}
-        can_be_paired = len(known) == len(self.members)
-        member_scores = tuple(
-            Score(value, member.seed if can_be_paired and member.seed is not None else f"{place}", member.pretraining)
-            for place, (member, value) in enumerate(zip(self.members, values, strict=True))
-        )
+        """Build a side of a statistical comparison from a score for each member."""
         is_random = any(entry.is_control or entry.run.result.get("deterministic") is not True for entry in self.entries)
-        is_constant = not is_random and len({member.pretraining for member in self.members}) == 1
-        design = "" if can_be_paired else None
-        return Condition(member_scores, examples, collapsed, design=design, constant=is_constant)
+        scores = [(value, member.seed, member.pretraining) for member, value in zip(self.members, values, strict=True)]
+        return make_condition(scores, examples, collapsed=collapsed, constant=not is_random)
 
 
 def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:

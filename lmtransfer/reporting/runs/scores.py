@@ -169,9 +169,6 @@ def read_condition(
 ) -> Condition | None:
     """Return the scores of a run, its control or a baseline as a side of a comparison; None if there are none.
 
-    The condition cannot be paired if a seed is unknown or occurs twice. It is constant if the seeds have no effect and
-    there is only one pretraining run.
-
     Args:
         node: see ``seed_values``, which also explains ``seeds``.
         pretraining: the run that the weights come from; None for random weights.
@@ -185,16 +182,40 @@ def read_condition(
         pretraining if None in (pretraining, value.pretraining_seed) else f"{pretraining}/{value.pretraining_seed}"
         for value in values
     ]
-    known = {(name, value.seed) for name, value in zip(names, values, strict=True) if value.seed is not None}
-    can_be_paired = len(known) == len(values)
-    scores = tuple(
-        Score(value.value, value.seed if can_be_paired and value.seed is not None else f"unknown {place}", name)
-        for place, (name, value) in enumerate(zip(names, values, strict=True))
-    )
-    return Condition(
-        scores,
+    return make_condition(
+        [(value.value, value.seed, name) for value, name in zip(values, names, strict=True)],
         None if selection is None else examples_of(selection, metric),
-        int(node.get("collapsed") or 0),
+        collapsed=int(node.get("collapsed") or 0),
+        constant=bool(node.get("deterministic")),
+    )
+
+
+def make_condition(
+    scores: Sequence[tuple[float, int | None, str | None]],
+    examples: Examples | None,
+    *,
+    collapsed: int,
+    constant: bool,
+) -> Condition:
+    """Build a side of a comparison.
+
+    The condition cannot be paired if a seed is unknown or occurs twice. It is constant if the seeds have no effect and
+    there is only one pretraining run.
+
+    Args:
+        scores: the value, the seed and the pretraining run for each training run; None if unknown or random.
+        constant: whether the seeds have no effect.
+    """
+    known = {(pretraining, seed) for _, seed, pretraining in scores if seed is not None}
+    can_be_paired = len(known) == len(scores)
+    is_constant = constant and len({pretraining for _, _, pretraining in scores}) == 1
+    return Condition(
+        tuple(
+            Score(value, seed if can_be_paired and seed is not None else f"unknown {index}", pretraining)
+            for index, (value, seed, pretraining) in enumerate(scores)
+        ),
+        examples,
+        collapsed,
         "" if can_be_paired else None,
-        constant=bool(node.get("deterministic")) and len(set(names)) == 1,
+        constant=is_constant,
     )
