@@ -11,7 +11,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.effective import effective_train
 from lmtransfer.config.short_forms import expand_parts
-from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Place
 from lmtransfer.runs.create_and_lock import check_resumable

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
-from lmtransfer.config.sweep import sweep_name
+from lmtransfer.config.sweep_names import sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import import_summary, next_lines, read_imported_model, write_imported_model
 from lmtransfer.interop.published_folder import find_published

@@ -11,7 +11,7 @@ from lmtransfer.config.effective import effective_train
 from lmtransfer.config.phases import phases_of
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
-from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.data.token_shares import unigram_entropy
 from lmtransfer.errors import LmtransferError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.reporting.figures.kinds import draw
+from lmtransfer.reporting.figures.drawing import draw
 from lmtransfer.reporting.figures.scores import SeriesScore, layer_panel
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, make_series, points_panel, sort_points
+from lmtransfer.reporting.page.report import Section
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.details import LayerWeights, read_layer_weights
 from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.sections import Section
 from lmtransfer.reporting.table import (
     PLUS_MINUS,
     Cell,

@@ -19,7 +19,7 @@ from scipy import stats
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.reporting.sections import find_sections, write_sections
+from lmtransfer.reporting.page.report import find_sections, write_sections
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.plan import FigureSpec, StudyPlan, make_plan
 from lmtransfer.study.progress import (
