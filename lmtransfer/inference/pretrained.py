@@ -38,7 +38,8 @@ class ZeroShotScores:
         findings: the metrics, and what belongs to them.
         num_tokens: number of tokens that the encoder read.
         num_parameters: number of parameters of everything that was run.
-        control: the metrics of the same encoder with random weights; None if it was not scored.
+        control: the metrics of the same model with random weights; None if that was not scored.
+        control_examples: its scored examples.
     """
 
     findings: Findings
@@ -165,8 +166,8 @@ class Pretrained:
     frame: Frame
 
 
-def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
-    """Load the encoder and objectives of a pretraining run."""
+def open_pretrained(saved: SavedRun, *, hardware: Hardware, trained: bool = True) -> Pretrained:
+    """Load the encoder and objectives of a pretraining run; without ``trained``, with random weights."""
     if "objective" not in saved.config or "task" in saved.config:
         raise RunDirectoryError(
             f"run={saved.path}: this run was not pretrained on text, so it has no head that predicts tokens; choose a "
@@ -174,7 +175,7 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
         )
     config: Any = OmegaConf.create(saved.config)
     config.init = None  # the weights come from the run itself, not from its init
-    parts, learner = load_learner(saved, config)
+    parts, learner = load_learner(saved, config, trained=trained)
     frame = Frame(tokenizer=saved.tokenizer, encoder=learner.encoder, rows=parts.rows)
     return Pretrained(learner.to(hardware.device).eval(), frame)
 

@@ -1,4 +1,7 @@
-"""The result of a run and its file ``result.json``, which only this module reads and writes."""
+"""The result of a run and its file ``result.json``, which only this module writes.
+
+Reports read the file in ``reporting.runs.collect``, which also accepts the results of incomplete or damaged runs.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +63,7 @@ class _AnyResult(TypedDict, total=False):
     chance: float | None
     interval: _Bounds
     minus_token_frequencies: _Gain
+    minus_random_weights: _Gain
 
 
 class _OneSeed(TypedDict):
@@ -173,10 +177,10 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult(RunResult):
-    """The result of one training run on a task, or of scoring one.
+    """The result of training one model on a task, or of scoring it.
 
     Attributes:
-        learning_rate: peak learning rate; None if the head was fitted to its optimum instead of trained.
+        learning_rate: peak learning rate; None if the head was fitted to its optimum instead of trained in steps.
     """
 
     metrics: dict[str, float]
@@ -198,10 +202,10 @@ class SeedResult(RunResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointResult(RunResult):
-    """The joint results of all runs of a command on a task.
+    """The summary of all runs of one command on a task.
 
     Attributes:
-        collapsed: number of runs that give every example the same answer.
+        collapsed: number of runs that predict the same answer for every example.
         majority: metrics of always predicting the most common label; None if they do not apply.
     """
 

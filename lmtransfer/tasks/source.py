@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, copy_to, pack
-from lmtransfer.data.stream import Source
+from lmtransfer.data.micro_batches import Source
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_places
 from lmtransfer.tasks.heads import Targets
 

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from lmtransfer.config.component import build, resolve
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import attention_of
 from lmtransfer.interop.open_run import open_saved, run_folder, task_run_folders

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.errors import DataError
 from lmtransfer.runs.predictions import MOST_EXAMPLES, is_kept
 from lmtransfer.tasks.base import Task

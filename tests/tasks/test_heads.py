@@ -13,7 +13,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from support.refusals import refuses
 from torch.nn import functional
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets, balanced_weights, weights_in_order
 from lmtransfer.tasks.source import TaskSource

@@ -134,11 +134,9 @@ class CompletionChoice(CompletionTask):
             logs_V = model.token_logs_V
             by_frequency = [self._values([logs_V[ids] for ids in part.ids]) for part in scores]
             baseline = self.score(items, by_frequency)
-            differences = np.subtract(rights, self.rights(items, by_frequency))
-            low, high = self.interval(items, differences)
-            gain = metrics["accuracy"] - baseline["accuracy"]
-            more["minus_token_frequencies"] = {"accuracy": gain, "interval": [low, high]}
-            notes.append(f"minus token frequencies {100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
+            gain = self._gain(items, rights, self.rights(items, by_frequency))
+            more["minus_token_frequencies"] = gain
+            notes.append(f"minus token frequencies {gain_text(gain)}")
         if num_ties:
             counted = {"shared": "which count in part", "wrong": "which count as wrong"}[self.settings.ties]
             notes.append(f"{num_ties:,} ties, {counted}")
@@ -154,6 +152,19 @@ class CompletionChoice(CompletionTask):
             notes=notes,
             files={CHOICES_FILE: "".join(map(_choice_line, items, answers))},
         )
+
+    @override
+    def gain(
+        self, items: Sequence[Choice], scores: Sequence[CompletionScores], control: Sequence[CompletionScores]
+    ) -> dict[str, Any]:
+        own, other = (self.rights(items, [self._values(part.tokens) for part in side]) for side in (scores, control))
+        return self._gain(items, own, other)
+
+    def _gain(self, items: Sequence[Choice], rights: Sequence[float], others: Sequence[float]) -> dict[str, Any]:
+        """Return the difference of two accuracies on the same items, and its 95 % interval."""
+        differences = np.subtract(rights, others)
+        accuracy = float(np.average(differences, weights=self._weights(items)))
+        return {"accuracy": accuracy, "interval": list(self.interval(items, differences))}
 
     def _values(self, tokens: Sequence[np.ndarray]) -> list[float]:
         """Return the sum, or the mean, of the log-probabilities of each alternative's tokens."""
@@ -252,6 +263,12 @@ class CompletionChoice(CompletionTask):
 
     def _places(self) -> str:
         return " or ".join(map(str, self._folders))
+
+
+def gain_text(gain: Mapping[str, Any]) -> str:
+    """Format a gain in accuracy and its interval, in points."""
+    low, high = gain["interval"]
+    return f"{100 * gain['accuracy']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def _choice_line(item: Choice, values: Sequence[float]) -> str:

@@ -138,6 +138,12 @@ class CompletionTask(TaskWithoutHead):
         If the task compares revisions, the scores of all items at the first revision come first.
         """
 
+    def gain(
+        self, items: Sequence[Any], scores: Sequence[CompletionScores], control: Sequence[CompletionScores]
+    ) -> dict[str, Any] | None:
+        """Return the gain over a control in the main metric and its 95 % interval; None if there is no interval."""
+        return None
+
     def score(self, examples: Sequence[Any], answers: Iterable[Any]) -> dict[str, float]:
         """Raise the same error as ``head``: ``evaluate`` computes the metrics."""
         raise self._no_head()
