@@ -67,6 +67,7 @@ def last_losses(run: str) -> list[float]:
     return [json.loads(line)["loss"] for line in Path(run, "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_package_imports_nothing_heavy_until_a_function_is_used() -> None:
     code = """
         import sys, lmtransfer
@@ -86,6 +87,7 @@ def test_the_package_imports_nothing_heavy_until_a_function_is_used() -> None:
         assert getattr(package, name).__doc__
 
 
+@pytest.mark.slow
 def test_a_call_makes_the_run_of_the_command_line(world: Path, nothing_left: None) -> None:
     assert lmtransfer("pretrain", *TWO_STEPS, "name=typed", "seed=3", "train.eval_every=1") == 0
     run = pretrain(*TWO_STEPS[:-3], train={"steps": 2, "eval_every": 1}, experiment=None, hardware="exact", seed=3,

@@ -562,6 +562,7 @@ IMPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(IMPORTED))
 def test_a_published_folder_of_others_is_held_against_its_files(
     name: str, world: Path, published: Path, answer: Answer
@@ -573,6 +574,7 @@ def test_a_published_folder_of_others_is_held_against_its_files(
     assert not (world / "PWNED").exists()
 
 
+@pytest.mark.slow
 def test_a_gz_of_zeros_is_refused_at_once(world: Path, answer: Answer) -> None:
     for name, piece in (("zeros", bytes(1 << 20)), ("words", b"la " * (1 << 18))):
         with gzip.open(f"{name}.txt.gz", "wb", compresslevel=9) as file:
@@ -634,6 +636,7 @@ class TestWhatOthersName:
         (world / "r/made_here").unlink()
         assert answer(*EVALUATE)[0] == 0
 
+    @pytest.mark.slow
     def test_a_run_of_others_reads_no_text_that_they_name(self, world: Path, answer: Answer) -> None:
         (world / "private.txt").write_text("".join(f"{SECRET} bal bam {row}.\n\n" for row in range(400)))
         altered(world, {"corpus.path": [str(world / "private.txt")]})
@@ -675,6 +678,7 @@ class TestWhatOthersName:
         altered(world, {"corpus": node})
         check(Case(EVALUATE, ("config.yaml", "corpus.files")), world, answer)
 
+    @pytest.mark.slow
     def test_a_task_of_others_reads_no_file_that_they_name(self, task_world: Path, answer: Answer) -> None:
         run = (task_world / "runs/finetune/ft").rename(task_world / "t")
         assert answer("evaluate", "run=t", "split=dev", "name=here")[0] == 0

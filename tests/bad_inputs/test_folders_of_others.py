@@ -124,6 +124,7 @@ def test_a_run_of_seeds_that_loses_its_config_does_not_end_well(
     assert not (run / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_what_a_killed_start_has_left_is_begun_anew(world: Path, answer: Answer) -> None:
     """Between its directory and its config.yaml, alone and as a point of a sweep."""
     for left in ("runs/pretrain/x", "runs/pretrain/s/seed=1"):

@@ -42,6 +42,7 @@ def test_what_needs_no_config_loads_neither_torch_nor_hydra(tmp_path: Path) -> N
     assert loaded(lines, tmp_path) == [""] * len(lines)
 
 
+@pytest.mark.slow
 def test_listing_and_the_help_of_every_command_load_hydra_and_no_torch(tmp_path: Path) -> None:
     lines = [["list"], *([command, "--help"] for command in main_help.commands())]
     assert loaded(lines, tmp_path) == ["hydra"] * len(lines)

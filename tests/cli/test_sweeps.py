@@ -30,6 +30,7 @@ def test_each_point_has_its_own_name_made_of_what_is_swept(lmtransfer: Any, toy:
     assert "4: seed=2,train.steps=4" in result.out
 
 
+@pytest.mark.slow
 def test_groups_paths_and_names_can_be_swept(lmtransfer: Any, toy: Any) -> None:
     lmtransfer("toy", "-m", "model=small,large")
     lmtransfer("toy", "-m", "init=runs/a/seed=1,runs/a-seed=1")
@@ -104,6 +105,7 @@ def test_an_interruption_stops_the_whole_sweep(error: BaseException, lmtransfer:
     assert toy.swept == [[Path("runs/toy/seed=1")]]
 
 
+@pytest.mark.slow
 def test_a_sweep_can_be_written_in_a_config(lmtransfer: Any, toy: Any) -> None:
     folder = toy.conf / "sweep"
     folder.mkdir()

@@ -67,6 +67,7 @@ def compared(*words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_labels_are_kept_with_what_the_file_says(world: Path) -> None:
     rows = [line.split("\t") for line in Path("data/dev.tsv").read_text().splitlines()[1:]]
     for seed in range(2):
@@ -118,6 +119,7 @@ def test_answers_are_kept(world: Path) -> None:
     assert told["exact"] == pytest.approx(np.mean(exact))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_same_predictions(world: Path) -> None:
     run = Path("runs/finetune/again")
     words = ["finetune", *TASK, *QUICK, *OTHER_RUN, "name=again"]
@@ -255,6 +257,7 @@ def test_a_run_is_compared_with_its_control_and_a_group_with_a_run(world: Path) 
     assert any("2 and 4" in line and "seeds" in line for line in group["missing"])
 
 
+@pytest.mark.slow
 def test_a_run_that_searched_its_rate_is_compared_with_its_control(world: Path) -> None:
     searched = ["learning_rates=[0.01,0.03]", "seeds=2", "control=true", "name=searched"]
     assert lmtransfer("finetune", *TASK, *QUICK[:3], *QUICK[4:], INIT, *searched) == 0

@@ -145,6 +145,7 @@ def test_vectors_are_standardised_over_the_input_and_then_normalised(output: str
     np.testing.assert_allclose(found, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_of_a_task_gives_what_its_head_reads(capsys: pytest.CaptureFixture[str]) -> None:
     ways = {
         "attended": ["transfer.pooling=attention", "transfer.layers=mix"],

@@ -67,6 +67,7 @@ def _text(world: Path) -> tuple[Any, list[int]]:
     return encoder, ids
 
 
+@pytest.mark.slow
 def test_the_curve_is_the_loss_with_each_memory_on_the_same_tokens(world: Path) -> None:
     words = ["run=runs/pretrain/txl", "hardware=exact", "memory_lengths=[0,8,64]", "segment_length=8"]
     assert lmtransfer("evaluate", *words, "eval_tokens=null") == 0

@@ -96,6 +96,7 @@ def test_correlations_are_those_of_cosines_pair_by_pair(words: list[str], layer:
     np.testing.assert_allclose(own.examples.predicted, cosines(encoder, tokenizer, layer, **choices), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_any_run_is_scored_also_a_finetuned_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("finetune", *QUICK, "transfer.pooling=max", "task.num_train=20", "name=ft") == 0
     words = ["run=runs/finetune/ft", "split=dev", "task.pooling=null", "task.layers=null"]

@@ -113,6 +113,7 @@ def test_surprisals_are_written_for_each_word(world: Path) -> None:
     assert result(str(directory))["metrics"]["surprisal"] == pytest.approx(total / 5, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_causal_run_is_scored_as_by_hand(world: Path) -> None:
     directory = _evaluate("run=runs/pretrain/gpt")
     assert directory == (world / "runs" / "evaluate" / "pretrain-gpt-blimp-test").resolve()

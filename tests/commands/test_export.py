@@ -408,6 +408,7 @@ def test_a_head_that_transformers_would_compute_otherwise_is_left_out(
     torch.testing.assert_close(output.last_hidden_state[real], ours, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pretraining", "classification"])
 def test_an_onnx_file_gives_the_logits_of_the_run(kind: str, pretrained: Callable[[str], Path]) -> None:
     runtime = pytest.importorskip("onnxruntime")
@@ -489,6 +490,7 @@ def test_a_head_without_counterpart_is_refused_and_says_how_to_go_on(
     }
 
 
+@pytest.mark.slow
 def test_a_byte_that_changes_on_the_way_to_the_disk_is_found_and_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -520,6 +522,7 @@ def test_a_config_that_computes_something_else_is_found_and_nothing_is_left(
     assert not Path("new").exists()
 
 
+@pytest.mark.slow
 def test_a_model_that_enlarges_rounding_is_exported_and_a_wrong_one_of_its_kind_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -553,6 +556,7 @@ def test_without_transformers_the_files_are_read_back_all_the_same(
     assert "pip install 'lmtransfer[transformers]'" in said
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_something_is_not_touched(capsys: pytest.CaptureFixture[str]) -> None:
     taken = Path("taken")
     taken.mkdir()

@@ -56,6 +56,7 @@ def _metrics(run: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_finetuning_learns_the_task_end_to_end(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["transfer.pooling=mean", "train.epochs=12", "optimizer.learning_rate=0.02", "name=ft"]
     assert lmtransfer("finetune", *QUICK, *words) == 0
@@ -79,6 +80,7 @@ def test_finetuning_learns_the_task_end_to_end(world: Path, capsys: pytest.Captu
     assert result("runs/evaluate/mine")["num_scored"] == 50
 
 
+@pytest.mark.slow
 def test_baselines_that_count_words_stand_beside_the_run(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*QUICK, "train.epochs=1", "task.num_train=60", "seeds=2", "control=true"]
     assert lmtransfer("finetune", *words, "baseline=true", "name=ft") == 0
@@ -98,6 +100,7 @@ def test_baselines_that_count_words_stand_beside_the_run(world: Path, capsys: py
     assert "baselines" not in result("runs/finetune/two")
 
 
+@pytest.mark.slow
 def test_seeds_and_control_give_statistics_in_closed_form(world: Path) -> None:
     words = ["transfer.pooling=mean", "train.epochs=8", "optimizer.learning_rate=0.02", "task.num_train=60"]
     assert lmtransfer("finetune", *QUICK, *words, "seeds=3", "control=true", "name=ft") == 0
@@ -215,6 +218,7 @@ def test_other_poolings_probe(world: Path, pooling: str) -> None:
     assert result("runs/probe/p")["n"] == 1
 
 
+@pytest.mark.slow
 def test_learning_rates_are_chosen_on_held_out_labels_with_as_many_tries_for_the_control(world: Path) -> None:
     words = ["learning_rates=[1e-6,2e-2]", "seeds=2", "control=true", "name=ft", "transfer.pooling=mean"]
     assert lmtransfer("finetune", *QUICK, *words) == 0
@@ -278,6 +282,7 @@ def test_finished_seeds_are_kept_and_the_rest_is_done_on_resume(world: Path) -> 
     assert not list(Path("runs/finetune/two").rglob("*.safetensors"))
 
 
+@pytest.mark.slow
 def test_weights_of_seeds_need_not_be_kept(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["finetune", *QUICK, "hardware.threads=1"]
     assert lmtransfer(*WORDS["two"]) == 0
@@ -319,6 +324,7 @@ def test_a_control_can_be_added_later(world: Path, capsys: pytest.CaptureFixture
     assert lmtransfer("evaluate", "run=runs/finetune/one", "hardware=exact") == 0  # a single seed keeps its weights
 
 
+@pytest.mark.slow
 def test_more_seeds_can_be_added_later(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quick = [*QUICK, "train.epochs=1"]
     words = ["finetune", *quick, "control=true"]
@@ -340,6 +346,7 @@ def test_more_seeds_can_be_added_later(world: Path, capsys: pytest.CaptureFixtur
     assert "seeds was 3" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_with_another_rate_for_more_seeds_all_are_trained_again(world: Path) -> None:
     quick = [*QUICK, "train.epochs=1"]
     words = ["finetune", *quick, "learning_rates=[1e-5,5e-3]"]
@@ -377,6 +384,7 @@ def test_parts_in_processes_of_their_own_make_the_same_result(world: Path, capsy
     assert "nothing is left to do" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_is_told_as_if_it_ran_here(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = WORDS["two"]
     Path("runs/finetune/two/result.json").unlink()

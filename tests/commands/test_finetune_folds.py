@@ -44,6 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_folds_give_one_result_with_a_control(world: Path) -> None:
     said = Path(SAID).read_text()
     assert "fold 3 of 3" in said
@@ -98,6 +99,7 @@ def test_probing_with_folds_and_without_a_held_out_part(world: Path) -> None:
     assert len(found["folds"]) == len(result("runs/probe/cv/control")["folds"]) == 3
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_fold_it_was_in(world: Path) -> None:
     assert lmtransfer("finetune", *RUN, "name=torn") == 0
     run, expected = Path("runs/finetune/torn"), result("runs/finetune/torn")

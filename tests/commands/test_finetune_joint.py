@@ -63,6 +63,7 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_both_losses_are_in_log_and_result(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer(*JOINT, "transfer.text_weight=0.5", "train.log_every=1", "control=true", "name=j") == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -104,6 +105,7 @@ def test_the_run_is_used_as_any_other(world: Path, capsys: pytest.CaptureFixture
     assert any(" j " in line and "joint" in line for line in page.splitlines())
 
 
+@pytest.mark.slow
 def test_text_without_weight_changes_nothing_to_the_last_bit(world: Path) -> None:
     """Order, dropout and learning rates of the labeled examples are the same as without text."""
     words = ["transfer.dropout=0.3", "transfer.layer_decay=0.7"]
@@ -114,6 +116,7 @@ def test_text_without_weight_changes_nothing_to_the_last_bit(world: Path) -> Non
     assert not _same(_model("plain"), _model("light"))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_one_other_text(world: Path) -> None:
     for name, seed in (("one", 3), ("again", 3), ("other", 4)):
         assert lmtransfer(*JOINT, f"seed={seed}", f"name={name}", "train.log_every=1") == 0
@@ -148,6 +151,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(world: Path, monkeypatch: p
     assert result("runs/finetune/torn")["losses"] == result("runs/finetune/whole")["losses"]
 
 
+@pytest.mark.slow
 def test_micro_batches_change_nothing(world: Path) -> None:
     words = ["transfer.dropout=0", "checkpoint=last", "train.log_every=1"]
     for name, more in (("whole", []), ("cut", ["train.micro_batch_tokens=40"])):
@@ -184,6 +188,7 @@ def test_a_control_has_random_heads_and_the_same_text(world: Path, monkeypatch: 
     assert seen[:7] == seen[7:]
 
 
+@pytest.mark.slow
 def test_the_text_is_of_the_training_part_of_the_corpus_alone(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text has no sentence from any split of the task, and no document held out for validation."""
     words = [f"word{number}" for number in range(60)]

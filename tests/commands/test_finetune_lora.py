@@ -36,6 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_base_stays_as_it_was_bit_for_bit_and_so_does_that_of_the_control(world: Path) -> None:
     assert lmtransfer("finetune", *QUICK, "train.steps=1", "train.epochs=null", "name=full") == 0
     base = {name: tensor for name, tensor in weights_of("runs/pretrain/base").items() if name.startswith("encoder.")}
@@ -59,6 +60,7 @@ def test_the_base_stays_as_it_was_bit_for_bit_and_so_does_that_of_the_control(wo
     assert written["control"]["n"] == 1
 
 
+@pytest.mark.slow
 def test_every_command_takes_the_run(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer(*LORA, "transfer.lora_matrices=all", "name=all") == 0
     assert lmtransfer("evaluate", "run=runs/finetune/all", "split=dev", "hardware=exact", "name=again") == 0

@@ -67,6 +67,7 @@ def test_finetuning_begins_on_the_scale_of_the_training_part_and_each_arm_on_its
     assert len(Path("said.jsonl").read_text().splitlines()) == 50
 
 
+@pytest.mark.slow
 def test_a_torn_run_goes_on_to_the_same_weights_and_statistics(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["finetune", *QUICK, *BOTH_LAYERS, "transfer.embedding_rate=0", "transfer.head_rate=3", "seeds=2"]
     words += ["train.save_every=1", "train.min_steps=9", "train.log_every=1"]
@@ -125,6 +126,7 @@ def test_transformers_has_the_folded_head_and_no_two_layers(world: Path, capsys:
     assert not Path("other").exists()
 
 
+@pytest.mark.slow
 def test_few_labels_are_read_more_often_in_both_arms(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of 20 examples, 16 are trained on in batches of 8: two steps per epoch."""
     words = ["task.num_train=20", "task.dev_from_train=0.2", "train.batch_examples=8", "train.epochs=3"]
@@ -152,6 +154,7 @@ def test_steps_at_least_need_a_budget_in_epochs(world: Path, capsys: pytest.Capt
     assert "train.min_steps: 0 " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_trained_probe_on_few_labels_trains_its_head_long_enough(world: Path) -> None:
     """This is the default; a budget that the user sets is kept, also with more seeds."""
     words = ["probe", *(word for word in QUICK if not word.startswith("train.epochs")), "task.num_train=20"]
@@ -166,6 +169,7 @@ def test_a_trained_probe_on_few_labels_trains_its_head_long_enough(world: Path) 
     assert result("runs/probe/old/seed-2")["steps"] == 10
 
 
+@pytest.mark.slow
 def test_weights_and_smoothing_shape_training_and_not_the_measured_loss(world: Path) -> None:
     for name, words in {"plain": [], "shaped": ["task.class_weights=balanced", "task.label_smoothing=0.2"]}.items():
         assert lmtransfer("finetune", *QUICK, *words, "train.micro_batch_tokens=64", f"name={name}") == 0
@@ -194,6 +198,7 @@ def _learned(run: str) -> tuple[float, list[float]]:
     return float(saved["reading.gamma"]), [power / sum(powers) for power in powers]
 
 
+@pytest.mark.slow
 def test_layer_weights_are_those_of_the_checkpoint_with_mean_and_deviation(
     world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

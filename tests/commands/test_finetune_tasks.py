@@ -96,6 +96,7 @@ def test_a_finetuned_run_is_a_start_for_another_task_and_scores_no_other_kind(
     assert all(name in said for name in ("runs/finetune/first", "text_pair (a classification task)", "tagging")), said
 
 
+@pytest.mark.slow
 def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*FILES["multi_label"], *QUICK[:3], "optimizer.learning_rate=0.02", "transfer.pooling=mean"]
     assert lmtransfer("finetune", *words, "train.epochs=10", "seeds=2", "control=true", "name=sets") == 0
@@ -122,6 +123,7 @@ def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys:
     assert lmtransfer("compare", "runs/finetune/sets", "runs/finetune/sets/control") == 0
 
 
+@pytest.mark.slow
 def test_choices_are_learnt_scored_and_predicted(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The files are in COPA's format; the kind choice is correct."""
     rng = random.Random(0)
@@ -154,6 +156,7 @@ def test_choices_are_learnt_scored_and_predicted(world: Path, capsys: pytest.Cap
     assert "choice 2" in Path("runs/report/report.html").read_text()
 
 
+@pytest.mark.slow
 def test_languages_have_scores_of_their_own(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The files are in XNLI's format; the words of the second language do not occur in training."""
     rng = random.Random(0)

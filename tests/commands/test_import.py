@@ -101,6 +101,7 @@ def test_masks_are_filled_as_the_published_model_fills_them(
     assert [found["probability"] for found in mask["candidates"]] == pytest.approx(wanted[best].tolist(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_on_the_fly_is_the_same_and_happens_once(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("import", "source=bert") == 0
     assert lmtransfer("finetune", *QUICK, "init=runs/import/bert", "name=a") == 0
@@ -152,6 +153,7 @@ def test_an_encoder_alone_has_no_heads_to_ask(world: Path, capsys: pytest.Captur
     assert str(InheritedHeads((), (), ("mlm",))) in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = ["train.seconds=null", "train.steps=3", "objective.max_length=16", "hardware=exact"]
     still = ["optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0"]
@@ -265,6 +267,7 @@ def test_a_run_is_copied_as_it_is(world: Path, capsys: pytest.CaptureFixture[str
     assert ours == theirs
 
 
+@pytest.mark.slow
 def test_a_name_on_the_hub_is_looked_for_in_its_cache_first(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def about(lines: Sequence[dict[str, Any]], tolerance: float = 1e-5) -> list[Any]
     ]
 
 
+@pytest.mark.slow
 def test_a_file_is_answered_as_evaluate_scores_it(world: Path) -> None:
     lines = predicted("run=runs/finetune/single", "input=data/dev.tsv")
     assert lmtransfer("evaluate", "run=runs/finetune/single/seed-0", "split=dev", "hardware=exact", "name=e") == 0

@@ -95,6 +95,7 @@ def test_a_run_goes_on_in_the_format_that_it_was_begun_in(
     assert all(name in said for name in (run, "fp16", "hardware.precision=fp16")), said
 
 
+@pytest.mark.slow
 def test_finetuning_names_the_format_in_every_run_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, "bf16")
     words = ["finetune", f"init=runs/pretrain/{trained(*FEW)}", *TASK, "train.epochs=1", "baseline=null", *ANY_FORMAT]
@@ -110,6 +111,7 @@ def test_finetuning_names_the_format_in_every_run_of_it(monkeypatch: pytest.Monk
     assert {_precision(run) for run in runs} == {"bf16"}
 
 
+@pytest.mark.slow
 def test_elmo_pretrains_on_characters_and_resumes_exactly(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,7 @@ SHARING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "steps"),
     [
@@ -89,6 +90,7 @@ def test_one_encoder_is_read_left_to_right_and_then_both_ways(monkeypatch: pytes
     assert losses == [["loss/lm"]] * 4 + [["loss/mlm"]] * 6
 
 
+@pytest.mark.slow
 def test_transfer_reads_as_the_run_ended_or_as_it_is_told() -> None:
     both, causal = trained(*PHASES), trained(*CAUSAL)
     assert result(f"runs/pretrain/{both}")["attention"] == "bidirectional"
@@ -144,6 +146,7 @@ def test_a_mixed_run_has_one_head_whatever_its_micro_batches() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_mixed_run_is_read_either_way_and_fills_masks(capsys: pytest.CaptureFixture[str]) -> None:
     run = f"runs/pretrain/{trained(*MIXED)}"
     assert (result(run)["attention"], result(run)["causal_share"]) == ("bidirectional", 0.4)
@@ -201,6 +204,7 @@ def test_the_tied_phase_begins_with_the_embedding_and_the_rest_of_the_head(monke
     assert config["phases"]["untied"]["objective"]["losses"]["mlm"]["tie_output"] is False
 
 
+@pytest.mark.slow
 def test_an_untied_run_is_read_by_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     run = f"runs/pretrain/{trained(*UNTIED)}"
     assert lmtransfer("evaluate", f"run={run}", "name=untied", "hardware=exact") == 0
@@ -225,6 +229,7 @@ def test_gone_on_with_it_keeps_its_matrix_unless_it_is_to_be_tied() -> None:
     assert config["objective"]["losses"]["mlm"]["tie_output"] is True
 
 
+@pytest.mark.slow
 def test_what_words_weigh_is_the_runs_on_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained(*BOW)
     information = saved(run)["objectives.bow.information"]
@@ -240,6 +245,7 @@ def test_what_words_weigh_is_the_runs_on_any_text(monkeypatch: pytest.MonkeyPatc
     assert 0 < result("runs/evaluate/bow_of_others")["metrics"]["bow"] < 20
 
 
+@pytest.mark.slow
 def test_a_bag_of_words_is_transferred_exported_and_gone_on_with(capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(*BOW)
     assert lmtransfer(*TUNE, f"init=runs/pretrain/{run}", "name=of_bow") == 0
@@ -302,6 +308,7 @@ def test_an_encoder_with_disentangled_embeddings_is_an_ordinary_one(
     torch.testing.assert_close(on[name], before[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SHARING)
 @pytest.mark.parametrize("form", ["transformers", "onnx"])
 def test_it_is_exported_as_an_ordinary_model(kind: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,6 +139,7 @@ def test_what_does_not_fit_is_one_message(
     assert sorted(Path("runs").rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_revision_of_an_early_phase_is_refused(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*PRETRAIN, "train.steps=8", "phases=words_then_masked", "phases.words.share=0.5", "name=phased"]
     assert lmtransfer(*words, "train.save_at=[0,400]") == 0

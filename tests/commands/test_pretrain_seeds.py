@@ -83,6 +83,7 @@ def test_pretraining_with_several_seeds(world: Path, capsys: pytest.CaptureFixtu
     assert entry.pretraining_tokens == pytest.approx(each[0]["tokens"])
 
 
+@pytest.mark.slow
 def test_each_pretraining_seed_is_transferred_with_each_finetuning_seed(world: Path) -> None:
     pretrained_twice(world)
     assert lmtransfer(*TRANSFER, "init=runs/pretrain/two", "seeds=2", "control=true", "name=nested") == 0
@@ -111,6 +112,7 @@ def test_each_pretraining_seed_is_transferred_with_each_finetuning_seed(world: P
     assert len([*Path("runs/evaluate/test/predictions").iterdir()]) == 6
 
 
+@pytest.mark.slow
 def test_going_on_trains_what_is_missing(world: Path) -> None:
     pretrained_twice(world)
     words = [

@@ -35,6 +35,7 @@ FEWER = [*TINY, "phases=fewer_masks"]
 EMA, LAST = "train.ema_decay=0.5", "train.average_last=0.3"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "steps"),
     [
@@ -76,6 +77,7 @@ def test_an_average_begins_anew_with_other_losses_and_else_goes_on(
         assert torch.equal(raw[name], seen[-1][name])
 
 
+@pytest.mark.slow
 def test_the_average_is_what_every_other_command_reads_and_all_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     run = new_name()
     path = f"runs/pretrain/{run}"
@@ -134,6 +136,7 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint_counts_again() -> No
     assert np.array_equal(_table(whole), _table(again))
 
 
+@pytest.mark.slow
 def test_embeddings_of_a_run_are_not_counted_again(capfd: pytest.CaptureFixture[str]) -> None:
     first = f"init=runs/pretrain/{trained(*TINY)}"
     words = without(TINY, "model", "tokenizer", "train.steps")

@@ -47,6 +47,7 @@ def page_of(path):
     return parsed(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_command_writes_everything_and_prints_the_table(printed):
     runs, out = printed
     assert "helped in 2 of 2" in out

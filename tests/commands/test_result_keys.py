@@ -31,6 +31,7 @@ PAIRS = COMMON | {"zero_shot", "pretraining_seed", "higher_is_better", "chance",
 PAIRS |= {"num_subsets", "num_ties", "token_frequencies", "minus_token_frequencies", "interval"}
 
 
+@pytest.mark.slow
 def test_each_command_writes_the_keys_it_always_wrote(text_world: Path) -> None:
     rng = random.Random(0)
     pairs = [{"sentence_good": f"a {a} {b}", "sentence_bad": f"the {b}", "UID": "u", "linguistics_term": "ellipsis"}

@@ -311,6 +311,7 @@ print(json.dumps({"wrong": wrong, "unread": unread, "constructed": constructed, 
 """
 
 
+@pytest.mark.slow
 def test_only_subclasses_of_the_declared_bases_fit_and_nothing_is_constructed() -> None:
     done = subprocess.run(
         [sys.executable, "-c", OFFER],

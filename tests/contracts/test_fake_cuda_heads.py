@@ -49,6 +49,7 @@ def _findings_of_predictions(path: Path, head: str) -> list[str]:
     return list(watch.findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "head", "way"),
     [*((FEW[0], *case) for case in HEADS), *((name, *case) for name, case in zip(FEW[1:], HEADS, strict=False))],

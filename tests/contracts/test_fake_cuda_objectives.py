@@ -89,6 +89,7 @@ def _findings(
 ALIKE = {"all_tokens_mlm_laptop", "mlm_entities", "mlm_laptop", "mlm_ngrams", "mlm_whole_words"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [name for name in NAMES if name not in ALIKE])
 def test_a_step_of_every_objective(objective: str, fake_cuda: FakeCuda) -> None:
     assert fake_cuda(_findings, objective, "bf16") == []
@@ -109,11 +110,13 @@ def _findings_of_four_steps(objective: str, model: str, optimizer: type[AdamW | 
     return _findings(objective, "bf16", model, optimizer=optimizer, num_steps=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "objective"), FAMILIES.items())
 def test_a_step_of_every_family(model: str, objective: str, fake_cuda: FakeCuda) -> None:
     assert fake_cuda(_findings, objective, "fp16", model) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("objective", "optimizer"), [("bilm", AdamW), ("lm_contiguous", Muon), ("plm", AdamW)])
 def test_steps_with_a_recurrent_state(objective: str, optimizer: type[AdamW | Muon], fake_cuda: FakeCuda) -> None:
     assert fake_cuda(_findings_with_a_recurrent_state, objective, optimizer) == []

@@ -243,6 +243,7 @@ def problems(cfg: DictConfig, command: str) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_every_command_of_the_manual_is_understood(world: Path) -> None:
     wrong = {}
     for command, *overrides in dict.fromkeys(tuple(words) for page in PAGES for words in shown(page)):

@@ -370,6 +370,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_without_the_hub_as_if_it_had_not_been_killed(
     fake_hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

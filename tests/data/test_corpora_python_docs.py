@@ -435,6 +435,7 @@ def two_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_corpus_and_its_task_of_two_libraries(two_libraries: Path) -> None:
     corpus, task = PythonDocs(cache_dir=two_libraries), PythonDocsTask(cache_dir=str(two_libraries))
     assert PythonDocs(cache_dir=two_libraries).fingerprint() == corpus.fingerprint()

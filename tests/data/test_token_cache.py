@@ -197,6 +197,7 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path) -> None:
     text = write_text(tmp_path / "a.txt", made_up_documents(400))
     done: set[Path] = set()

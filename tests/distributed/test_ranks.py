@@ -51,6 +51,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_what_one_learns(alone: Path, tmp_path: Path) -> None:
     first, second = _run("train", tmp_path / "two", 2)
     for kept in ("weights", "average"):
@@ -109,6 +110,7 @@ def test_a_rank_that_is_left_alone_says_so(tmp_path: Path) -> None:
     assert all(name in message for name in ("rank 0", "torchrun", "resume=true")), message
 
 
+@pytest.mark.slow
 def test_every_rank_refuses_an_existing_run(tmp_path: Path) -> None:
     for result in _run("refused", tmp_path / "refused", 2):
         assert all(name in result["message"] for name in ("name=", "resume=true")), result

@@ -117,6 +117,7 @@ def test_peft_gives_the_logits_of_the_run(world: Path, family: str) -> None:
     assert not np.allclose(without, ours[0].squeeze(), atol=1e-3), "the updates change nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "albert"])
 def test_the_merged_model_is_an_ordinary_one(world: Path, family: str) -> None:
     _trained(family)
@@ -144,6 +145,7 @@ def test_onnx_has_the_merged_weights(world: Path) -> None:
     assert Path("runs/finetune/lora/onnx/model.onnx").is_file()
 
 
+@pytest.mark.slow
 def test_an_adapter_is_read_back_and_its_base_is_checked(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _trained("gpt2_all")
     assert lmtransfer("export", "run=runs/pretrain/gpt2", "to=exported") != 0  # there is no such run
@@ -169,6 +171,7 @@ def test_an_adapter_is_read_back_and_its_base_is_checked(world: Path, capsys: py
         assert not Path("other").exists()
 
 
+@pytest.mark.slow
 def test_an_adapter_of_modernbert_has_a_base_of_its_own(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _trained("modern")
     _assert_merged()
@@ -184,6 +187,7 @@ def test_an_adapter_of_modernbert_has_a_base_of_its_own(world: Path, capsys: pyt
     assert (config["classifier_activation"], config["classifier_pooling"]) == ("linear", "mean")
 
 
+@pytest.mark.slow
 def test_what_peft_cannot_update_is_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _trained("xlnet", "transfer.lora_matrices=[query,value]")
     capsys.readouterr()

@@ -77,6 +77,7 @@ def _said(capsys: pytest.CaptureFixture[str]) -> str:
     return captured.out + captured.err
 
 
+@pytest.mark.slow
 def test_a_push_sends_the_folder_that_an_export_writes(hub: FakeHub, tmp_path: Path) -> None:
     assert lmtransfer(*PUSH, "to=out", "hub.message=First one") == 0
     repository = hub.repositories["me/kept"]
@@ -91,6 +92,7 @@ def test_a_push_sends_the_folder_that_an_export_writes(hub: FakeHub, tmp_path: P
     assert {path.name: path.read_bytes() for path in downloaded.iterdir() if path.name in sent} == sent
 
 
+@pytest.mark.slow
 def test_transformers_loads_what_was_pushed(hub: FakeHub) -> None:
     import transformers
 
@@ -125,6 +127,7 @@ def test_a_branch_with_files_is_replaced_only_on_request(hub: FakeHub, capsys: p
     assert {".gitattributes", "layout.json", "model.safetensors"} <= set(files)
 
 
+@pytest.mark.slow
 def test_revisions_are_folders_and_branches(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer(*PUSH, "revisions=true", "to=out") == 0
     names = {"main", "step0-tokens0", "step2-tokens100"}
@@ -139,6 +142,7 @@ def test_revisions_are_folders_and_branches(hub: FakeHub, capsys: pytest.Capture
     assert _said(capsys).count("note: [PAD]") == 1
 
 
+@pytest.mark.slow
 def test_the_commit_is_recorded_and_a_copy_needs_no_hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lmtransfer(*PUSH, "hub.branch=v1") == 0
     commit = hub.repositories["me/kept"].branches["v1"]
@@ -155,6 +159,7 @@ def test_the_commit_is_recorded_and_a_copy_needs_no_hub(hub: FakeHub, monkeypatc
     assert len(hub.requests) == asked
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_on_another_machine(
     hub: FakeHub, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +198,7 @@ def test_another_text_is_refused_on_another_machine(
     assert "corpus" in _said(capsys)
 
 
+@pytest.mark.slow
 def test_a_transfer_starts_from_a_pushed_run(hub: FakeHub) -> None:
     assert lmtransfer(*PUSH, "format=run") == 0
     first = hub.repositories["me/kept"].branches["main"]
@@ -266,6 +272,7 @@ def test_a_login_of_the_hub_is_enough(hub: FakeHub, tmp_path: Path, monkeypatch:
     assert lmtransfer(*QUICK) == 0
 
 
+@pytest.mark.slow
 def test_a_refused_commit_loses_nothing(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
     hub.faults = [("POST", "/commit/", 403)]
     assert lmtransfer(*QUICK, "to=out") == 2

@@ -43,6 +43,7 @@ def _plain(character: str) -> bool:
     return unicodedata.is_normalized("NFKC", character)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["nmt_nfkc", "nfkc_cf"])
 def test_normalisation_of_every_character(rules: str) -> None:
     data = _trained(model_type="unigram", normalization_rule_name=rules, vocab_size=60)
@@ -108,6 +109,7 @@ def test_other_sorts_are_refused() -> None:
             _library(junk)
 
 
+@pytest.mark.slow
 def test_a_torn_model_is_refused_or_whole(tmp_path: Path) -> None:
     rules = ["C4\t41 65", "FC\t75 65", "41 308\t41 65", "FB01\t66 69", "1\t"]
     (tmp_path / "rules.tsv").write_text("".join(f"{rule}\n" for rule in rules))

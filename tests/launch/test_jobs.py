@@ -121,6 +121,7 @@ def test_a_job_runs_when_its_needs_have_finished_and_alone_if_its_budget_is_a_ti
     assert Path("a-beside").read_text() == Path("b-beside").read_text() == ""
 
 
+@pytest.mark.slow
 def test_a_job_that_a_killed_runner_left_is_waited_for(python: Path) -> None:
     """The process of the job is still saving and holds the lock of the run."""
     Path("a").mkdir()
@@ -135,6 +136,7 @@ def test_a_job_that_a_killed_runner_left_is_waited_for(python: Path) -> None:
     assert Path("a/result").exists()
 
 
+@pytest.mark.slow
 def test_jobs_of_a_cluster_run_at_once_and_make_the_same_results(world: Path) -> None:
     pytest.importorskip("submitit")
     jobs = [job("--version"), job("pretran")]
@@ -169,6 +171,7 @@ def slurm(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_jobs_of_slurm_are_submitted_and_those_of_an_earlier_runner_are_waited_for(slurm: Path) -> None:
     settings = {"executor": "slurm", "timeout_min": 5, "slurm_partition": None}
     place, quiet = Place(1, settings), Console(quiet=True)

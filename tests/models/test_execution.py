@@ -221,6 +221,7 @@ def _watched(learner: PretrainingLearner) -> tuple[set[str], set[str]]:
     return seen, last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("objective", "model", "norm"), [CASES[0], CASES[3], CASES[6]])
 def test_the_stream_on_cuda(objective: str, model: str, norm: str, tmp_path: Path, fake_cuda: FakeCuda) -> None:
     assert fake_cuda(_on_cuda, objective, model, norm, tmp_path, "bfloat16") == ({"torch.bfloat16"}, [])

@@ -96,6 +96,7 @@ def test_the_gradient_is_that_of_finite_differences(clip: float | None) -> None:
     assert torch.autograd.gradcheck(lambda *given: Recurrence.apply(*given, sizes, clip, clip, False)[0], inputs)
 
 
+@pytest.mark.slow
 def test_a_compiled_time_step_is_one_graph_for_all_ragged_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def compile_eagerly(function: Any, **settings: Any) -> Any:
         assert settings == {"fullgraph": True, "dynamic": True}
@@ -122,6 +123,7 @@ def test_a_compiled_time_step_is_one_graph_for_all_ragged_batches(monkeypatch: p
     module._compiled.cache_clear()
 
 
+@pytest.mark.slow
 def test_only_cuda_compiles_time_steps(fake_cuda: FakeCuda) -> None:
     assert fake_cuda(_compiled_on, "cuda") == {True}
     assert fake_cuda(_compiled_on, "cpu") == {False}

@@ -198,6 +198,7 @@ def test_the_output_is_tied_where_it_fits() -> None:
         PretrainingLearner(bert(), [BidirectionalLanguageModel()])
 
 
+@pytest.mark.slow
 def test_thirty_two_rows_are_learnt_by_heart_from_characters(store: TokenStore) -> None:
     short = CHARACTERS.copy()
     short[:, 8:] = 261

@@ -312,6 +312,7 @@ def _learn(learner: PretrainingLearner, batches: list[PretrainingBatch], done: d
     return means
 
 
+@pytest.mark.slow
 def test_generator_and_discriminator_learn_by_heart(store: TokenStore) -> None:
     """Overfit with a modern encoder; the overfitting tests of all objectives use ELECTRA."""
     torch.manual_seed(0)
@@ -327,6 +328,7 @@ def test_generator_and_discriminator_learn_by_heart(store: TokenStore) -> None:
     assert all(is_learnt(means[kind]) for kind, is_learnt in bounds.items()), means
 
 
+@pytest.mark.slow
 def test_a_discriminator_finds_what_an_untrained_generator_puts_into_rows_it_knows(store: TokenStore) -> None:
     torch.manual_seed(0)
     objective = ReplacedTokenDetection(generator_weight=0.0)

@@ -204,6 +204,7 @@ def test_a_checkpoint_holds_an_ordinary_encoder_and_gives_the_same_learner_back(
 BOTH = [("tied", "rtd"), ("disentangled", "rtd"), ("tied", "all_tokens_mlm")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sharing", "objective"), BOTH)
 def test_the_evaluation_loss_does_not_depend_on_the_batch_size(store: TokenStore, sharing: str, objective: str) -> None:
     learner = learner_of(sharing, objective=objective)

@@ -191,6 +191,7 @@ def test_noise_follows_frequency_to_the_three_quarters() -> None:
     assert abs(np.corrcoef(numbers["negative_0"], numbers["negative_1"])[0, 1]) < 0.02
 
 
+@pytest.mark.slow
 def test_skip_gram_reaches_the_best_loss_there_is(tmp_path: Path) -> None:
     """With more dimensions than words, all scores are independent, so the optimal loss is a sum of binary entropies."""
     source = source_of(tmp_path, num_negatives=2)

@@ -47,6 +47,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_config_and_no_test(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     configs = {
@@ -61,6 +62,7 @@ def test_the_wheel_holds_every_config_and_no_test(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "scripts/", "conf/"))]
 
 
+@pytest.mark.slow
 def test_the_installed_package_runs_outside_the_repository(installed: Path, tmp_path: Path) -> None:
     listed = run("-m", "lmtransfer", "list", "models", cwd=tmp_path, PYTHONPATH=str(installed))
     assert listed.returncode == 0, listed.stderr

@@ -107,6 +107,7 @@ def test_specials_and_sizes_are_those_of_the_files(published: PublishedCheckpoin
     assert not published.losses
 
 
+@pytest.mark.slow
 def test_hidden_states_of_all_layers_and_the_pooler_are_the_peers(
     folder: Path, published: PublishedCheckpoint, tokenizer: Tokenizer, their_tokenizer: Any
 ) -> None:

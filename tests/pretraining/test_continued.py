@@ -77,6 +77,7 @@ def config(run: str) -> dict[str, Any]:
     return yaml.safe_load((Path(run) / "config.yaml").read_text())
 
 
+@pytest.mark.slow
 def test_the_loss_goes_on_where_it_was(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     end = sum(losses("runs/pretrain/base")[-10:]) / 10
     unlearnt = math.log(load_tokenizer(Path("runs/pretrain/base/tokenizer")).num_pieces)
@@ -130,6 +131,7 @@ def test_the_heads_compute_as_they_did(world: Path) -> None:
     assert (mlm["activation"], mlm["norm_eps"], mlm["weight"]) == ("relu", 1e-6, 1.0)
 
 
+@pytest.mark.slow
 def test_the_model_and_the_tokenizer_are_the_runs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, names in (
         (["model.dim=64"], ("model.dim=64", "init=", "bert 2x32 pre-norm")),

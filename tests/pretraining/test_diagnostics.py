@@ -35,6 +35,7 @@ class _Notes(ProgressLine):
         self.notes.append(text)
 
 
+@pytest.mark.slow
 def test_the_tokens_of_a_budget_in_seconds_are_told_from_the_steps_after_the_first() -> None:
     asked: list[tuple[float, float]] = []
 

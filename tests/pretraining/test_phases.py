@@ -51,6 +51,7 @@ WORDS_FIRST = [*ELECTRA, "phases=words_then_masked"]
 GENERATOR_FIRST = [*ELECTRA, "phases=generator_first"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "steps"),
     [
@@ -257,6 +258,7 @@ def test_the_shipped_phases_train_one_after_the_other(name: str) -> None:
     assert [record["step"] for record in records(run)] == list(range(1, 11))
 
 
+@pytest.mark.slow
 def test_a_run_in_phases_is_transferred_and_exported_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
     run = new_name()
     assert lmtransfer(*WORDS, f"name={run}") == 0

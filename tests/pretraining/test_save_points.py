@@ -154,6 +154,7 @@ def test_words_become_tokens() -> None:
         convert_words(_train(save_at=[1], save_at_words=[1]), lambda: 1.0)
 
 
+@pytest.mark.slow
 def test_a_run_reads_the_words_of_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sentence = "Uncharacteristically  long words\nand a few short ones .\n"

@@ -116,6 +116,7 @@ def test_missing_and_empty_folders_are_one_clear_error(tmp_path):
         collect(tmp_path)
 
 
+@pytest.mark.slow
 def test_reading_needs_neither_torch_nor_matplotlib():
     code = (
         "import sys\n"

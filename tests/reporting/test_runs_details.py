@@ -39,6 +39,7 @@ def test_everything_is_a_hundred_percent_and_little_is_not_nothing() -> None:
     assert RunCost(num_trained=1500).in_full == ["1.5k trained"]
 
 
+@pytest.mark.slow
 def test_the_peak_of_memory_is_that_of_the_work_between() -> None:
     script = (  # in a process of its own, whose memory nothing else frees
         "import torch; from lmtransfer.training.hardware import reset_peak_memory, peak_memory; "

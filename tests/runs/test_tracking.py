@@ -77,6 +77,7 @@ def test_a_transfer_with_seeds_and_a_control() -> None:
     assert kept["finetune/ft"].result["result/difference/difference"] == joint["difference"]["difference"]
 
 
+@pytest.mark.slow
 def test_a_probe_in_a_sweep_over_trackers() -> None:
     words = ["probe", "-m", *TRANSFER, "tracker=[fake],[jsonl]", "seed=0,1", "name=swept"]
     assert lmtransfer(*words) == 0

@@ -47,6 +47,7 @@ def test_every_part_passes_and_is_not_repeated(tmp_path: Path) -> None:
     assert {path.stem: path.read_text() for path in (tmp_path / "out").iterdir()} == written
 
 
+@pytest.mark.slow
 def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
     done = _check(tmp_path, "speed")
     assert done.returncode == 2

@@ -254,6 +254,7 @@ def test_an_interruption_ends_the_study(world: Path, fake: Fake, capsys: pytest.
     assert "interrupted" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_runs_that_were_made_otherwise_are_not_mixed(
     world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -332,6 +333,7 @@ def test_times_are_by_the_clock_and_added_over_interruptions(
     assert seconds_of(folder)["probe of masked"] == 90
 
 
+@pytest.mark.slow
 def test_settings_without_effect_are_no_part_of_the_ledger(
     world: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +371,7 @@ def test_settings_without_effect_are_no_part_of_the_ledger(
     assert given["probe of masked"] == []
 
 
+@pytest.mark.slow
 def test_two_of_the_same_study_do_not_run_at_once(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     folder = world / "runs/study/tiny"
     folder.mkdir(parents=True)

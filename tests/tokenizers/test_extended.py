@@ -158,6 +158,7 @@ def test_chinese_words_are_found_in_running_text_if_each_character_is_a_word(kin
     assert (encoding.ids >= tokenizer.base.num_pieces).sum() == found
 
 
+@pytest.mark.slow
 def test_the_chinese_characters_are_those_of_the_library() -> None:
     normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False)
     known = re.compile(f"[{CHINESE}]")

@@ -173,6 +173,7 @@ def test_long_lines_are_cut_without_loss() -> None:
     assert "".join(line for line in sample if line[0] == "x") == "x" * 10_000
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_the_sample() -> None:
     def peak(number: int) -> int:
         tracemalloc.start()

@@ -237,6 +237,7 @@ def test_bf16_autocast_is_on_in_the_forward_pass_only() -> None:
     assert learner.out(torch.ones(1, 4)).dtype is torch.float32
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator's settings are glibc's")
 def test_the_allocator_is_tuned_on_glibc_and_left_alone_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     tuned = "import platform; from lmtransfer.training.hardware import tune_allocator; print(tune_allocator())"

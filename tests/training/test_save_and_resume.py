@@ -163,6 +163,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     assert _kept(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [{2: 0.5, 4: 0.7}, {2: 0.5}], ids=["the best comes early", "the best is the last"])
 def test_a_crash_anywhere_in_any_save_leaves_the_checkpoints_of_a_run_without_one(
     values: dict[int, float], tmp_path: Path
@@ -246,6 +247,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_a_crash_anywhere_leaves_the_revisions_of_a_run_without_one(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"save_at": (0, 5, 18), "budget": Budget(steps=3), "save_every": 2}
     with pytest.MonkeyPatch.context() as patch:
